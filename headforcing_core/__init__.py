@@ -1,0 +1,1 @@
+"""Head Forcing, the engine: pure PyTorch, usable from Python and from the command line, never imports ComfyUI."""

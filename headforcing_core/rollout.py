@@ -1,0 +1,133 @@
+"""The block loop: a video grows one block of frames at a time (paper, "Preliminary"; method.md, section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .cache import HeadCache
+from .errors import HeadForcingError
+from .memory import MemoryEvent
+from .noise import NoiseSource
+from .schedule import Schedule
+from .wan import PromptKV, encode_prompt, forward_block
+
+StepCallback = Callable[[int, int, Tensor | None], None]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A finished block: `latents [frames, channels, h, w]` float32, and what episodic memory did after it."""
+
+    index: int
+    prompt: int
+    latents: Tensor
+    event: MemoryEvent | None
+
+
+class VideoModel(Protocol):
+    """A model that denoises one block given a cache. `prompt` is the active prompt's cross-attention K/V."""
+
+    prompt: PromptKV
+
+    def use_prompt(self, prompt: int) -> None:
+        """Make this prompt the active one. Takes effect at a block boundary."""
+
+    def denoise(self, latents: Tensor, sigma: float, cache: HeadCache) -> Tensor:
+        """Predict the clean latents, same shape, from latents at noise level `sigma`."""
+
+    def write_clean(self, latents: Tensor, cache: HeadCache) -> None:
+        """The clean pass: run at timestep 0 for the keys and values alone."""
+
+
+def rollout(
+    model: VideoModel,
+    cache: HeadCache,
+    schedule: Schedule,
+    noise: NoiseSource,
+    prompts: Sequence[int],
+    start_latents: Tensor | None = None,
+    on_step: StepCallback = lambda block, step, latents: None,
+) -> Iterator[Block]:
+    """Yield the finished blocks of one video; stop taking them and the rollout stops.
+
+    Args:
+        prompts: for every block, start blocks included, the number of its prompt.
+        start_latents: `[n * frames_per_block, channels, h, w]`, the video so far. It is written to the cache and not
+            yielded; block numbers go on after it.
+        on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
+            raise from it to stop within one model call.
+    """
+    active = None
+    start_blocks = split_start_latents(start_latents, schedule.frames_per_block)
+    for block, prompt in enumerate(prompts):
+        if prompt != active:
+            model.use_prompt(prompt)
+            active = prompt
+        cache.begin_block()
+        on_step(block, 0, None)
+        if block < len(start_blocks):
+            model.write_clean(start_blocks[block], cache)
+            cache.commit(model.prompt)
+            continue
+
+        sigmas = schedule.for_block(block)
+        x = noise.initial(block).to(cache.device)
+        for step, sigma in enumerate(sigmas):
+            clean = model.denoise(x, sigma, cache)
+            on_step(block, step + 1, clean)
+            if step + 1 < len(sigmas):
+                fresh = noise.renoise(block, step).to(clean)
+                x = (1 - sigmas[step + 1]) * clean + sigmas[step + 1] * fresh
+        model.write_clean(clean, cache)
+        yield Block(block, prompt, clean, cache.commit(model.prompt))
+
+
+def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
+    """Cut `[frames, channels, h, w]` into whole blocks, or say how many frames are too many."""
+    if latents is None:
+        return ()
+    if not len(latents) or len(latents) % frames_per_block:
+        raise HeadForcingError(
+            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {len(latents)}; "
+            f"drop {len(latents) % frames_per_block} from the beginning"
+        )
+    return latents.split(frames_per_block)
+
+
+class WanVideoModel:
+    """A Wan backbone as a `VideoModel`.
+
+    Args:
+        embeds: text embeddings of every prompt, each `[tokens, text_dim]`.
+        dtype: compute dtype of the backbone.
+    """
+
+    def __init__(self, backbone: Any, embeds: Sequence[Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"):
+        self.backbone, self.embeds = backbone, embeds
+        self.dtype, self.device = dtype, device
+
+    @torch.no_grad()
+    def use_prompt(self, prompt: int) -> None:
+        # one prompt's K/V are 94 MB at real size, so only the active one is kept
+        self.prompt = encode_prompt(self.backbone, self.embeds[prompt].to(self.device), self.dtype)
+
+    @torch.no_grad()
+    def flow(self, latents: Tensor, sigma: float, cache: HeadCache, write_only: bool = False) -> Tensor | None:
+        """The backbone's raw prediction, noise minus clean latents, float32."""
+        timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64, device=self.device)
+        latents = latents.to(device=self.device, dtype=self.dtype)
+        flow = forward_block(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
+        return None if flow is None else flow.float()
+
+    def denoise(self, latents: Tensor, sigma: float, cache: HeadCache) -> Tensor:
+        flow = self.flow(latents, sigma, cache)
+        assert flow is not None
+        return (latents.double() - sigma * flow.double()).to(latents.dtype)
+
+    def write_clean(self, latents: Tensor, cache: HeadCache) -> None:
+        self.flow(latents, 0.0, cache, write_only=True)

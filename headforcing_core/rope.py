@@ -1,0 +1,73 @@
+"""Wan's 3-D rotary position embedding, split into a spatial part and a temporal part.
+
+A head's channels are three groups, `[temporal | height | width]`, and inside a group adjacent channels `(2i, 2i+1)`
+form one complex number that turns by `position * 10000^(-2i/d)`, `d` being the group's width. The groups do not
+overlap, so the spatial rotation can be applied once and the temporal one later, or again, for another position: that
+is what lets a cached key move to a new frame index (paper, section "Head-wise RoPE Re-encoding").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .errors import HeadForcingError
+
+THETA = 10000.0
+
+
+def axis_dims(head_dim: int) -> tuple[int, int, int]:
+    """Channels of the temporal, height and width groups: 128 -> (44, 42, 42)."""
+    if head_dim < 6 or head_dim % 2:
+        raise HeadForcingError(f"head_dim must be even and at least 6 to hold three rotary axes, got {head_dim}")
+    spatial = 2 * (head_dim // 6)
+    return head_dim - 2 * spatial, spatial, spatial
+
+
+def angles(positions: Tensor, dim: int) -> Tensor:
+    """Rotation angles in radians, float64: `positions [n]` -> `[n, dim/2]`."""
+    frequencies = THETA ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device) / dim)
+    return positions.to(torch.float64)[:, None] * frequencies
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn adjacent channel pairs of `x [..., d]` by angles given as `cos, sin [..., d/2]` (broadcast, float32)."""
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    return turned.flatten(-2).to(x.dtype)
+
+
+class RotaryEmbedding:
+    """Rotations for frames of `rows x columns` tokens. Angles are computed from the position, never from a table.
+
+    A table would end (Self Forcing's ends at 1024 frames) and low-precision positions would repeat; float64 angles of
+    the exact index do neither.
+    """
+
+    def __init__(self, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
+        self.temporal_dim, height_dim, width_dim = axis_dims(head_dim)
+        self.device = torch.device(device)
+        self.frame_tokens = rows * columns
+        height = angles(torch.arange(rows), height_dim)[:, None].expand(rows, columns, -1)
+        width = angles(torch.arange(columns), width_dim)[None].expand(rows, columns, -1)
+        spatial = torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1)
+        self._spatial_cos, self._spatial_sin = self._cos_sin(spatial)
+
+    def _cos_sin(self, angle: Tensor) -> tuple[Tensor, Tensor]:
+        return angle.cos().float().to(self.device), angle.sin().float().to(self.device)
+
+    def rotate_spatial(self, x: Tensor) -> Tensor:
+        """Rotate the height and width channels of `x [..., frames, frame_tokens, head_dim]` by each token's place."""
+        t = self.temporal_dim
+        return torch.cat((x[..., :t], rotate(x[..., t:], self._spatial_cos, self._spatial_sin)), dim=-1)
+
+    def rotate_temporal(self, x: Tensor, frame_indices: Sequence[int]) -> Tensor:
+        """Rotate the temporal channels of `x [..., frames, frame_tokens, head_dim]` by one index per frame.
+
+        Indices may be negative: a rotation by `b - a` moves a key from index `a` to index `b`.
+        """
+        t = self.temporal_dim
+        cos, sin = self._cos_sin(angles(torch.tensor(list(frame_indices)), t))
+        return torch.cat((rotate(x[..., :t], cos[:, None], sin[:, None]), x[..., t:]), dim=-1)

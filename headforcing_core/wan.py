@@ -1,0 +1,237 @@
+"""The Wan 2.1 text-to-video transformer, one block of frames at a time.
+
+`WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
+that offers those submodules, such as ComfyUI's live `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`),
+never read a weight, so LoRA, fp8, GGUF and offloading that a host does inside its layers keep working.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .errors import HeadForcingError
+
+
+@dataclass(frozen=True)
+class WanConfig:
+    """Dimensions of a Wan 2.1 text-to-video transformer. Everything but `num_heads` can be read from the weights."""
+
+    dim: int = 1536
+    ffn_dim: int = 8960
+    num_layers: int = 30
+    num_heads: int = 12
+    in_dim: int = 16
+    out_dim: int = 16
+    freq_dim: int = 256
+    text_dim: int = 4096
+    text_len: int = 512
+    patch_size: tuple[int, int, int] = (1, 2, 2)
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.num_heads < 1 or self.dim % self.num_heads:
+            raise HeadForcingError(f"num_heads must divide the model width {self.dim}, got {self.num_heads}")
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+
+class KeyValueCache(Protocol):
+    """What `forward_block` needs from a cache. Tensors are `[tokens, heads, head_dim]`, before rotary embedding."""
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Take the current block's keys and values, replacing those of the pass before."""
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of the current block's queries to each head's context and to the block itself."""
+
+
+@dataclass(frozen=True)
+class PromptKV:
+    """A prompt's cross-attention keys and values, one `[1, heads, text_len, head_dim]` pair per layer.
+
+    `valid_tokens` counts the real ones; the rest is padding, which takes part in attention as in the original.
+    """
+
+    layers: list[tuple[Tensor, Tensor]]
+    valid_tokens: int
+
+    def mean_key(self, layer: int) -> Tensor:
+        """The prompt key of every head of a layer, `[heads, head_dim]` float32: the mean over the real tokens."""
+        return self.layers[layer][0][0, :, : self.valid_tokens].float().mean(dim=1)
+
+
+def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
+    """Sinusoids `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000), float64."""
+    half = dim // 2
+    frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=timesteps.device) / half)
+    angle = timesteps.to(torch.float64)[:, None] * frequencies
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+def encode_prompt(backbone: Any, embeds: Tensor, dtype: torch.dtype) -> PromptKV:
+    """Project text embeddings `[tokens, text_dim]` to every layer's cross-attention keys and values.
+
+    Rows beyond the model's `text_len` are cut, missing ones are zeros *before* the text embedding, as in training.
+    Trailing zero rows count as padding.
+    """
+    embeds = embeds[: backbone.text_len].to(dtype)
+    rows_used = embeds.abs().amax(dim=-1).nonzero()
+    valid_tokens = int(rows_used[-1]) + 1 if len(rows_used) else 1
+    padded = F.pad(embeds, (0, 0, 0, backbone.text_len - len(embeds)))
+    context = backbone.text_embedding(padded[None])
+    layers = []
+    for block in backbone.blocks:
+        attention = block.cross_attn
+        k = _split_heads(attention.norm_k(attention.k(context)), backbone.num_heads)
+        v = _split_heads(attention.v(context), backbone.num_heads)
+        layers.append((k, v))
+    return PromptKV(layers, valid_tokens)
+
+
+def forward_block(
+    backbone: Any,
+    latents: Tensor,
+    timesteps: Tensor,
+    prompt: PromptKV,
+    cache: KeyValueCache,
+    *,
+    write_only: bool = False,
+) -> Tensor | None:
+    """Run one block of frames through the transformer and return the predicted flow (noise minus clean latents).
+
+    Args:
+        latents: `[frames, channels, h, w]` in the model's compute dtype.
+        timesteps: `[frames]`, one per frame, 0 to 1000.
+        write_only: the clean pass. Stops after the last layer's keys and values and returns None.
+
+    Returns:
+        flow `[frames, out_channels, h, w]`.
+    """
+    frames = len(latents)
+    # the patch embedding is kept in float32 by every loader, ComfyUI's too
+    x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
+    rows = x.shape[3]
+    x = rearrange(x, "1 c f h w -> 1 (f h w) c")
+    e = backbone.time_embedding(timestep_embedding(timesteps, backbone.freq_dim).to(x))  # [frames, dim]
+    modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
+
+    last = len(backbone.blocks) - 1
+    for layer, block in enumerate(backbone.blocks):
+        shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation.to(x) + modulation).unbind(1)
+
+        y = _per_frame(block.norm1(x), frames) * (1 + scale1[:, None]) + shift1[:, None]
+        y = y.flatten(0, 1)[None]
+        attention = block.self_attn
+        k = attention.norm_k(attention.k(y)).unflatten(-1, (backbone.num_heads, -1))[0]
+        v = attention.v(y).unflatten(-1, (backbone.num_heads, -1))[0]
+        cache.write(layer, k, v)
+        if write_only and layer == last:
+            return None
+        q = attention.norm_q(attention.q(y)).unflatten(-1, (backbone.num_heads, -1))[0]
+        y = attention.o(cache.attend(layer, q).flatten(1)[None])
+        x = x + (_per_frame(y, frames) * gate1[:, None]).flatten(0, 1)[None]
+
+        x = x + _cross_attention(block.cross_attn, block.norm3(x), *prompt.layers[layer])
+
+        y = _per_frame(block.norm2(x), frames) * (1 + scale2[:, None]) + shift2[:, None]
+        y = block.ffn(y.flatten(0, 1)[None])
+        x = x + (_per_frame(y, frames) * gate2[:, None]).flatten(0, 1)[None]
+
+    head = backbone.head
+    shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)
+    x = head.head(_per_frame(head.norm(x), frames) * (1 + scale[:, None]) + shift[:, None])
+    _, ph, pw = backbone.patch_size
+    return rearrange(x, "f (h w) (ph pw c) -> f c (h ph) (w pw)", h=rows, ph=ph, pw=pw)
+
+
+def _per_frame(x: Tensor, frames: int) -> Tensor:
+    """`[1, frames * s, dim]` -> `[frames, s, dim]`."""
+    return x[0].unflatten(0, (frames, -1))
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """`[1, tokens, dim]` -> `[1, heads, tokens, head_dim]`."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _cross_attention(attention: Any, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q = _split_heads(attention.norm_q(attention.q(x)), k.shape[1])
+    out = F.scaled_dot_product_attention(q, k, v)
+    return attention.o(out.transpose(1, 2).flatten(2))
+
+
+class Attention(nn.Module):
+    """Projections of one attention layer; the attention itself is `forward_block`'s business."""
+
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(config.dim, config.dim) for _ in range(4))
+        # the RMS is over the full width, before the split into heads
+        self.norm_q, self.norm_k = (nn.RMSNorm(config.dim, eps=config.eps) for _ in range(2))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        dim = config.dim
+        self.norm1 = nn.LayerNorm(dim, config.eps, elementwise_affine=False)
+        self.self_attn = Attention(config)
+        self.norm3 = nn.LayerNorm(dim, config.eps)
+        self.cross_attn = Attention(config)
+        self.norm2 = nn.LayerNorm(dim, config.eps, elementwise_affine=False)
+        self.ffn = nn.Sequential(
+            nn.Linear(dim, config.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(config.ffn_dim, dim)
+        )
+        self.modulation = nn.Parameter(torch.zeros(1, 6, dim))
+
+
+class Head(nn.Module):
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        patch_values = config.out_dim * config.patch_size[0] * config.patch_size[1] * config.patch_size[2]
+        self.norm = nn.LayerNorm(config.dim, config.eps, elementwise_affine=False)
+        self.head = nn.Linear(config.dim, patch_values)
+        self.modulation = nn.Parameter(torch.zeros(1, 2, config.dim))
+
+
+class WanModel(nn.Module):
+    """Parameters of a Wan 2.1 text-to-video transformer of any size; run it with `forward_block`."""
+
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        self.config = config
+        self.num_heads, self.text_len = config.num_heads, config.text_len
+        self.freq_dim, self.patch_size = config.freq_dim, config.patch_size
+        dim = config.dim
+        self.patch_embedding = nn.Conv3d(config.in_dim, dim, config.patch_size, config.patch_size)
+        self.text_embedding = nn.Sequential(
+            nn.Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
+        )
+        self.time_embedding = nn.Sequential(nn.Linear(config.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
+        self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.num_layers))
+        self.head = Head(config)
+
+    @classmethod
+    def from_state_dict(
+        cls, config: WanConfig, state_dict: dict[str, Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> WanModel:
+        """Build the model around given tensors: nothing is initialised first, nothing is held twice."""
+        with torch.device("meta"):
+            model = cls(config)
+        missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
+        if missing:
+            raise HeadForcingError(f"the weights lack {len(missing)} tensors of a Wan model, first {missing[0]!r}")
+        if unexpected:
+            raise HeadForcingError(f"the weights hold {len(unexpected)} unknown tensors, first {unexpected[0]!r}")
+        model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
+        model.patch_embedding.float()
+        return model
