@@ -114,6 +114,18 @@ class CachePolicy:
         """Whether the roles of the heads make a difference."""
         return len({self.local, self.anchor, self.memory}) > 1
 
+    def with_memory(
+        self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
+    ) -> CachePolicy:
+        """The same policy with other numbers for memory heads; unchanged when it holds no episodic memory."""
+        if not self.memory.episodic_frames:
+            return self
+        return replace(
+            self,
+            memory=replace(self.memory, recent_frames=recent_frames, episodic_frames=episodic_frames),
+            episodic=replace(self.episodic, novelty_threshold=novelty_threshold, update_interval=update_interval),
+        )
+
     @classmethod
     def uniform(cls, policy: RolePolicy, rope: str) -> CachePolicy:
         """The same cache for every head."""

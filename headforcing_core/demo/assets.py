@@ -1,0 +1,52 @@
+"""The files of the embedded toy world and what is known about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from ..wan import WanConfig
+from .autoencoder import ToyAutoencoder
+
+TOY_CONFIG = WanConfig(
+    dim=128,
+    ffn_dim=512,
+    num_layers=6,
+    num_heads=4,
+    freq_dim=128,
+    text_dim=64,
+    text_len=12,
+)
+
+LATENT_HEIGHT = 8
+LATENT_WIDTH = 8
+BLOCK_FRAMES = 3
+
+DEMO_STORY = """\
+0:00 a red ball bouncing on a teal floor
+0:20 a yellow ring circling on a navy checkerboard
+0:40 a cyan ball gliding on a maroon stripes
+"""
+"""A minute in three prompts. ('a maroon stripes' is the toy world's grammar.)"""
+DEMO_SECONDS = 60.0
+
+_FOLDER = Path(__file__).parent
+
+
+def model_path() -> Path:
+    """The toy transformer, distilled for the Self Forcing sampler (four fresh-noise steps, no guidance)."""
+    return _FOLDER / "tiny_wan_4step_bf16.safetensors"
+
+
+def autoencoder_path() -> Path:
+    """The toy autoencoder."""
+    return _FOLDER / "tiny_ae_bf16.safetensors"
+
+
+def load_autoencoder(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> ToyAutoencoder:
+    """The toy autoencoder with its trained weights, ready for inference."""
+    autoencoder = ToyAutoencoder()
+    autoencoder.load_state_dict(load_file(autoencoder_path()))
+    return autoencoder.to(device, dtype).eval().requires_grad_(False)

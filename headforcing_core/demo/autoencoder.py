@@ -1,0 +1,154 @@
+"""The toy world's autoencoder: 64x64 pictures, x8 smaller latents of 16 channels, Wan's 1 + 4k frame law."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+LATENT_CHANNELS = 16
+PICTURES_PER_LATENT = 4
+SPATIAL_FACTOR = 8
+_PATCH = 4
+
+PREVIEW_FACTORS = (
+    (0.0142, -0.0038, 0.0400),
+    (0.0860, 0.1830, 0.0742),
+    (-0.0511, -0.0884, 0.1308),
+    (0.0385, 0.0131, -0.0808),
+    (0.0122, -0.0140, -0.0045),
+    (0.0002, 0.0008, 0.0047),
+    (-0.0644, -0.0690, -0.0935),
+    (0.0031, -0.0027, -0.0279),
+    (0.0004, -0.0039, 0.0033),
+    (-0.0005, 0.0015, -0.0024),
+    (0.0099, -0.0193, 0.0112),
+    (0.1621, -0.0917, -0.0563),
+    (0.2238, 0.0866, 0.0790),
+    (0.0006, 0.0054, -0.0018),
+    (0.0024, -0.0061, 0.0056),
+    (-0.0044, 0.0029, -0.0041),
+)
+PREVIEW_BIAS = (-0.3992, -0.4558, -0.4899)
+"""Latent pixel to colour in -1..1, see `fit_preview_factors` (explains 97-99 % of the variance of generated videos)."""
+
+
+class ResidualConv(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.a = nn.Conv2d(channels, channels, 3, padding=1)
+        self.b = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.b(F.silu(self.a(F.silu(x))))
+
+
+class ToyAutoencoder(nn.Module):
+    """Patch autoencoder with the parameter names of `tiny_ae_bf16.safetensors`.
+
+    As in Wan, the first latent frame holds one picture and every later one holds four. Unlike Wan's, each latent frame
+    decodes by itself. Latents are normalised, `[frames, 16, h, w]`; pictures are `[pictures, 8h, 8w, 3]` in 0..1.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, latent_channels: int = LATENT_CHANNELS, fine: int = 64, coarse: int = 128):
+        super().__init__()
+        picture = 3 * _PATCH**2
+        clip = PICTURES_PER_LATENT * picture
+        self.in_img = nn.Conv2d(picture, fine, 1)
+        self.in_vid = nn.Conv2d(clip, fine, 1)
+        self.enc = nn.Sequential(
+            ResidualConv(fine),
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(4 * fine, coarse, 1),
+            ResidualConv(coarse),
+            ResidualConv(coarse),
+            nn.SiLU(),
+            nn.Conv2d(coarse, latent_channels, 1),
+        )
+        self.dec = nn.Sequential(
+            nn.Conv2d(latent_channels, coarse, 3, padding=1),
+            ResidualConv(coarse),
+            ResidualConv(coarse),
+            nn.Conv2d(coarse, 4 * fine, 1),
+            nn.PixelShuffle(2),
+            ResidualConv(fine),
+            ResidualConv(fine),
+            nn.SiLU(),
+        )
+        self.out_img = nn.Conv2d(fine, picture, 1)
+        self.out_vid = nn.Conv2d(fine, clip, 1)
+        self.register_buffer("mean", torch.zeros(1, latent_channels, 1, 1))
+        self.register_buffer("std", torch.ones(1, latent_channels, 1, 1))
+
+    @torch.no_grad()
+    def decode_chunk(self, latents: Tensor, starts_video: bool) -> Tensor:
+        """Pictures of consecutive latent frames; `starts_video` says that the first of them is a video's first."""
+        latents = latents.to(self.mean)
+        if not starts_video:
+            return self._decode_patches(latents, self.out_vid)
+        first = self._decode_patches(latents[:1], self.out_img)
+        return torch.cat([first, self._decode_patches(latents[1:], self.out_vid)]) if len(latents) > 1 else first
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """A whole video: `n` latent frames to `4(n-1)+1` pictures."""
+        return self.decode_chunk(latents, starts_video=True)
+
+    @torch.no_grad()
+    def encode(self, pictures: Tensor) -> Tensor:
+        """Latents of a whole video: `4(n-1)+1` pictures to `n` latent frames (1 to 3 left over are ignored)."""
+        channels_first = pictures.to(self.mean).movedim(-1, 1)
+        frames = (len(pictures) - 1) // PICTURES_PER_LATENT
+        clips = channels_first[1 : 1 + PICTURES_PER_LATENT * frames]
+        clips = clips.reshape(frames, PICTURES_PER_LATENT * 3, *channels_first.shape[2:])
+        first = self._encode_patches(channels_first[:1], self.in_img)
+        return torch.cat([first, self._encode_patches(clips, self.in_vid)]) if frames else first
+
+    def _decode_patches(self, latents: Tensor, out: nn.Module) -> Tensor:
+        hidden = self.dec(latents * self.std + self.mean)
+        patches = F.pixel_shuffle(out(hidden), _PATCH) * 0.5 + 0.5
+        return patches.unflatten(1, (-1, 3)).flatten(0, 1).movedim(1, -1).clamp(0, 1)
+
+    def _encode_patches(self, patches: Tensor, into: nn.Module) -> Tensor:
+        return (self.enc(into(F.pixel_unshuffle(patches * 2 - 1, _PATCH))) - self.mean) / self.std
+
+
+class ToyStreamingDecoder:
+    """A `video.StreamingDecoder`; all it remembers between chunks is whether the video has begun."""
+
+    def __init__(self, autoencoder: ToyAutoencoder):
+        self.autoencoder = autoencoder
+        self.reset()
+
+    def reset(self) -> None:
+        """The next chunk starts a new video."""
+        self._starts_video = True
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """The next latent frames `[frames, 16, h, w]` to pictures `[pictures, 8h, 8w, 3]` in 0..1."""
+        pictures = self.autoencoder.decode_chunk(latents, self._starts_video)
+        self._starts_video = False
+        return pictures
+
+
+def fit_preview_factors(autoencoder: ToyAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Least-squares linear map from a latent pixel to the colour it decodes to, for quick previews while sampling.
+
+    `videos` are latents `[frames, 16, h, w]`; the colour is the mean of the latent pixel's 8x8 patch over its four
+    pictures, in -1..1 as ComfyUI's `latent_rgb_factors` expects. Returns factors `[16, 3]` and bias `[3]`.
+    `PREVIEW_FACTORS` and `PREVIEW_BIAS` are its result (rounded) for 60 clips of the procedural world.
+    """
+    inputs, colours = [], []
+    for latents in videos:
+        later = autoencoder.decode(latents)[1:].movedim(-1, 1)
+        patches = F.avg_pool2d(later, SPATIAL_FACTOR).unflatten(0, (-1, PICTURES_PER_LATENT)).mean(1)
+        colours.append(patches.movedim(1, -1).reshape(-1, 3) * 2 - 1)
+        inputs.append(latents[1:].to(later).movedim(1, -1).reshape(-1, latents.shape[1]))
+    x = torch.cat(inputs)
+    solution = torch.linalg.lstsq(torch.cat([x, x.new_ones(len(x), 1)], 1), torch.cat(colours)).solution
+    return solution[:-1], solution[-1]

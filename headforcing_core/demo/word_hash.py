@@ -1,0 +1,76 @@
+"""Text for the toy world: every word becomes a fixed random vector, so the toy model needs no text encoder."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TEXT_LEN = 12
+TEXT_DIM = 64
+
+WORLD: dict[str, tuple[str, ...]] = {
+    "colours": ("red", "green", "blue", "yellow", "orange", "purple", "cyan", "pink"),
+    "shapes": ("ball", "square", "triangle", "star", "ring"),
+    "motions": ("bouncing", "gliding", "circling"),
+    "backgrounds": ("grey", "navy", "teal", "maroon", "olive", "black", "brown", "sand"),
+    "patterns": ("floor", "checkerboard", "stripes"),
+}
+"""All that the toy model has ever seen; balls and rings come out best, on a background they contrast with."""
+
+PROMPT_TEMPLATE = "a {colour} {shape} {motion} on a {background} {pattern}"
+
+HELP = (
+    "The toy world understands prompts of the form '"
+    + PROMPT_TEMPLATE
+    + "', with "
+    + "; ".join(f"{kind}: {', '.join(words)}" for kind, words in WORLD.items())
+)
+
+# Besides its lists the model was trained on these: the grammar, and what stands for a word that is left out.
+_PLAIN_WORDS = ("a", "on", "shape", "moving", "background")
+_KNOWN_WORDS = frozenset(_PLAIN_WORDS).union(*WORLD.values())
+
+
+def split_words(prompt: str) -> list[str]:
+    """Lower-case words of `prompt` with everything but letters and digits removed."""
+    return ["".join(c for c in word if c.isalnum()) for word in prompt.lower().split()]
+
+
+def check_prompt(prompt: str) -> list[str]:
+    """Words of `prompt` that the toy model does not know, in order and once each (to warn; they act as noise)."""
+    return [word for word in dict.fromkeys(split_words(prompt)) if word and word not in _KNOWN_WORDS]
+
+
+def encode(prompt: str, length: int = TEXT_LEN, dim: int = TEXT_DIM) -> Tensor:
+    """Text context of `prompt`: float32 `[length, dim]`, one row per word, zero rows after the last.
+
+    Half of each neighbour's vector is added to a word's own, so that "red" knows it stands before "ball". Words past
+    `length` are ignored. The vectors are part of the trained model: they must never change.
+    """
+    words = split_words(prompt)[:length]
+    rows = np.zeros((length, dim), np.float32)
+    for i, word in enumerate(words):
+        rows[i] = _gaussian("w" + word, dim)
+        if i + 1 < len(words):
+            rows[i] += 0.5 * _gaussian("n" + words[i + 1], dim)
+        if i > 0:
+            rows[i] += 0.5 * _gaussian("p" + words[i - 1], dim)
+    return torch.from_numpy(rows)
+
+
+class WordHashEncoder:
+    """`encode` with the interface of `text.TextEncoder`."""
+
+    def encode(self, prompts: list[str]) -> list[Tensor]:
+        """One float32 `[words, 64]` per prompt, without padding."""
+        return [encode(prompt)[: len(split_words(prompt))] for prompt in prompts]
+
+
+@lru_cache(maxsize=1024)
+def _gaussian(salted_word: str, dim: int) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(salted_word.encode()).digest()[:8], "little")
+    return np.random.Generator(np.random.PCG64(seed)).standard_normal(dim).astype(np.float32)

@@ -1,0 +1,190 @@
+"""One render, thought through before anything heavy happens: what is asked, whether it fits, what it will cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .cache import CacheShape
+from .errors import HeadForcingError
+from .memory import MemoryEvent
+from .policy import CachePolicy, Roles, arrange_roles
+from .profile import HeadProfile, default_profile
+from .schedule import Schedule
+from .timeline import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, Timeline, format_timeline, parse_timeline
+from .wan import WanConfig
+
+MAX_SIDE = 4096
+LATENT_CHANNELS = 16
+
+
+@dataclass(frozen=True)
+class RenderPlan:
+    """A checked render.
+
+    Attributes:
+        prompts: per block, start blocks included, the index of its timeline segment.
+        start_frames: latent frames that are given; they come before everything that is made.
+        pictures: how many pictures were asked for, start frames included; what the last block adds is trimmed.
+    """
+
+    shape: CacheShape
+    schedule: Schedule
+    timeline: Timeline
+    prompts: tuple[int, ...]
+    width: int
+    height: int
+    start_frames: int
+    pictures: int
+    profile_name: str
+
+    @classmethod
+    def make(
+        cls,
+        config: WanConfig,
+        policy: CachePolicy,
+        schedule: Schedule,
+        timeline: Timeline,
+        width: int,
+        height: int,
+        seconds: float = 0.0,
+        profile: HeadProfile | None = None,
+        start_frames: int = 0,
+        roles: str = "profile",
+        seed: int = 0,
+    ) -> RenderPlan:
+        """Check everything a user can get wrong, with one clear error for the first thing that is.
+
+        Args:
+            seconds: length of what is made; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
+                holds its last prompt.
+            profile: None takes the bundled profile that fits the model.
+            roles: an arrangement of `policy.arrange_roles`.
+        """
+        _check_size("width", width)
+        _check_size("height", height)
+        seconds = seconds or timeline.seconds
+        if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
+            raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
+        frames_per_block = schedule.frames_per_block
+        if start_frames % frames_per_block:
+            raise HeadForcingError(
+                f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
+            )
+        clock = BlockClock(frames_per_block)
+        if timeline.clock != clock:
+            timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
+
+        wanted = math.ceil(seconds * clock.fps - 1e-6)
+        if start_frames:
+            start_pictures = PICTURES_PER_FRAME * (start_frames - 1) + 1
+            blocks = math.ceil(wanted / (PICTURES_PER_FRAME * frames_per_block))
+        else:
+            start_pictures, blocks = 0, clock.blocks_for(seconds)
+        start_blocks = start_frames // frames_per_block
+        last = timeline.blocks - 1
+        prompts = [0] * start_blocks + [timeline.prompt_index(min(block, last)) for block in range(blocks)]
+
+        name, head_roles = _head_roles(config, policy, profile, roles, seed)
+        shape = CacheShape.for_model(
+            config, head_roles, policy, height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block
+        )
+        return cls(
+            shape, schedule, timeline, tuple(prompts), width, height, start_frames, start_pictures + wanted, name
+        )
+
+    @property
+    def blocks(self) -> int:
+        """All blocks, start blocks included."""
+        return len(self.prompts)
+
+    @property
+    def new_blocks(self) -> int:
+        """Blocks to be made."""
+        return self.blocks - self.start_frames // self.schedule.frames_per_block
+
+    @property
+    def frames(self) -> int:
+        """All latent frames, start frames included."""
+        return self.blocks * self.schedule.frames_per_block
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps in all, for a progress bar."""
+        first = self.blocks - self.new_blocks
+        return sum(len(self.schedule.for_block(block)) for block in range(first, self.blocks))
+
+    @property
+    def block_shape(self) -> tuple[int, int, int, int]:
+        """Shape of one block's latents, `(frames, channels, h, w)`."""
+        return (self.schedule.frames_per_block, LATENT_CHANNELS, self.height // 8, self.width // 8)
+
+    def describe(self, dtype: torch.dtype) -> str:
+        """What will be made and what it needs, as plain text."""
+        shape, fps = self.shape, self.timeline.clock.fps
+        policy = shape.policy
+        roles = [role for layer in shape.roles for role in layer]
+        counts = ", ".join(f"{roles.count(role)} {role}" for role in ("local", "anchor", "memory") if role in roles)
+        everything = self.frames * len(roles)
+        lines = [
+            f"{self.width}x{self.height}, {self.pictures} pictures = {self.pictures / fps:.2f} s at {fps:g} fps, "
+            f"{self.new_blocks} blocks of {self.schedule.frames_per_block} latent frames to make"
+            + (f" after {self.start_frames} given ones" if self.start_frames else ""),
+            f"head roles: {counts} ({self.profile_name}); rotary positions {policy.rope}",
+            f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the same at any length "
+            f"(keeping all {self.frames} frames in every head would take {everything:,} = "
+            f"{format_bytes(shape.bytes(dtype) * everything / shape.frame_slots)})"
+            if shape.frame_slots < everything
+            else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
+        ]
+        if len(self.timeline.segments) > 1:
+            lines += ["", self.timeline.table()]
+        return "\n".join(lines)
+
+
+def describe_events(events: Sequence[MemoryEvent]) -> str:
+    """What episodic memory did, one line per candidate."""
+    lines = []
+    for event in events:
+        fate = "remembered" if event.admitted else "not novel enough"
+        if event.merged:
+            parts = [f"frame {p[0]}" if len(p) == 1 else f"summary of {len(p)} frames" for p in event.merged]
+            fate += f", merged {' and '.join(parts)}"
+        if event.dropped:
+            fate += f", forgot frame {event.dropped[0]}"
+        similarity = "" if event.delta == -1 else f" (similarity {event.delta:.3f})"
+        lines.append(f"after block {event.after_block}: frame {event.frame} {fate}{similarity}")
+    return "\n".join(lines)
+
+
+def format_bytes(count: float) -> str:
+    """A size for people, decimal units: `2.47 GB`."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def _check_size(name: str, value: int) -> None:
+    if value % 16 or not 16 <= value <= MAX_SIDE:
+        raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
+
+
+def _head_roles(
+    config: WanConfig, policy: CachePolicy, profile: HeadProfile | None, arrangement: str, seed: int
+) -> tuple[str, Roles]:
+    if not policy.needs_profile:
+        return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers
+    if profile is None:
+        profile = default_profile(config.num_layers, config.num_heads)
+        name = f"bundled profile {profile.name!r}"
+    else:
+        profile.check_model(config.num_layers, config.num_heads)
+        name = f"profile {profile.name!r}"
+    if arrangement != "profile":
+        name += f", roles {arrangement}"
+    return name, arrange_roles(profile.roles, arrangement, seed)

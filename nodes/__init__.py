@@ -1,0 +1,24 @@
+"""The ComfyUI nodes: each parses its widgets, calls the core and wraps the result. No mathematics here."""
+
+from comfy_api.latest import ComfyExtension, io
+
+from .decode_video import DecodeLatentsToVideo
+from .load_demo import LoadDemoModel
+from .load_model import LoadSelfForcing
+from .load_profile import LoadHeadProfile
+from .prompt_timeline import PromptTimeline
+from .sampler import HeadForcingSampler
+
+
+class HeadForcingExtension(ComfyExtension):
+    """Everything the pack registers."""
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return [
+            LoadSelfForcing,
+            LoadHeadProfile,
+            PromptTimeline,
+            HeadForcingSampler,
+            DecodeLatentsToVideo,
+            LoadDemoModel,
+        ]

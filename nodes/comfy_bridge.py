@@ -1,0 +1,316 @@
+"""Between ComfyUI and the core: hosting a rollout on a native MODEL, native loading, streaming VAE decode, paths.
+
+A rollout runs on whatever MODEL ComfyUI loaded, with its LoRA, quantisation and offloading in place: a wrapper around
+the diffusion model's forward hands each call to `forward_block` while our sampler runs, and is inert otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import comfy.latent_formats
+import comfy.ldm.wan.vae
+import comfy.model_management
+import comfy.model_patcher
+import comfy.samplers
+import comfy.sd
+import comfy.supported_models
+import folder_paths
+import torch
+from comfy.patcher_extension import WrappersMP
+from torch import Tensor
+
+from ..headforcing_core.cache import HeadCache
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.memory import MemoryEvent
+from ..headforcing_core.noise import SeededNoise
+from ..headforcing_core.plan import RenderPlan
+from ..headforcing_core.rollout import StepCallback, rollout
+from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
+
+CATEGORY = "Head Forcing"
+PROFILE_FOLDER = "head_profiles"
+_KEY = "head_forcing"
+
+if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
+    folder_paths.folder_names_and_paths[PROFILE_FOLDER] = (
+        [str(Path(folder_paths.models_dir) / PROFILE_FOLDER)],
+        {".json"},
+    )
+
+
+# --- a rollout on a native MODEL -------------------------------------------------------------------------------------
+
+
+def wan_config(model: Any) -> WanConfig:
+    """Dimensions of the Wan text-to-video transformer inside a MODEL, or an error that says what it is instead."""
+    net = model.model.diffusion_model
+    blocks = getattr(net, "blocks", None)
+    if blocks is None or not hasattr(blocks[0], "cross_attn") or not hasattr(net, "patch_embedding"):
+        raise HeadForcingError(
+            f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
+            "load one with Load Self Forcing"
+        )
+    if net.in_dim != 16 or getattr(net, "img_emb", None) is not None or hasattr(net, "vace_blocks"):
+        raise HeadForcingError(
+            f"model: expected a text-to-video Wan 2.1 model with 16 latent channels, got {type(model.model).__name__} "
+            f"with {net.in_dim}; image-to-video, VACE and Wan 2.2 5B models cannot be rolled out"
+        )
+    return WanConfig(
+        dim=net.dim,
+        ffn_dim=net.ffn_dim,
+        num_layers=len(blocks),
+        num_heads=net.num_heads,
+        freq_dim=net.freq_dim,
+        text_dim=net.text_dim,
+        text_len=net.text_len,
+        patch_size=tuple(net.patch_size),
+    )
+
+
+def compute_dtype(model: Any) -> torch.dtype:
+    """The dtype ComfyUI runs this MODEL in."""
+    return model.model.manual_cast_dtype or model.model.get_dtype()
+
+
+class HostedModel:
+    """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
+
+    def __init__(self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], embeds: Sequence[Tensor]):
+        self._denoiser, self._embeds = denoiser, embeds
+        options = dict(extra_args["model_options"])
+        options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
+        self._extra_args = {**extra_args, "model_options": options}
+        self._wanted, self._encoded = 0, -1
+        self.prompt: PromptKV
+
+    def use_prompt(self, prompt: int) -> None:
+        self._wanted = prompt  # encoded in the next forward pass, where ComfyUI has the weights in place
+
+    def denoise(self, latents: Tensor, sigma: float, cache: HeadCache) -> Tensor:
+        return self._call(latents, sigma, cache, write_only=False)
+
+    def write_clean(self, latents: Tensor, cache: HeadCache) -> None:
+        self._call(latents, 0.0, cache, write_only=True)
+
+    def _call(self, latents: Tensor, sigma: float, cache: HeadCache, write_only: bool) -> Tensor:
+        self._cache, self._write_only = cache, write_only
+        x = latents.transpose(0, 1)[None].to(cache.device)
+        return self._denoiser(x, x.new_tensor([sigma]), **self._extra_args)[0].transpose(0, 1)
+
+    def forward(self, net: Any, x: Tensor, timestep: Tensor) -> Tensor:
+        """What replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
+        if len(x) != 1:
+            raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
+        if self._encoded != self._wanted:
+            self.prompt = encode_prompt(net, self._embeds[self._wanted].to(x.device), x.dtype)
+            self._encoded = self._wanted
+        latents = x[0].transpose(0, 1)
+        flow = forward_block(
+            net, latents, timestep.expand(len(latents)), self.prompt, self._cache, write_only=self._write_only
+        )
+        return torch.zeros_like(x) if flow is None else flow.transpose(0, 1)[None]
+
+
+def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003
+    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and _KEY in a), {})
+    hosted = options.get(_KEY)
+    if hosted is None:
+        return executor(x, timestep, context, *args, **kwargs)
+    return hosted.forward(executor.class_obj, x, timestep)
+
+
+def _room_for_cache(cache_bytes: int) -> Callable[..., Any]:
+    """A wrapper of ComfyUI's preparation that asks for `cache_bytes` more of memory, as if a block were longer."""
+
+    def prepare(executor, model, noise_shape, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003
+        one_frame = [*noise_shape[:2], 1, *noise_shape[3:]]
+        frames = noise_shape[2] + math.ceil(cache_bytes / max(1, model.model.memory_required(one_frame)))
+        return executor(model, [*noise_shape[:2], frames, *noise_shape[3:]], *args, **kwargs)
+
+    return prepare
+
+
+def sample(
+    model: Any,
+    plan: RenderPlan,
+    embeds: Sequence[Tensor],
+    seed: int,
+    video: int,
+    start_latents: Tensor | None,
+    on_step: StepCallback,
+) -> tuple[Tensor, list[MemoryEvent]]:
+    """Run one video's rollout through ComfyUI's sampling machinery.
+
+    Args:
+        embeds: one text embedding `[tokens, text_dim]` per timeline segment.
+        start_latents: `[frames, 16, h, w]` as a LATENT holds them.
+
+    Returns:
+        latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and the memory events.
+    """
+    dtype = compute_dtype(model)
+    inner = model.model
+    start = None if start_latents is None else inner.process_latent_in(start_latents.transpose(0, 1)[None])[0]
+    start = None if start is None else start.transpose(0, 1)
+    noise = SeededNoise(seed, plan.block_shape, video)
+    events: list[MemoryEvent] = []
+
+    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):  # noqa: ANN001, ANN003
+        cache = HeadCache(plan.shape, dtype, x.device)
+        hosted = HostedModel(denoiser, extra_args or {}, embeds)
+        blocks = [] if start is None else [start.to(x)]
+        for block in rollout(hosted, cache, plan.schedule, noise, plan.prompts, start, on_step):
+            blocks.append(block.latents)
+            if block.event is not None:
+                events.append(block.event)
+        return torch.cat(blocks).transpose(0, 1)[None]
+
+    patched = model.clone()
+    patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
+    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for_cache(plan.shape.bytes(dtype)))
+    guider = comfy.samplers.CFGGuider(patched)
+    guider.inner_set_conds({"positive": [{"cross_attn": embeds[0][None], "model_conds": {}, "uuid": _KEY}]})
+    guider.set_cfg(1.0)
+    one_block = torch.zeros(1, plan.block_shape[1], plan.block_shape[0], *plan.block_shape[2:])
+    sigmas = torch.tensor([*plan.schedule.sigmas, 0.0])
+    video_latents = guider.sample(
+        one_block, one_block, comfy.samplers.KSAMPLER(sampler_function), sigmas, disable_pbar=True, seed=seed
+    )
+    return video_latents[0].transpose(0, 1).to(comfy.model_management.intermediate_device()), events
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> Any:
+    """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
+    metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
+    options = {} if dtype is None else {"dtype": dtype}
+    model = comfy.sd.load_diffusion_model_state_dict(state_dict, model_options=options, metadata=metadata)
+    if model is None:
+        raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
+    return model
+
+
+def native_model_of_any_size(
+    state_dict: dict[str, Tensor], config: WanConfig, latent_format: comfy.latent_formats.LatentFormat
+) -> Any:
+    """A native MODEL of dimensions that ComfyUI's detection does not cover (it expects heads of 128 channels)."""
+    supported = comfy.supported_models
+    kind = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)
+    model_config = kind(
+        {
+            "image_model": "wan2.1",
+            "model_type": "t2v",
+            "dim": config.dim,
+            "ffn_dim": config.ffn_dim,
+            "num_layers": config.num_layers,
+            "num_heads": config.num_heads,
+            "freq_dim": config.freq_dim,
+            "text_dim": config.text_dim,
+            "text_len": config.text_len,
+            "in_dim": config.in_dim,
+            "out_dim": config.out_dim,
+            "patch_size": config.patch_size,
+            "qk_norm": True,
+            "cross_attn_norm": True,
+        }
+    )
+    model_config.latent_format = latent_format
+    model_config.set_inference_dtype(torch.float32, None)
+    offload_device = comfy.model_management.unet_offload_device()
+    model = model_config.get_model(state_dict, "", device=offload_device)
+    patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
+    patcher = patcher_class(
+        model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device
+    )
+    model.load_model_weights(dict(state_dict), "")
+    return patcher
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+
+
+class WanStreamingDecoder:
+    """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried along (exact)."""
+
+    def __init__(self, vae: Any):
+        self.vae, self.net = vae, vae.first_stage_model
+        # the counting function was renamed between the supported versions
+        wan_vae = comfy.ldm.wan.vae
+        count = getattr(wan_vae, "count_cache_layers", None) or wan_vae.count_conv3d
+        self._cache_slots = count(self.net.decoder)
+        self.reset()
+
+    def reset(self) -> None:
+        self._cache: list[Any] = [None] * self._cache_slots
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """`[frames, 16, h, w]` -> `[pictures, H, W, 3]` in 0..1."""
+        vae = self.vae
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
+        out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
+        pictures = torch.cat(out, dim=2) if isinstance(out, list) else out
+        return vae.process_output(pictures.to(dtype=torch.float32, copy=True))[0].movedim(0, -1).cpu()
+
+
+class OverlapDecoder:
+    """Any other video VAE through its public `decode`: each chunk is decoded behind a few frames of what came before.
+
+    Approximate at the joints; memory is constant.
+    """
+
+    OVERLAP_FRAMES = 4
+
+    def __init__(self, vae: Any):
+        self.vae = vae
+        self.reset()
+
+    def reset(self) -> None:
+        self._before: Tensor | None = None
+
+    def decode(self, latents: Tensor) -> Tensor:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        joined = latents if self._before is None else torch.cat([self._before, latents])
+        pictures = self.vae.decode(joined.transpose(0, 1)[None])[0]
+        if self._before is not None:
+            pictures = pictures[-4 * len(latents) :]
+        self._before = joined[-self.OVERLAP_FRAMES :]
+        return pictures.cpu()
+
+
+def streaming_decoder(vae: Any, latent_shape: Sequence[int]) -> Any:
+    """The exact streaming decoder for this VAE where there is one; loads the VAE for chunks of that shape."""
+    vae.throw_exception_if_invalid()
+    needed = vae.memory_used_decode((1, 16, 3, *latent_shape[-2:]), vae.vae_dtype)
+    comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
+    own = getattr(vae.first_stage_model, "streaming_decoder", None)
+    if own is not None:
+        return own()
+    if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE):
+        return WanStreamingDecoder(vae)
+    return OverlapDecoder(vae)
+
+
+# --- paths -----------------------------------------------------------------------------------------------------------
+
+
+def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> tuple[Path, str, str]:
+    """A new file under ComfyUI's output folder: `(path, file name, subfolder)`. Refuses to leave that folder."""
+    if not filename_prefix.strip() or "\0" in filename_prefix or len(filename_prefix) > 200:
+        raise HeadForcingError(f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix!r}")
+    try:
+        folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
+            filename_prefix, folder_paths.get_output_directory(), width, height
+        )
+    except Exception as error:  # ComfyUI raises a bare Exception for a path outside the output folder
+        raise HeadForcingError(f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder") from error
+    file = f"{name}_{counter:05}_{suffix}"
+    return Path(folder) / file, file, subfolder
+

@@ -1,0 +1,102 @@
+"""Decode Latents to Video: LATENT and VAE to an MP4, chunk by chunk, in constant memory."""
+
+import json
+from typing import Any
+
+import comfy.utils
+from comfy.cli_args import args
+from comfy_api.latest import InputImpl, io, ui
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.video import pictures_of, write_video
+from . import comfy_bridge
+
+CHUNK_FRAMES = 3
+
+
+class DecodeLatentsToVideo(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingDecodeVideo",
+            display_name="Decode Latents to Video",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "Decodes latents of any length with the Wan VAE, a few frames at a time, straight into an H.264 MP4 in "
+                "the output folder. The result equals decoding everything at once; memory does not grow with length."
+            ),
+            inputs=[
+                io.Latent.Input("samples", tooltip="Video latents, from Head Forcing Sampler or any Wan sampler."),
+                io.Vae.Input("vae", tooltip="The Wan 2.1 VAE (or the demo model's)."),
+                io.String.Input(
+                    "filename_prefix",
+                    default="video/HeadForcing",
+                    tooltip="Name of the file under ComfyUI's output folder; a counter is added.",
+                ),
+                io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0, tooltip="Wan 2.1 is made for 16."),
+                io.Int.Input(
+                    "crf",
+                    default=18,
+                    min=0,
+                    max=51,
+                    optional=True,
+                    tooltip="Compression: 18 looks like the original, higher is smaller.",
+                    extra_dict={"advanced": True},
+                ),
+                io.Int.Input(
+                    "upscale",
+                    default=1,
+                    min=1,
+                    max=16,
+                    optional=True,
+                    tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
+                    extra_dict={"advanced": True},
+                ),
+            ],
+            outputs=[io.Video.Output(display_name="video")],
+            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
+            is_output_node=True,
+        )
+
+    @classmethod
+    def execute(
+        cls, samples: dict[str, Any], vae: Any, filename_prefix: str, fps: float, crf: int = 18, upscale: int = 1
+    ) -> io.NodeOutput:
+        latents = samples["samples"]
+        if latents.ndim != 5 or latents.shape[1] != 16:
+            raise HeadForcingError(
+                f"samples: expected Wan 2.1 video latents [videos, 16, frames, h, w], got {list(latents.shape)}"
+            )
+        wanted = samples.get("head_forcing", {}).get("pictures")
+        total = wanted or pictures_of(latents.shape[2])
+        results, videos = [], []
+        progress = comfy.utils.ProgressBar(total * len(latents))
+        for number, video in enumerate(latents.transpose(1, 2)):
+            path, file, subfolder = comfy_bridge.output_path(
+                filename_prefix, ".mp4", video.shape[-1] * 8, video.shape[-2] * 8
+            )
+            decoder = comfy_bridge.streaming_decoder(vae, video.shape)
+            write_video(
+                path,
+                video.split(CHUNK_FRAMES),
+                decoder,
+                fps=fps,
+                crf=crf,
+                pictures=wanted,
+                scale=upscale,
+                metadata=cls._metadata(),
+                on_progress=lambda done, base=number * total: progress.update_absolute(base + done),
+            )
+            results.append(ui.SavedResult(file, subfolder, io.FolderType.output))
+            videos.append(InputImpl.VideoFromFile(str(path)))
+        return io.NodeOutput(videos[0], ui=ui.PreviewVideo(results))
+
+    @classmethod
+    def _metadata(cls) -> dict[str, str]:
+        """The tags that let ComfyUI restore the graph when the video is dropped on it."""
+        if args.disable_metadata:
+            return {}
+        tags = dict(cls.hidden.extra_pnginfo or {})
+        if cls.hidden.prompt is not None:
+            tags["prompt"] = cls.hidden.prompt
+        return {key: json.dumps(value) for key, value in tags.items()}

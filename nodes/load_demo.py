@@ -1,0 +1,30 @@
+"""Load Demo Model: the embedded toy world as MODEL, CLIP and VAE, without a download."""
+
+from comfy_api.latest import io
+
+from ..headforcing_core.demo import word_hash
+from . import comfy_bridge, toy_world
+
+
+class LoadDemoModel(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingLoadDemo",
+            display_name="Load Demo Model",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "A tiny model of moving shapes that comes with the pack and runs on any computer: the same engine, not "
+                "the same pictures as Self Forcing. Use width and height 64. " + word_hash.HELP + "."
+            ),
+            inputs=[],
+            outputs=[
+                io.Model.Output(display_name="model"),
+                io.Clip.Output(display_name="clip"),
+                io.Vae.Output(display_name="vae"),
+            ],
+        )
+
+    @classmethod
+    def execute(cls) -> io.NodeOutput:
+        return io.NodeOutput(toy_world.load_model(), toy_world.load_clip(), toy_world.ToyVAE())

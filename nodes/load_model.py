@@ -1,0 +1,55 @@
+"""Load Self Forcing: a checkpoint of the family as a native MODEL."""
+
+import folder_paths
+import torch
+from comfy_api.latest import io
+
+from ..headforcing_core.checkpoint import load_state_dict
+from . import comfy_bridge
+
+WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3fn": torch.float8_e4m3fn}
+
+
+class LoadSelfForcing(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingLoadModel",
+            display_name="Load Self Forcing",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive weights of Wan 2.1 text-to-video, "
+                "as published (.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers "
+                "accept it too."
+            ),
+            inputs=[
+                io.Combo.Input(
+                    "checkpoint",
+                    options=folder_paths.get_filename_list("diffusion_models"),
+                    tooltip="A file in ComfyUI/models/diffusion_models: Self Forcing or a relative of it.",
+                ),
+                io.Combo.Input(
+                    "weights",
+                    options=["auto", "generator_ema", "generator"],
+                    default="auto",
+                    optional=True,
+                    tooltip="Which copy to take when the file holds several. auto: the averaged one (EMA) if there is.",
+                    extra_dict={"advanced": True},
+                ),
+                io.Combo.Input(
+                    "weight_dtype",
+                    options=list(WEIGHT_DTYPES),
+                    default="default",
+                    optional=True,
+                    tooltip="How weights are stored. default lets ComfyUI choose; fp8 halves them at some loss.",
+                    extra_dict={"advanced": True},
+                ),
+            ],
+            outputs=[io.Model.Output(display_name="model")],
+        )
+
+    @classmethod
+    def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
+        path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
+        state_dict, _ = load_state_dict(path, weights=weights)
+        return io.NodeOutput(comfy_bridge.native_model(state_dict, WEIGHT_DTYPES[weight_dtype]))

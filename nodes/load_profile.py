@@ -1,0 +1,62 @@
+"""Load Head Profile: which attention head plays which role."""
+
+import folder_paths
+from comfy_api.latest import io
+
+from ..headforcing_core.profile import bundled_profiles, load_profile
+from . import comfy_bridge
+
+HeadProfileType = io.Custom("HEAD_PROFILE")
+
+
+class LoadHeadProfile(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingLoadProfile",
+            display_name="Load Head Profile",
+            category=comfy_bridge.CATEGORY,
+            description="Loads the roles (local, anchor, memory) of a model's attention heads.",
+            inputs=[
+                io.Combo.Input(
+                    "profile",
+                    options=[
+                        *bundled_profiles(),
+                        *folder_paths.get_filename_list(comfy_bridge.PROFILE_FOLDER),
+                    ],
+                    tooltip="Profiles shipped with the pack, and files in ComfyUI/models/head_profiles.",
+                ),
+                io.Float.Input(
+                    "anchor_percent",
+                    default=25.0,
+                    min=0.0,
+                    max=60.0,
+                    step=1.0,
+                    optional=True,
+                    tooltip="Share of all heads, by attention to the first frame, that keep the opening frames. "
+                    "20 to 35 is stable in the paper. Only for profiles that hold measured shares.",
+                    extra_dict={"advanced": True},
+                ),
+                io.Float.Input(
+                    "local_percent",
+                    default=20.0,
+                    min=0.0,
+                    max=60.0,
+                    step=1.0,
+                    optional=True,
+                    tooltip="Share of all heads, by attention to the current block among those left, that see only the "
+                    "frame before it. Too many hurts quality. Only for profiles that hold measured shares.",
+                    extra_dict={"advanced": True},
+                ),
+            ],
+            outputs=[HeadProfileType.Output(display_name="head_profile")],
+        )
+
+    @classmethod
+    def execute(cls, profile: str, anchor_percent: float = 25.0, local_percent: float = 20.0) -> io.NodeOutput:
+        bundled = bundled_profiles()
+        path = bundled.get(profile) or folder_paths.get_full_path_or_raise(comfy_bridge.PROFILE_FOLDER, profile)
+        loaded = load_profile(path)
+        if loaded.shares is not None or (anchor_percent, local_percent) != (25.0, 20.0):
+            loaded = loaded.with_thresholds(anchor_percent, local_percent)
+        return io.NodeOutput(loaded)

@@ -1,0 +1,90 @@
+"""Prompt Timeline: several prompts over time as one CONDITIONING."""
+
+from typing import Any
+
+import torch
+from comfy_api.latest import io
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.timeline import Timeline, parse_timeline
+from . import comfy_bridge
+
+_KEY = "head_forcing_timeline"
+
+EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
+0:20 The fox stops at a frozen lake and looks at its reflection
+0:40 The fox curls up under a pine tree while snow begins to fall"""
+
+
+class PromptTimeline(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingPromptTimeline",
+            display_name="Prompt Timeline",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
+                "by |, as 'Scene 1:' blocks, or LongLive JSON. Other samplers see the first prompt."
+            ),
+            inputs=[
+                io.Clip.Input("clip", tooltip="Load CLIP with umt5_xxl, type wan (or the demo model's)."),
+                io.String.Input(
+                    "prompts",
+                    multiline=True,
+                    default=EXAMPLE,
+                    tooltip="The timeline. A new prompt takes effect at the nearest block: every 0.75 s.",
+                ),
+                io.Float.Input(
+                    "seconds",
+                    default=60.0,
+                    min=0.0,
+                    max=3600.0,
+                    step=0.25,
+                    tooltip="Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.",
+                ),
+                io.String.Input(
+                    "shared_prompt",
+                    default="",
+                    multiline=True,
+                    optional=True,
+                    tooltip="Put before every prompt, for what stays the same: the subject, the style.",
+                    extra_dict={"advanced": True},
+                ),
+            ],
+            outputs=[
+                io.Conditioning.Output(display_name="positive"),
+                io.String.Output(display_name="table"),
+                io.Float.Output(display_name="seconds"),
+            ],
+        )
+
+    @classmethod
+    def execute(cls, clip: Any, prompts: str, seconds: float, shared_prompt: str = "") -> io.NodeOutput:
+        timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt)
+        texts = [segment.text for segment in timeline.segments]
+        encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in dict.fromkeys(texts)}
+        first = encoded[texts[0]]
+        ride = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
+        positive = [[first[0][0], {**first[0][1], _KEY: ride}], *first[1:]]
+        return io.NodeOutput(positive, timeline.table(), timeline.seconds)
+
+
+def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[torch.Tensor]]:
+    """The timeline inside a CONDITIONING and one `[tokens, text_dim]` embedding per segment.
+
+    A plain CONDITIONING is a timeline of one prompt that lasts `seconds`.
+    """
+    if not positive:
+        raise HeadForcingError("positive is empty; connect Prompt Timeline or CLIP Text Encode")
+    tensor, options = positive[0]
+    ride = options.get(_KEY)
+    if ride is not None:
+        return ride["timeline"], [embeds[0] for embeds in ride["embeds"]]
+    if len(positive) > 1:
+        raise HeadForcingError(
+            f"positive holds {len(positive)} combined prompts; connect one, or use Prompt Timeline for several over time"
+        )
+    if not seconds:
+        raise HeadForcingError("seconds is 0 but positive carries no timeline to take the length from; set seconds")
+    return parse_timeline("the connected prompt", seconds), [tensor[0]]

@@ -1,0 +1,237 @@
+"""Head Forcing Sampler: a minute-long video, block by block, on any Wan MODEL."""
+
+import time
+from typing import Any
+
+import comfy.model_management
+import latent_preview
+import torch
+from comfy_api.latest import io
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.plan import RenderPlan, describe_events
+from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS, preset
+from ..headforcing_core.profile import HeadProfile
+from ..headforcing_core.schedule import SCHEDULES
+from ..headforcing_core.schedule import schedule as family_schedule
+from . import comfy_bridge
+from .load_profile import HeadProfileType
+from .prompt_timeline import timeline_of
+
+_ADVANCED = {"advanced": True}
+
+
+class HeadForcingSampler(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingSampler",
+            display_name="Head Forcing Sampler",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "Makes long videos with a five-second autoregressive Wan model: every attention head keeps the frames "
+                "its role needs, so memory stays the same at any length. No negative prompt: these models are "
+                "distilled to run without guidance."
+            ),
+            inputs=[
+                io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
+                io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
+                io.Int.Input("width", default=832, min=16, max=4096, step=16, tooltip="Trained at 832."),
+                io.Int.Input("height", default=480, min=16, max=4096, step=16, tooltip="Trained at 480."),
+                io.Float.Input(
+                    "seconds",
+                    default=60.0,
+                    min=0.0,
+                    max=3600.0,
+                    step=0.25,
+                    tooltip="Length of what is made. 0 takes the timeline's; a shorter value cuts it, a longer one "
+                    "holds the last prompt.",
+                ),
+                io.Int.Input(
+                    "seed",
+                    default=0,
+                    min=0,
+                    max=2**63 - 1,
+                    control_after_generate=True,
+                    tooltip="Every block's noise depends on this and the block's number alone: changing a later prompt "
+                    "leaves earlier blocks as they were.",
+                ),
+                HeadProfileType.Input(
+                    "head_profile",
+                    optional=True,
+                    tooltip="Roles of the heads. Not connected: the bundled profile that fits the model.",
+                ),
+                io.Latent.Input(
+                    "start_frames",
+                    optional=True,
+                    tooltip="Latents of a video to go on from; they come first in the result. Whole blocks of 3 frames.",
+                ),
+                io.Combo.Input(
+                    "method",
+                    options=list(PRESETS),
+                    default="head_forcing",
+                    optional=True,
+                    tooltip="Which frames heads keep. The others are the paper's ablations and plain windows, to compare.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.Combo.Input(
+                    "schedule",
+                    options=list(SCHEDULES),
+                    default="self_forcing",
+                    optional=True,
+                    tooltip="Noise levels and frames per block of the model's family.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.String.Input(
+                    "sigmas",
+                    default="",
+                    optional=True,
+                    tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the schedule's.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.Int.Input(
+                    "episodic_frames",
+                    default=5,
+                    min=0,
+                    max=21,
+                    optional=True,
+                    tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.Int.Input(
+                    "recent_frames",
+                    default=3,
+                    min=0,
+                    max=63,
+                    step=3,
+                    optional=True,
+                    tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.Float.Input(
+                    "novelty_threshold",
+                    default=0.95,
+                    min=0.0,
+                    max=1.0,
+                    step=0.005,
+                    optional=True,
+                    tooltip="A frame is remembered when it is less similar than this to everything remembered. Lower "
+                    "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.Int.Input(
+                    "memory_every",
+                    default=3,
+                    min=1,
+                    max=100,
+                    optional=True,
+                    tooltip="A frame is considered for memory every this many blocks.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.Combo.Input(
+                    "roles",
+                    options=list(ROLE_ARRANGEMENTS),
+                    default="profile",
+                    optional=True,
+                    tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
+                    extra_dict=_ADVANCED,
+                ),
+                io.Int.Input(
+                    "batch_size",
+                    default=1,
+                    min=1,
+                    max=64,
+                    optional=True,
+                    tooltip="Videos to make, one after another, each with noise of its own.",
+                    extra_dict=_ADVANCED,
+                ),
+            ],
+            outputs=[io.Latent.Output(display_name="samples"), io.String.Output(display_name="report")],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        model: Any,
+        positive: list[Any],
+        width: int,
+        height: int,
+        seconds: float,
+        seed: int,
+        head_profile: HeadProfile | None = None,
+        start_frames: dict[str, Any] | None = None,
+        method: str = "head_forcing",
+        schedule: str = "self_forcing",
+        sigmas: str = "",
+        episodic_frames: int = 5,
+        recent_frames: int = 3,
+        novelty_threshold: float = 0.95,
+        memory_every: int = 3,
+        roles: str = "profile",
+        batch_size: int = 1,
+    ) -> io.NodeOutput:
+        timeline, embeds = timeline_of(positive, seconds)
+        start = _start_latents(start_frames, width, height)
+        plan = RenderPlan.make(
+            comfy_bridge.wan_config(model),
+            preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every),
+            family_schedule(schedule, sigmas),
+            timeline,
+            width,
+            height,
+            seconds,
+            head_profile,
+            start_frames=0 if start is None else start.shape[1],
+            roles=roles,
+            seed=seed,
+        )
+        _check_text_width(model, embeds)
+        report = [plan.describe(comfy_bridge.compute_dtype(model))]
+        progress = _Progress(model, plan.steps * batch_size)
+        videos = []
+        for video in range(batch_size):
+            begun = time.perf_counter()
+            given = None if start is None else start[video % len(start)]
+            latents, events = comfy_bridge.sample(model, plan, embeds, seed, video, given, progress)
+            videos.append(latents.transpose(0, 1))
+            took = time.perf_counter() - begun
+            report += ["", f"video {video + 1} of {batch_size}: sampled in {took:.1f} s", describe_events(events)]
+        samples = {"samples": torch.stack(videos), "head_forcing": {"pictures": plan.pictures}}
+        return io.NodeOutput(samples, "\n".join(report).rstrip())
+
+
+class _Progress:
+    """Progress bar and live preview after every step; stops within one model call when the user cancels."""
+
+    def __init__(self, model: Any, steps: int):
+        self.callback = latent_preview.prepare_callback(model, steps)
+        self.steps, self.done = steps, 0
+
+    def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if latents is not None:
+            video = latents.transpose(0, 1)[None]
+            self.callback(self.done, video, video, self.steps)
+            self.done += 1
+
+
+def _start_latents(start_frames: dict[str, Any] | None, width: int, height: int) -> torch.Tensor | None:
+    """`[videos, frames, 16, h, w]` of a LATENT, checked against the size asked for."""
+    if start_frames is None:
+        return None
+    latents = start_frames["samples"]
+    if latents.ndim != 5 or tuple(latents.shape[-2:]) != (height // 8, width // 8) or latents.shape[1] != 16:
+        raise HeadForcingError(
+            f"start_frames: expected Wan video latents of {width}x{height} pictures, that is "
+            f"[videos, 16, frames, {height // 8}, {width // 8}], got {list(latents.shape)}"
+        )
+    return latents.transpose(1, 2)
+
+
+def _check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
+    expected, found = model.model.diffusion_model.text_dim, embeds[0].shape[-1]
+    if found != expected:
+        raise HeadForcingError(
+            f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "
+            "it (umt5_xxl with type wan, or the demo model's own)"
+        )

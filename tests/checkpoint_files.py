@@ -1,0 +1,136 @@
+"""Small random Wan weights, and the same weights spelled and wrapped the way published files do it."""
+
+import json
+import struct
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+
+LAYERS = 3
+_ATTENTION = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out.0", "norm_q": "norm_q", "norm_k": "norm_k"}
+_TOP_DIFFUSERS = {
+    "text_embedding.0": "condition_embedder.text_embedder.linear_1",
+    "text_embedding.2": "condition_embedder.text_embedder.linear_2",
+    "time_embedding.0": "condition_embedder.time_embedder.linear_1",
+    "time_embedding.2": "condition_embedder.time_embedder.linear_2",
+    "time_projection.1": "condition_embedder.time_proj",
+    "patch_embedding": "patch_embedding",
+    "head.head": "proj_out",
+}
+
+
+def wan_shapes(
+    dim: int = 128, ffn: int = 192, layers: int = LAYERS, text: int = 24, freq: int = 32, channels: int = 16
+) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        "patch_embedding.weight": (dim, channels, 1, 2, 2),
+        "patch_embedding.bias": (dim,),
+        "head.modulation": (1, 2, dim),
+    }
+
+    def linear(name: str, out: int, into: int) -> None:
+        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (out, into), (out,)
+
+    linear("text_embedding.0", dim, text)
+    linear("text_embedding.2", dim, dim)
+    linear("time_embedding.0", dim, freq)
+    linear("time_embedding.2", dim, dim)
+    linear("time_projection.1", 6 * dim, dim)
+    linear("head.head", 64, dim)
+    for i in range(layers):
+        for attention in ("self_attn", "cross_attn"):
+            for part in "qkvo":
+                linear(f"blocks.{i}.{attention}.{part}", dim, dim)
+            shapes[f"blocks.{i}.{attention}.norm_q.weight"] = (dim,)
+            shapes[f"blocks.{i}.{attention}.norm_k.weight"] = (dim,)
+        linear(f"blocks.{i}.ffn.0", ffn, dim)
+        linear(f"blocks.{i}.ffn.2", dim, ffn)
+        shapes[f"blocks.{i}.norm3.weight"] = shapes[f"blocks.{i}.norm3.bias"] = (dim,)
+        shapes[f"blocks.{i}.modulation"] = (1, 6, dim)
+    return shapes
+
+
+def wan_weights(seed: int = 0, dtype: torch.dtype = torch.float32, **dimensions: int) -> Weights:
+    generator = torch.Generator().manual_seed(seed)
+    return {n: torch.randn(s, generator=generator).to(dtype) for n, s in wan_shapes(**dimensions).items()}
+
+
+def prefixed(weights: Weights, prefix: str) -> Weights:
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+def fsdp(weights: Weights) -> Weights:
+    """Names as FSDP writes them when it wraps the model and each of its layers."""
+    return {
+        "model._fsdp_wrapped_module." + _inside_block(name, "_fsdp_wrapped_module."): tensor
+        for name, tensor in weights.items()
+    }
+
+
+def peft(weights: Weights) -> Weights:
+    """Names of a model that PEFT has wrapped: adapted layers hide their weight in a `base_layer`."""
+    renamed = {}
+    for name, tensor in weights.items():
+        module, _, parameter = name.rpartition(".")
+        adapted = name.startswith("blocks.") and module.rsplit(".", 1)[-1] in ("q", "k", "v", "o", "0", "2")
+        renamed[f"base_model.model.{module}.base_layer.{parameter}" if adapted else f"base_model.model.{name}"] = tensor
+    return renamed
+
+
+def _inside_block(name: str, infix: str) -> str:
+    if not name.startswith("blocks."):
+        return name
+    blocks, number, rest = name.split(".", 2)
+    return f"{blocks}.{number}.{infix}{rest}"
+
+
+def diffusers(weights: Weights) -> Weights:
+    """The same weights under the names of the diffusers library."""
+    return {_diffusers_name(name): tensor for name, tensor in weights.items()}
+
+
+def _diffusers_name(name: str) -> str:
+    if name == "head.modulation":
+        return "scale_shift_table"
+    if not name.startswith("blocks."):
+        module, _, parameter = name.rpartition(".")
+        return f"{_TOP_DIFFUSERS[module]}.{parameter}"
+    _, number, part, *rest = name.split(".")
+    block = f"blocks.{number}"
+    if part == "modulation":
+        return f"{block}.scale_shift_table"
+    if part == "norm3":
+        return f"{block}.norm2.{rest[0]}"
+    if part == "ffn":
+        return f"{block}.ffn.net.{'0.proj' if rest[0] == '0' else '2'}.{rest[1]}"
+    attention = {"self_attn": "attn1", "cross_attn": "attn2"}[part]
+    return f"{block}.{attention}.{_ATTENTION[rest[0]]}.{rest[1]}"
+
+
+def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], dtype: str = "BF16", width: int = 2) -> Path:
+    """A file of full size with zeros for weights, which takes no room on disk."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = width * torch.Size(shape).numel()
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + size)}
+        end += size
+    encoded = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(encoded)) + encoded)
+        file.truncate(8 + len(encoded) + end)
+    return path
+
+
+def lora_factors(
+    modules: list[str], shapes: dict[str, tuple[int, ...]], rank: int = 4
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Random (down, up) per module name, such as "blocks.0.self_attn.q"."""
+    generator = torch.Generator().manual_seed(7)
+    factors = {}
+    for module in modules:
+        out, into = shapes[f"{module}.weight"]
+        factors[module] = (torch.randn(rank, into, generator=generator), torch.randn(out, rank, generator=generator))
+    return factors

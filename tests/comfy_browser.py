@@ -1,0 +1,138 @@
+"""The ComfyUI editor in a real, headless Chromium, driven by a test."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from comfy_harness import ComfyServer
+from comfy_setup import chromium
+from playwright.sync_api import Route, sync_playwright
+
+_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+_LISTEN = """() => {
+  window.__runs = [];
+  for (const outcome of ["success", "error", "interrupted"])
+    app.api.addEventListener("execution_" + outcome, (e) => window.__runs.push([outcome, e.detail?.exception_message]));
+}"""
+_ALL_NODES = """(() => {
+  const inner = [...(app.graph.subgraphs?.values() ?? [])].flatMap((graph) => graph.nodes);
+  return [...app.graph.nodes, ...inner];
+})()"""
+_FIT = """() => {
+  const boxes = app.graph.nodes.map((n) => n.getBounding ? Array.from(n.getBounding()) : [...n.pos, ...n.size]);
+  boxes.push(...(app.graph.groups ?? []).map((g) => [...g.pos, ...g.size]));
+  const x0 = Math.min(...boxes.map((b) => b[0])), y0 = Math.min(...boxes.map((b) => b[1]));
+  const x1 = Math.max(...boxes.map((b) => b[0] + b[2])), y1 = Math.max(...boxes.map((b) => b[1] + b[3]));
+  const left = 80, top = 130, width = innerWidth - left - 40, height = innerHeight - top - 40;
+  const ds = app.canvas.ds;
+  ds.scale = Math.min(width / (x1 - x0), height / (y1 - y0), 1.5);
+  ds.offset = [left / ds.scale - x0, top / ds.scale - y0];
+  app.graph.setDirtyCanvas(true, true);
+}"""
+
+
+class Browser:
+    """One editor page on a running server. Use as a context manager.
+
+    `page_errors` are uncaught JavaScript errors, `blocked` the requests to other machines, none of which are let out.
+    `page` is the Playwright page for everything not wrapped here.
+    """
+
+    def __init__(self, server: ComfyServer, *, vue_nodes: bool = False, size: tuple[int, int] = (1600, 900)):
+        self.server, self._vue_nodes, self._size = server, vue_nodes, size
+        self.page_errors: list[str] = []
+        self.blocked: list[str] = []
+
+    def __enter__(self) -> "Browser":
+        executable = chromium()
+        if executable is None:
+            raise RuntimeError("No Chromium found; install the system packages chromium and fonts-dejavu-core.")
+        self._playwright = sync_playwright().start()
+        try:
+            self._browser = self._playwright.chromium.launch(executable_path=str(executable), args=_FLAGS)
+            self.page = self._browser.new_page(viewport={"width": self._size[0], "height": self._size[1]})
+            self.page.route("**/*", self._only_local)
+            self.page.on("pageerror", lambda error: self.page_errors.append(str(error)[:400]))
+            settings = {
+                "Comfy.TutorialCompleted": True,
+                "Comfy.Minimap.Visible": False,
+                "Comfy.VueNodes.Enabled": self._vue_nodes,
+            }
+            for name, value in settings.items():
+                self.server.post(f"/settings/{name}", value)
+            self.page.goto(self.server.url, wait_until="domcontentloaded")
+            self.page.wait_for_function("window.app?.graph && window.app?.api && window.app?.canvas", timeout=60_000)
+            self.page.wait_for_timeout(1500)  # the page restores its last workflow after this point
+            self.page.evaluate(_LISTEN)
+        except BaseException:
+            self._playwright.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._browser.close()
+        self._playwright.stop()
+
+    def load_workflow(self, path: Path) -> None:
+        """Open an editor-format workflow file, as dropping it on the canvas does."""
+        self.page.evaluate("(graph) => app.loadGraphData(graph)", json.loads(path.read_text(encoding="utf-8")))
+        self.page.wait_for_timeout(500)
+
+    def load_api(self, prompt: dict[str, Any]) -> None:
+        """Open an API-format prompt."""
+        self.page.evaluate("(prompt) => app.loadApiJson(prompt, 'prompt.json')", prompt)
+        self.page.wait_for_timeout(500)
+
+    def queue(self) -> None:
+        """Press Run. A refusal by the server shows up as wait_done() timing out and as an error in the page."""
+        self.page.evaluate("() => { window.__runs.length = 0; return app.queuePrompt(0); }")
+
+    def wait_done(self, timeout: float = 60) -> str:
+        """Wait for the queued run's end: success, interrupted or error: <message>."""
+        self.page.wait_for_function("window.__runs.length > 0", timeout=timeout * 1000)
+        outcome, message = self.page.evaluate("window.__runs[0]")
+        return f"error: {message}" if outcome == "error" else outcome
+
+    def node_types(self) -> list[str]:
+        """Types of all nodes in the open workflow, subgraphs included."""
+        return self.page.evaluate(f"{_ALL_NODES}.map((node) => node.type)")
+
+    def missing_nodes(self) -> list[str]:
+        """Types in the open workflow that the editor does not know."""
+        known = set(self.page.evaluate("Object.keys(LiteGraph.registered_node_types)"))
+        return sorted(set(self.node_types()) - known)
+
+    def widgets(self, node_type: str) -> dict[str, Any]:
+        """Widget names and values of the first node of this type."""
+        found = self.page.evaluate(
+            f"(type) => {_ALL_NODES}.filter((n) => n.type === type).map((n) => "
+            "(n.widgets ?? []).map((w) => [w.name, typeof w.value === 'object' ? null : w.value]))",
+            node_type,
+        )
+        return dict(found[0])
+
+    def api_prompt(self) -> dict[str, Any]:
+        """What the editor would send: the open workflow in API format."""
+        return self.page.evaluate("async () => (await app.graphToPrompt()).output")
+
+    def fit_view(self) -> None:
+        """Bring the whole workflow into view."""
+        self.page.evaluate(_FIT)
+        self.page.wait_for_timeout(300)
+
+    def screenshot(self, path: Path) -> Path:
+        self.page.screenshot(path=str(path))
+        return path
+
+    def _only_local(self, route: Route) -> None:
+        url = urlparse(route.request.url)
+        if url.scheme in ("data", "blob") or url.hostname in ("127.0.0.1", "localhost"):
+            route.continue_()
+        else:
+            self.blocked.append(route.request.url)
+            route.abort()

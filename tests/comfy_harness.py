@@ -1,0 +1,296 @@
+"""Drive a real ComfyUI server, or its modules in a process of their own, from a test."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from comfy_setup import REPO, ComfyInstall
+from websockets.sync.client import ClientConnection, connect
+
+PACK_FOLDER = "ComfyUI-HeadForcing"
+_PREVIEW_WITH_METADATA = 4  # binary websocket event: >I 4, >I length, JSON metadata, image bytes
+_LAST_EVENTS = {f"execution_{outcome}": outcome for outcome in ("success", "error", "interrupted")}
+_http = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy must not see local requests
+
+
+@dataclass
+class RunResult:
+    """What one POST /prompt led to. `outcome` is success, error, interrupted or, if refused, invalid."""
+
+    status: int
+    outcome: str = "invalid"
+    node_errors: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None  # exception message, or the reason for the refusal
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    progress: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # node id -> (value, max) in order
+    previews: list[tuple[str, bytes]] = field(default_factory=list)  # node id, image file bytes
+    outputs: dict[str, Any] = field(default_factory=dict)  # node id -> what /history shows
+    executed: list[str] = field(default_factory=list)  # ids of the nodes that really ran (not cached), in order
+    prompt_id: str = ""
+    seconds: float = 0.0
+
+
+class ComfyServer:
+    """A running ComfyUI with the pack in it. Use as a context manager; `base_dir` receives everything it writes."""
+
+    def __init__(
+        self,
+        install: ComfyInstall,
+        base_dir: Path,
+        pack_dir: Path | None = REPO,
+        *,
+        custom_nodes: Mapping[str, str] | None = None,  # further single-file node packs: file name -> source
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ):
+        self.install, self.base_dir = install, Path(base_dir)
+        self.output_dir, self.input_dir = self.base_dir / "output", self.base_dir / "input"
+        self._pack_dir, self._custom_nodes = pack_dir, dict(custom_nodes or {})
+        self._args, self._env = list(args), dict(env or {})
+        self._log_path = self.base_dir / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def __enter__(self) -> "ComfyServer":
+        for name in ("custom_nodes", "models", "input", "output"):
+            (self.base_dir / name).mkdir(parents=True, exist_ok=True)
+        nodes = self.base_dir / "custom_nodes"
+        if self._pack_dir is not None and not (nodes / PACK_FOLDER).exists():
+            (nodes / PACK_FOLDER).symlink_to(self._pack_dir, target_is_directory=True)
+        for name, source in self._custom_nodes.items():
+            (nodes / name).write_text(source)
+        self.port = _free_port()
+        command = [str(self.install.python), "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port)]
+        command += ["--base-directory", str(self.base_dir), "--disable-api-nodes", *self._args]
+        command += ["--database-url", f"sqlite:///{self.base_dir / 'comfyui.sqlite'}"]
+        if self.install.frontend:
+            command += ["--front-end-root", str(self.install.frontend)]
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self.install.tree, env=_environ(self._env), stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            self._wait_until_up(timeout_seconds=120)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server and everything it started."""
+        if self._process and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)  # nothing it writes outlives the test
+            self._process.wait()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def log(self) -> str:
+        return re.sub("\x1b\\[[0-9;]*m", "", self._log_path.read_text(errors="replace"))  # without colours
+
+    def model_path(self, folder: str, name: str) -> Path:
+        """Where a model file of this name belongs, e.g. model_path("diffusion_models", "tiny.safetensors")."""
+        path = self.base_dir / "models" / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def get(self, path: str) -> bytes:
+        with _http.open(self.url + path, timeout=60) as response:
+            return response.read()
+
+    def get_json(self, path: str) -> Any:
+        return json.loads(self.get(path))
+
+    def post(self, path: str, data: Any) -> tuple[int, Any]:
+        """POST JSON; returns the status, errors included, and the JSON answer (None if it is not JSON)."""
+        request = urllib.request.Request(
+            self.url + path, json.dumps(data).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with _http.open(request, timeout=60) as response:
+                status, body = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            status, body = error.code, error.read()
+        try:
+            return status, json.loads(body)
+        except ValueError:
+            return status, None
+
+    def object_info(self) -> dict[str, Any]:
+        return self.get_json("/object_info")
+
+    def interrupt(self) -> None:
+        self.post("/interrupt", {})
+
+    def free(self) -> None:
+        """Unload the models and forget cached outputs; takes effect before the next prompt."""
+        self.post("/free", {"unload_models": True, "free_memory": True})
+
+    def view(self, filename: str, subfolder: str = "", type: str = "output", **_: Any) -> bytes:
+        """A file by its address in a run's outputs: view(**result.outputs["9"]["images"][0])."""
+        return self.get("/view?" + urllib.parse.urlencode({"filename": filename, "subfolder": subfolder, "type": type}))
+
+    def queue(
+        self,
+        prompt: dict[str, Any],
+        interrupt_after_progress: int | None = None,
+        timeout: float = 120,
+        *,
+        extra_data: Mapping[str, Any] | None = None,
+        on_event: Callable[[str, dict[str, Any]], None] | None = None,
+    ) -> RunResult:
+        """Run an API-format prompt to its end.
+
+        `interrupt_after_progress` presses Stop at that progress message; 0.30.0 leaves out most messages that carry
+        no preview and follow another within 0.1 s. `on_event` sees every event as it arrives.
+        """
+        started, client_id = time.monotonic(), uuid.uuid4().hex
+        address = f"ws://127.0.0.1:{self.port}/ws?clientId={client_id}"
+        with connect(address, max_size=None, proxy=None, compression=None) as socket_:
+            socket_.send(json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}}))
+            body = {"prompt": prompt, "client_id": client_id, "extra_data": dict(extra_data or {})}
+            status, answer = self.post("/prompt", body)
+            result = RunResult(status, node_errors=(answer or {}).get("node_errors") or {})
+            if status != 200:
+                result.error = json.dumps(answer)
+                return result
+            result.prompt_id = answer["prompt_id"]
+            self._listen(socket_, result, started + timeout, interrupt_after_progress, on_event)
+        result.outputs = self._history(result.prompt_id).get("outputs", {})
+        result.seconds = time.monotonic() - started
+        return result
+
+    def _listen(
+        self,
+        socket_: ClientConnection,
+        result: RunResult,
+        deadline: float,
+        interrupt_after_progress: int | None,
+        on_event: Callable[[str, dict[str, Any]], None] | None,
+    ) -> None:
+        progress_seen = 0
+        while True:
+            try:
+                message = socket_.recv(timeout=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                self.interrupt()
+                raise TimeoutError(f"The prompt did not finish in time. {self._log_tail()}") from None
+            if isinstance(message, bytes):
+                if struct.unpack(">I", message[:4])[0] == _PREVIEW_WITH_METADATA:
+                    end = 8 + struct.unpack(">I", message[4:8])[0]
+                    result.previews.append((json.loads(message[8:end])["node_id"], message[end:]))
+                continue
+            event = json.loads(message)
+            kind, data = event["type"], event.get("data") or {}
+            result.events.append((kind, data))
+            if on_event:
+                on_event(kind, data)
+            if data.get("prompt_id") != result.prompt_id:
+                continue
+            if kind == "progress":
+                result.progress.setdefault(str(data["node"]), []).append((data["value"], data["max"]))
+                progress_seen += 1
+                if progress_seen == interrupt_after_progress:
+                    self.interrupt()
+            elif kind == "executing" and data.get("node"):
+                result.executed.append(str(data["node"]))
+            elif kind in _LAST_EVENTS:
+                result.outcome = _LAST_EVENTS[kind]
+                result.error = (data.get("exception_message") or "").strip() or None
+                return
+
+    def _history(self, prompt_id: str) -> dict[str, Any]:
+        for _ in range(200):  # the entry appears a little after the last event
+            if entry := self.get_json(f"/history/{prompt_id}").get(prompt_id):
+                return entry
+            time.sleep(0.05)
+        raise TimeoutError(f"/history never listed the prompt. {self._log_tail()}")
+
+    def _wait_until_up(self, timeout_seconds: float) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                self.get("/system_stats")
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError(f"ComfyUI {self.install.version} did not come up. {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        return "End of its log:\n" + self.log()[-6000:]
+
+
+_PROLOGUE = """
+import sys
+sys.path[0] = {tree!r}
+from comfy.cli_args import args as _args
+_args.cpu, _args.base_directory = True, {base!r}
+
+def load_pack(folder={pack!r}):
+    "Import the pack as ComfyUI's load_custom_node does: by path, under a name that is not an identifier."
+    import importlib.util, os
+    name = folder.replace(".", "_x_")
+    spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+"""
+
+
+def run_in_comfy(
+    install: ComfyInstall,
+    code: str,
+    *args: object,
+    base_dir: Path | None = None,
+    pack_dir: Path = REPO,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120,
+) -> str:
+    """Run `code` where `import comfy` works (CPU only) and return what it prints; raises with stderr if it fails.
+
+    `args` are in sys.argv[1:]. `load_pack()` imports the pack the way ComfyUI does and returns the module.
+    """
+    base = Path(base_dir) if base_dir else Path(tempfile.mkdtemp(prefix="comfy-"))
+    try:
+        prologue = _PROLOGUE.format(tree=str(install.tree), base=str(base), pack=str(pack_dir))
+        command = [str(install.python), "-c", prologue + code, *map(str, args)]
+        done = subprocess.run(command, cwd=base, env=_environ(env), capture_output=True, text=True, timeout=timeout)
+    finally:
+        if base_dir is None:
+            shutil.rmtree(base, ignore_errors=True)
+    if done.returncode:
+        raise RuntimeError(f"The code failed in ComfyUI {install.version}:\n{done.stderr[-6000:]}")
+    return done.stdout
+
+
+def _environ(extra: Mapping[str, str] | None) -> dict[str, str]:
+    # One OpenMP thread: tiny tensors on several threads spin at barriers, ten times slower.
+    keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    return keep | {"OMP_NUM_THREADS": "1", "DO_NOT_TRACK": "1"} | dict(extra or {})
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,264 @@
+"""umT5 prompts on the command line: both file layouts, against a plain-torch umT5; and files of embeddings."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.text import clean_prompt, load_embeddings, load_text_encoder, save_embeddings
+from safetensors.torch import save_file
+
+DIM, HEADS, HEAD_DIM, FFN, LAYERS, BUCKETS, VOCABULARY = 24, 3, 8, 40, 2, 32, 80
+PROMPTS = ["a red ball bouncing on a teal floor", "", "the quick brown fox jumps over the lazy dog " * 4]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_bytes():
+    sentencepiece = pytest.importorskip("sentencepiece")
+    pytest.importorskip("transformers")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*PROMPTS, "cats & dogs <running> in the rain", "pack my box with five dozen jugs"] * 4),
+        model_writer=model,
+        vocab_size=VOCABULARY - 10,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def wan_weights():
+    """Tiny umT5 with the names and shapes of Wan's own file."""
+    generator = torch.Generator().manual_seed(0)
+
+    def rand(*shape, scale=0.3):
+        return torch.randn(shape, generator=generator) * scale
+
+    weights = {"token_embedding.weight": rand(VOCABULARY, DIM, scale=1.0), "norm.weight": 1 + rand(DIM)}
+    for n in range(LAYERS):
+        weights |= {
+            f"blocks.{n}.norm1.weight": 1 + rand(DIM),
+            f"blocks.{n}.norm2.weight": 1 + rand(DIM),
+            f"blocks.{n}.pos_embedding.embedding.weight": rand(BUCKETS, HEADS, scale=1.0),
+            f"blocks.{n}.ffn.gate.0.weight": rand(FFN, DIM),
+            f"blocks.{n}.ffn.fc1.weight": rand(FFN, DIM),
+            f"blocks.{n}.ffn.fc2.weight": rand(DIM, FFN),
+            f"blocks.{n}.attn.o.weight": rand(DIM, HEADS * HEAD_DIM),
+        } | {f"blocks.{n}.attn.{name}.weight": rand(HEADS * HEAD_DIM, DIM) for name in "qkv"}
+    return weights
+
+
+def comfy_weights(weights):
+    """The same weights with the names of ComfyUI's file, spelled out once more rather than taken from the loader."""
+    parts = {
+        "norm1": "layer.0.layer_norm",
+        "attn": "layer.0.SelfAttention",
+        "pos_embedding.embedding": "layer.0.SelfAttention.relative_attention_bias",
+        "norm2": "layer.1.layer_norm",
+        "ffn.gate.0": "layer.1.DenseReluDense.wi_0",
+        "ffn.fc1": "layer.1.DenseReluDense.wi_1",
+        "ffn.fc2": "layer.1.DenseReluDense.wo",
+    }
+    renamed = {}
+    for name, tensor in weights.items():
+        if match := re.fullmatch(r"blocks\.(\d+)\.(.+)", name):
+            old = next(part for part in parts if match[2].startswith(part + "."))
+            renamed[f"encoder.block.{match[1]}.{parts[old]}{match[2][len(old) :]}"] = tensor
+    renamed["shared.weight"] = weights["token_embedding.weight"]
+    renamed["encoder.final_layer_norm.weight"] = weights["norm.weight"]
+    return renamed
+
+
+def as_tensor(data):
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+@pytest.fixture
+def wan_file(tmp_path, wan_weights, tokenizer_bytes):
+    torch.save(wan_weights, tmp_path / "models_t5_umt5-xxl-enc-bf16.pth")
+    (tmp_path / "spiece.model").write_bytes(tokenizer_bytes)
+    return tmp_path / "models_t5_umt5-xxl-enc-bf16.pth"
+
+
+def save_comfy(path, weights, tokenizer_bytes):
+    save_file({**comfy_weights(weights), "spiece_model": as_tensor(tokenizer_bytes)}, path)
+    return path
+
+
+def reference(weights, tokens):
+    """umT5 in plain torch: RMS norms, unscaled attention, a position bias in every layer, gated GELU."""
+
+    def norm(x, weight):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
+
+    def bucket(distance):
+        half, exact = BUCKETS // 2, BUCKETS // 4
+        offset, distance = (half if distance > 0 else 0), abs(distance)
+        if distance < exact:
+            return offset + distance
+        return offset + min(half - 1, exact + int(math.log(distance / exact) / math.log(128 / exact) * (half - exact)))
+
+    def heads(x):
+        return x.view(len(x), HEADS, HEAD_DIM).transpose(0, 1)
+
+    count = len(tokens)
+    buckets = torch.tensor([[bucket(key - query) for key in range(count)] for query in range(count)])
+    x = weights["token_embedding.weight"][tokens]
+    for n in range(LAYERS):
+        w = {name.removeprefix(f"blocks.{n}."): t for name, t in weights.items() if name.startswith(f"blocks.{n}.")}
+        y = norm(x, w["norm1.weight"])
+        q, k, v = (heads(y @ w[f"attn.{name}.weight"].T) for name in "qkv")
+        scores = q @ k.transpose(1, 2) + w["pos_embedding.embedding.weight"][buckets].permute(2, 0, 1)
+        x = x + (scores.softmax(-1) @ v).transpose(0, 1).reshape(count, -1) @ w["attn.o.weight"].T
+        y = norm(x, w["norm2.weight"])
+        gate = F.gelu(y @ w["ffn.gate.0.weight"].T, approximate="tanh")
+        x = x + (gate * (y @ w["ffn.fc1.weight"].T)) @ w["ffn.fc2.weight"].T
+    return norm(x, weights["norm.weight"])
+
+
+def test_wan_file_gives_what_a_plain_umt5_gives(wan_file, wan_weights):
+    encoder = load_text_encoder(wan_file, dtype=torch.float32)
+    for prompt, rows in zip(PROMPTS, encoder.encode(PROMPTS), strict=True):
+        tokens = encoder.tokens(prompt)
+        assert rows.shape == (len(tokens), DIM)
+        torch.testing.assert_close(rows, reference(wan_weights, tokens), atol=1e-4, rtol=1e-4)
+
+
+def test_both_layouts_give_identical_embeddings(tmp_path, wan_file, wan_weights, tokenizer_bytes):
+    comfy_file = save_comfy(tmp_path / "umt5_xxl_fp16.safetensors", wan_weights, tokenizer_bytes)
+    (tmp_path / "spiece.model").unlink()
+    (tmp_path / "google" / "umt5-xxl").mkdir(parents=True)
+    (tmp_path / "google" / "umt5-xxl" / "spiece.model").write_bytes(tokenizer_bytes)
+    wan, comfy = (load_text_encoder(path, dtype=torch.float32).encode(PROMPTS) for path in (wan_file, comfy_file))
+    for a, b in zip(wan, comfy, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_every_layer_has_its_own_position_bias(tmp_path, wan_weights, tokenizer_bytes):
+    changed = {**wan_weights, "blocks.1.pos_embedding.embedding.weight": torch.zeros(BUCKETS, HEADS)}
+    one, other = (
+        load_text_encoder(save_comfy(tmp_path / f"{i}.safetensors", weights, tokenizer_bytes), dtype=torch.float32)
+        for i, weights in enumerate((wan_weights, changed))
+    )
+    assert not torch.allclose(one.encode(PROMPTS)[0], other.encode(PROMPTS)[0], atol=1e-2)
+
+
+def test_a_prompt_is_encoded_the_same_alone_and_in_company(wan_file):
+    encoder = load_text_encoder(wan_file, dtype=torch.float32)
+    together = encoder.encode(PROMPTS)
+    assert all(torch.equal(encoder.encode([prompt])[0], rows) for prompt, rows in zip(PROMPTS, together, strict=True))
+
+
+def test_tokens_end_with_the_end_token_and_stop_at_512(wan_file):
+    encoder = load_text_encoder(wan_file)
+    assert encoder.tokens("") == [1]
+    assert encoder.tokens("a red ball")[-1] == 1 and encoder.tokens("a red ball").count(1) == 1
+    assert encoder.tokens("  a\n red   ball ") == encoder.tokens("a red ball")
+    long = encoder.tokens("fox " * 600)
+    assert len(long) == 512 and long[-1] == 1
+
+
+def test_prompts_are_cleaned_as_in_training():
+    assert clean_prompt("  cats &amp;amp; dogs\n\t&lt;running&gt;  ") == "cats & dogs <running>"
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.float8_e4m3fn])
+def test_smaller_stored_types_are_widened(tmp_path, wan_weights, tokenizer_bytes, stored):
+    small = {name: tensor.to(stored) for name, tensor in wan_weights.items()}
+    path = save_comfy(tmp_path / "umt5_xxl.safetensors", small, tokenizer_bytes)
+    encoder = load_text_encoder(path, dtype=torch.float32)
+    widened = {name: tensor.float() for name, tensor in small.items()}
+    expected = reference(widened, encoder.tokens(PROMPTS[0]))
+    torch.testing.assert_close(encoder.encode(PROMPTS)[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_bfloat16_by_default(wan_file):
+    assert load_text_encoder(wan_file).encode(["fox"])[0].dtype == torch.bfloat16
+
+
+def drop(weights, ending):
+    return {name: tensor for name, tensor in weights.items() if not name.endswith(ending)}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda w: {}, "not a umT5 encoder: expected a tensor shared.weight .*found no tensors"),
+        (lambda w: {"head.modulation": torch.zeros(1)}, "not a umT5 encoder.*found head.modulation"),
+        (lambda w: drop(w, "1.pos_embedding.embedding.weight"), "position bias in every layer, found 1 in 2"),
+        (
+            lambda w: drop(w, "0.ffn.fc2.weight"),
+            "not a complete umT5 encoder: encoder.block.0.layer.1.DenseReluDense.wo",
+        ),
+        (lambda w: {**w, "blocks.0.attn.q.scale_weight": torch.ones(1)}, "scaled fp8.*umt5_xxl_fp16.safetensors"),
+        (lambda w: {**w, "token_embedding.weight": torch.zeros(5, DIM)}, "do not belong together"),
+        (lambda w: {**w, "spiece_model": as_tensor(b"nonsense")}, "not a sentencepiece model"),
+    ],
+)
+def test_wrong_weights_are_named(wan_file, wan_weights, change, message):
+    torch.save(change(wan_weights), wan_file)
+    with pytest.raises(HeadForcingError, match=message):
+        load_text_encoder(wan_file)
+
+
+def test_missing_files_and_missing_tokenizer_are_named(tmp_path, wan_file):
+    (tmp_path / "spiece.model").unlink()
+    with pytest.raises(HeadForcingError, match=r"contains no tokenizer; put spiece.model of google/umt5-xxl beside it"):
+        load_text_encoder(wan_file)
+    with pytest.raises(HeadForcingError, match="no text encoder at"):
+        load_text_encoder(tmp_path / "other.pth")
+
+
+def test_files_that_would_run_code_or_are_damaged_are_refused(tmp_path, wan_file):
+    torch.save({"token_embedding.weight": io.StringIO}, wan_file)
+    with pytest.raises(HeadForcingError, match="cannot be read as text encoder weights"):
+        load_text_encoder(wan_file)
+    (tmp_path / "cut.safetensors").write_bytes(b"\x10")
+    with pytest.raises(HeadForcingError, match="cannot be read as text encoder weights"):
+        load_text_encoder(tmp_path / "cut.safetensors")
+
+
+@pytest.mark.parametrize("package", ["transformers", "sentencepiece"])
+def test_missing_packages_are_named(tmp_path, monkeypatch, package):
+    for name in ("transformers", "sentencepiece"):
+        monkeypatch.setitem(sys.modules, name, None if name == package else io)
+    with pytest.raises(HeadForcingError, match=rf"needs the package {package} .*pip install headforcing\[text\]"):
+        load_text_encoder(tmp_path / "any.pth")
+
+
+def test_embeddings_come_back_by_exact_prompt(tmp_path):
+    embeddings = {"a red ball": torch.randn(4, 8).bfloat16(), "ein Bällchen\n🎈": torch.randn(7, 8).T.contiguous().T}
+    save_embeddings(tmp_path / "e.safetensors", embeddings)
+    loaded = load_embeddings(tmp_path / "e.safetensors")
+    assert list(loaded) == list(embeddings)
+    assert all(
+        torch.equal(loaded[prompt], rows) and loaded[prompt].dtype == rows.dtype for prompt, rows in embeddings.items()
+    )
+    assert torch.equal(loaded.encode(["ein Bällchen\n🎈"])[0], embeddings["ein Bällchen\n🎈"])
+
+
+def test_asking_for_another_prompt_lists_what_there_is(tmp_path):
+    save_embeddings(tmp_path / "e.safetensors", {"a red ball": torch.zeros(4, 8), "a ring": torch.zeros(2, 8)})
+    with pytest.raises(HeadForcingError, match="'a blue ball'; the file has: 'a red ball'; 'a ring'"):
+        load_embeddings(tmp_path / "e.safetensors").encode(["a red ball", "a blue ball"])
+
+
+def test_other_files_are_not_embeddings(tmp_path):
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    (tmp_path / "damaged.safetensors").write_bytes(b"{}")
+    for name in ("other", "damaged", "missing"):
+        with pytest.raises(HeadForcingError, match="not a prompt embeddings file"):
+            load_embeddings(tmp_path / f"{name}.safetensors")
+    with pytest.raises(HeadForcingError, match=r"must be \[tokens, text_dim\], got \[1, 4, 8\]"):
+        save_embeddings(tmp_path / "e.safetensors", {"a": torch.zeros(1, 4, 8)})

@@ -1,0 +1,266 @@
+"""Streaming decode and encode: exact chunks, whole files or none, constant memory, a sheet a person can read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import av
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core import video
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.video import VideoWriter, chunks_for_wan, contact_sheet, pictures_of, write_video
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+
+class FlatColourDecoder:
+    """Every latent frame becomes 1 (the first) or 4 pictures of its own brightness; refuses illegal chunks."""
+
+    def __init__(self, height=32, width=48):
+        self.size = (height, width)
+        self.decoded_frames = 0
+        self.reset()
+
+    def reset(self):
+        self.chunks = []
+
+    def decode(self, latents):
+        if not self.chunks:
+            assert len(latents) == 1
+        else:
+            assert all(size >= 2 for size in self.chunks[1:]), "a single frame was not the last chunk"
+        repeats = [4 if self.chunks or i else 1 for i in range(len(latents))]
+        self.chunks.append(len(latents))
+        self.decoded_frames += len(latents)
+        shade = latents[:, 0, 0, 0].repeat_interleave(torch.tensor(repeats))
+        return shade[:, None, None, None].expand(-1, *self.size, 3)
+
+
+def latents(frames):
+    return torch.linspace(0.1, 0.9, frames)[:, None, None, None].expand(frames, 16, 4, 6).contiguous()
+
+
+def decoded(path, pixel_format="rgb24"):
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format=pixel_format) for frame in container.decode(video=0)])
+
+
+@given(st.lists(st.integers(0, 7), max_size=12))
+def test_chunks_hold_every_frame_once_and_keep_the_rule(sizes):
+    frames = torch.arange(sum(sizes))
+    chunks = list(chunks_for_wan(frames.split(sizes)))
+    assert torch.equal(torch.cat([*chunks, frames[:0]]), frames)
+    assert all(len(chunk) > 0 for chunk in chunks)
+    assert [len(chunk) for chunk in chunks[:1]] in ([], [1])
+    assert all(len(chunk) >= 2 for chunk in chunks[1:-1])
+    assert max(map(len, chunks), default=0) <= max(sizes, default=0) + 1
+
+
+@pytest.mark.parametrize(
+    "sizes, expected",
+    [
+        ([3, 3, 3], [1, 2, 3, 3]),
+        ([1] * 6, [1, 2, 2, 1]),
+        ([1], [1]),
+        ([2, 2], [1, 3]),
+    ],
+)
+def test_chunks_of_the_usual_block_sizes(sizes, expected):
+    assert [len(chunk) for chunk in chunks_for_wan(torch.zeros(n, 1) for n in sizes)] == expected
+
+
+def test_a_block_is_decoded_as_soon_as_it_exists():
+    taken = []
+
+    def blocks():
+        for number in range(3):
+            taken.append(number)
+            yield torch.zeros(3, 1)
+
+    chunks = chunks_for_wan(blocks())
+    next(chunks), next(chunks)
+    assert taken == [0]
+
+
+@pytest.mark.parametrize("frames, pictures", [(0, 0), (1, 1), (3, 9), (21, 81), (240, 957)])
+def test_time_law(frames, pictures):
+    assert pictures_of(frames) == pictures
+
+
+@pytest.mark.parametrize("block", [3, 1, 5])
+def test_video_has_every_picture_in_order_with_its_colour(tmp_path, block):
+    progress = []
+    info = write_video(
+        tmp_path / "v.mp4", latents(13).split(block), FlatColourDecoder(), on_progress=progress.append, crf=4
+    )
+    assert (info.pictures, info.width, info.height, info.seconds) == (49, 48, 32, 49 / 16)
+    assert progress[-1] == 49 and progress == sorted(progress)
+    wanted = latents(13)[:, 0, 0, 0].repeat_interleave(torch.tensor([1] + [4] * 12)).numpy() * 255
+    np.testing.assert_allclose(decoded(info.path).mean((1, 2, 3)), wanted, atol=2)
+
+
+def test_colours_survive_in_both_ways_comfyui_reads_them(tmp_path):
+    colours = np.array([(235, 41, 36), (26, 87, 87), (163, 219, 214), (255, 140, 20)], np.uint8)
+    pictures = torch.from_numpy(colours)[:, None, None].expand(-1, 64, 64, -1)
+    with VideoWriter(tmp_path / "v.mp4", 64, 64, crf=4) as writer:
+        writer.write(pictures)
+    assert np.abs(decoded(tmp_path / "v.mp4")[:, 30, 30].astype(int) - colours).max() <= 4
+    assert np.abs(decoded(tmp_path / "v.mp4", "gbrpf32le")[:, 30, 30] * 255 - colours).max() <= 4
+
+
+def test_file_is_a_plain_mp4_with_its_tags(tmp_path):
+    tags = {"prompt": '{"1": {"class_type": "é"}}', "workflow": "w" * 100_000, "head_forcing": "{}"}
+    write_video(tmp_path / "v.mp4", latents(4).split(3), FlatColourDecoder(), metadata=tags)
+    with av.open(str(tmp_path / "v.mp4")) as container:
+        stream = container.streams.video[0]
+        assert {key: container.metadata[key] for key in tags} == tags
+        assert (stream.frames, stream.average_rate, stream.codec_context.name) == (13, 16, "h264")
+        assert stream.codec_context.pix_fmt == "yuv420p"
+    data = (tmp_path / "v.mp4").read_bytes()
+    assert b"moof" not in data and data.index(b"moov") < data.index(b"mdat")
+
+
+def test_trim_cuts_the_end_and_decodes_nothing_beyond_it_but_takes_all_blocks(tmp_path):
+    decoder, taken = FlatColourDecoder(), []
+    blocks = (taken.append(block) or block for block in latents(12).split(3))
+    info = write_video(tmp_path / "v.mp4", blocks, decoder, pictures=16)
+    assert info.pictures == 16 == len(decoded(info.path))
+    assert (len(taken), decoder.decoded_frames) == (4, 6)
+
+
+def test_scale_makes_every_pixel_a_crisp_square(tmp_path):
+    picture = (
+        (torch.rand(1, 4, 6, 3, generator=torch.Generator().manual_seed(0)) > 0.5)
+        .float()[..., :1]
+        .expand(-1, -1, -1, 3)
+    )
+
+    class OnePicture(FlatColourDecoder):
+        def decode(self, latents):
+            return picture
+
+    info = write_video(tmp_path / "v.mp4", [latents(1)], OnePicture(), scale=8, crf=1)
+    assert (info.width, info.height) == (48, 32)
+    enlarged = np.kron(picture[0, :, :, 0].numpy(), np.ones((8, 8)))
+    assert np.abs(decoded(info.path)[0, :, :, 0] / 255 - enlarged).max() < 0.1
+
+
+def test_a_failed_run_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "v.mp4"
+    path.write_bytes(b"old")
+
+    def blocks():
+        yield latents(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_video(path, blocks(), FlatColourDecoder())
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_to_write_is_an_error_and_no_file(tmp_path):
+    with pytest.raises(HeadForcingError, match="no latent frames"):
+        write_video(tmp_path / "v.mp4", [], FlatColourDecoder())
+    with pytest.raises(HeadForcingError, match="no picture"), VideoWriter(tmp_path / "v.mp4", 8, 8):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
+    with pytest.raises(HeadForcingError, match="63x32.*62x32"):
+        VideoWriter(tmp_path / "v.mp4", 63, 32)
+    with pytest.raises(HeadForcingError, match=r"\[n, 32, 48, 3\], got \[1, 32, 46, 3\]"):
+        with VideoWriter(tmp_path / "v.mp4", 48, 32) as writer:
+            writer.write(torch.zeros(1, 32, 46, 3))
+    with pytest.raises(HeadForcingError, match="at least 1 picture, got 0"):
+        write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), pictures=0)
+    monkeypatch.setattr(video, "_ENCODERS", ("no_such_encoder",))
+    with pytest.raises(HeadForcingError, match="no H.264 encoder"):
+        VideoWriter(tmp_path / "v.mp4", 48, 32)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_without_a_quality_setting_is_used_where_x264_is_missing(tmp_path, monkeypatch):
+    encoder = next((name for name in video._ENCODERS[1:2] if name in av.codecs_available), None)
+    if encoder is None:
+        pytest.skip("this PyAV has no other H.264 encoder that runs everywhere")
+    monkeypatch.setattr(video, "_ENCODERS", ("no_such_encoder", encoder))
+    info = write_video(tmp_path / "v.mp4", latents(4).split(3), FlatColourDecoder(64, 64))
+    assert len(decoded(info.path)) == 13
+
+
+def test_decoder_is_free_again_after_success_and_failure(tmp_path):
+    decoder = FlatColourDecoder()
+    write_video(tmp_path / "v.mp4", [latents(3)], decoder)
+    assert decoder.chunks == []
+    with pytest.raises(ZeroDivisionError):
+        write_video(tmp_path / "v.mp4", (latents(3 // n) for n in (1, 0)), decoder)
+    assert decoder.chunks == []
+
+
+def test_memory_does_not_grow_with_length():
+    """600 against 60 pictures of 320x480: a writer that kept them would need 250 MB more (as floats, 1 GB)."""
+    pytest.importorskip("resource", reason="peak memory is read through POSIX")
+    program = textwrap.dedent("""
+        import resource, tempfile, torch
+        from headforcing.headforcing_core.video import contact_sheet, write_video
+        class Noise:
+            def reset(self): self.first = True
+            def decode(self, latents):
+                pictures = 4 * len(latents) - 3 * self.first
+                self.first = False
+                return torch.rand(pictures, 40, 60, 3)
+        with tempfile.TemporaryDirectory() as folder:
+            for blocks in (5, 50):
+                write_video(folder + "/v.mp4", (torch.zeros(3, 16, 5, 8) for _ in range(blocks)), Noise(), scale=8)
+                contact_sheet(folder + "/v.mp4", folder + "/s.png")
+                print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    short, long = (int(peak) / unit for peak in run.stdout.split())
+    assert long - short < 60
+
+
+def sheet_of(tmp_path, frames=61, **options):
+    info = write_video(tmp_path / "v.mp4", latents(frames).split(3), FlatColourDecoder(), crf=4)
+    contact_sheet(info.path, tmp_path / "s.png", **options)
+    return np.asarray(Image.open(tmp_path / "s.png"), dtype=int)
+
+
+def test_contact_sheet_tiles_the_video_from_its_first_to_its_last_picture(tmp_path):
+    sheet = sheet_of(tmp_path, columns=4, rows=2)
+    tile_height = round(128 * 32 / 48)
+    assert sheet.shape == (2 * 16 + 34 + 2 * (tile_height + 4) - 4, 2 * 16 + 4 * 132 - 4, 3)
+    middles = [
+        sheet[16 + 34 + row * (tile_height + 4) + 60, 16 + column * 132 + 64, 0]
+        for row in range(2)
+        for column in range(4)
+    ]
+    np.testing.assert_allclose(middles, np.linspace(0.1, 0.9, 8) * 255, atol=6)
+
+
+def test_contact_sheet_marks_each_prompt_where_it_begins(tmp_path):
+    blue, orange = (86, 156, 255), (255, 159, 64)
+    sheet = sheet_of(tmp_path, columns=4, rows=2, labels=[(9.0, "second " * 100), (0.0, "first")])
+    rows = [50 + 28 - 6, 50 + 28 + 85 + 4 + 28 - 6]
+    bars = [tuple(sheet[y, 16 + column * 132 + 64]) for y in rows for column in range(4)]
+    assert bars == [blue] * 5 + [orange] * 3
+
+
+def test_contact_sheet_of_a_short_video_shows_each_picture_once(tmp_path):
+    assert sheet_of(tmp_path, frames=1).shape[1] == 2 * 16 + 128
+
+
+def test_contact_sheet_refuses_what_is_not_a_video(tmp_path):
+    (tmp_path / "v.mp4").write_text("no video")
+    with pytest.raises(HeadForcingError, match="cannot be read as a video"):
+        contact_sheet(tmp_path / "v.mp4", tmp_path / "s.png")
+    with pytest.raises(HeadForcingError, match="cannot be read as a video"):
+        contact_sheet(tmp_path / "missing.mp4", tmp_path / "s.png")
+    assert not (tmp_path / "s.png").exists()

@@ -1,0 +1,213 @@
+"""Small random model files that ComfyUI's own loaders accept, and stand-ins for the one model that cannot be shrunk."""
+
+import math
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+Weights = dict[str, torch.Tensor]
+
+
+def wan_t2v_weights(dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0) -> Weights:
+    """A Wan 2.1 T2V state dict with original names; dim // 128 heads, text width 4096, 1x2x2 patches of 16 channels."""
+    make = _Random(seed)
+    make.conv("patch_embedding", dim, 16, 1, 2, 2)
+    for name, outs, ins in (
+        ("text_embedding.0", dim, 4096),
+        ("text_embedding.2", dim, dim),
+        ("time_embedding.0", dim, 256),
+        ("time_embedding.2", dim, dim),
+        ("time_projection.1", 6 * dim, dim),
+        ("head.head", 64, dim),
+    ):
+        make.conv(name, outs, ins)
+    make.normal("head.modulation", 1, 2, dim, std=dim**-0.5)
+    for block in (f"blocks.{i}" for i in range(layers)):
+        make.normal(f"{block}.modulation", 1, 6, dim, std=dim**-0.5)
+        for attention in (f"{block}.self_attn", f"{block}.cross_attn"):
+            for name in "qkvo":
+                make.conv(f"{attention}.{name}", dim, dim)
+            make.scale(f"{attention}.norm_q.weight", dim)
+            make.scale(f"{attention}.norm_k.weight", dim)
+        make.scale(f"{block}.norm3.weight", dim)
+        make.normal(f"{block}.norm3.bias", dim, std=0.02)
+        make.conv(f"{block}.ffn.0", ffn, dim)
+        make.conv(f"{block}.ffn.2", dim, ffn)
+    return make.weights
+
+
+def wan_t2v(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0, layout: str = "bare") -> Path:
+    """Write a tiny DiT (13 MB by default).
+
+    `bare` is a flat state dict, .safetensors or .pt by the file name; `generator_ema` is the layout in which the
+    Self Forcing authors publish: a .pt file with {"generator_ema": {"model.<name>": ...}}.
+    """
+    weights = wan_t2v_weights(dim, ffn, layers, seed)
+    if layout == "generator_ema":
+        torch.save({"generator_ema": {f"model.{name}": tensor for name, tensor in weights.items()}}, path)
+    elif layout != "bare":
+        raise ValueError(f"layout must be bare or generator_ema, not {layout!r}.")
+    elif path.suffix == ".pt":
+        torch.save(weights, path)
+    else:
+        save_file(weights, path)
+    return path
+
+
+def wan_lora(path: Path, dim: int = 256, layers: int = 2, rank: int = 4, seed: int = 1, strength: float = 0.1) -> Path:
+    """Write a LoRA on every self-attention q and v of the tiny DiT; `strength` is the size of the change it makes."""
+    make = _Random(seed)
+    for target in (f"diffusion_model.blocks.{i}.self_attn.{name}" for i in range(layers) for name in "qv"):
+        make.normal(f"{target}.lora_A.weight", rank, dim, std=dim**-0.5)
+        make.normal(f"{target}.lora_B.weight", dim, rank, std=strength * rank**-0.5)
+        make.weights[f"{target}.alpha"] = torch.tensor(float(rank))
+    save_file(make.weights, path)
+    return path
+
+
+def wan_vae(path: Path, dim: int = 8, seed: int = 2) -> Path:
+    """Write a Wan 2.1 VAE with base width `dim` (3.7 MB at 8; the released one has 96). ComfyUI 0.3.75 and newer."""
+    make = _Random(seed)
+    widths = [dim, 2 * dim, 4 * dim, 4 * dim]
+    width = dim
+    make.conv("encoder.conv1", dim, 3, 3, 3, 3)
+    layer = 0
+    for level, out in enumerate(widths):
+        for ins in (width, out):
+            make.vae_residual(f"encoder.downsamples.{layer}", ins, out)
+            layer += 1
+        width = out
+        if level < 3:
+            make.conv(f"encoder.downsamples.{layer}.resample.1", out, out, 3, 3)
+            if level > 0:
+                make.conv(f"encoder.downsamples.{layer}.time_conv", out, out, 3, 1, 1)
+            layer += 1
+    make.vae_ends("encoder", width, head_width=width, outs=32)
+    make.conv("conv1", 32, 32, 1, 1, 1)
+    make.conv("conv2", 16, 16, 1, 1, 1)
+    make.conv("decoder.conv1", width, 16, 3, 3, 3)
+    layer = 0
+    for level, out in enumerate(reversed(widths)):
+        for ins in (width, out, out):
+            make.vae_residual(f"decoder.upsamples.{layer}", ins, out)
+            layer += 1
+        width = out // 2
+        if level < 3:
+            make.conv(f"decoder.upsamples.{layer}.resample.1", width, out, 3, 3)
+            if level < 2:
+                make.conv(f"decoder.upsamples.{layer}.time_conv", 2 * out, out, 3, 1, 1)
+            layer += 1
+    make.vae_ends("decoder", widths[-1], head_width=dim, outs=3)
+    save_file(make.weights, path)
+    return path
+
+
+class _Random:
+    """Collects named random tensors whose sizes keep activations near one."""
+
+    def __init__(self, seed: int):
+        self.weights: Weights = {}
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, name: str, *shape: int, std: float) -> None:
+        self.weights[name] = torch.randn(shape, generator=self._generator) * std
+
+    def scale(self, name: str, *shape: int) -> None:
+        self.weights[name] = 1 + 0.1 * torch.randn(shape, generator=self._generator)
+
+    def conv(self, name: str, outs: int, *ins: int) -> None:
+        self.normal(f"{name}.weight", outs, *ins, std=math.prod(ins) ** -0.5)
+        self.normal(f"{name}.bias", outs, std=0.02)
+
+    def vae_residual(self, name: str, ins: int, outs: int) -> None:
+        self.scale(f"{name}.residual.0.gamma", ins, 1, 1, 1)
+        self.conv(f"{name}.residual.2", outs, ins, 3, 3, 3)
+        self.scale(f"{name}.residual.3.gamma", outs, 1, 1, 1)
+        self.conv(f"{name}.residual.6", outs, outs, 3, 3, 3)
+        if ins != outs:
+            self.conv(f"{name}.shortcut", outs, ins, 1, 1, 1)
+
+    def vae_ends(self, name: str, width: int, head_width: int, outs: int) -> None:
+        self.vae_residual(f"{name}.middle.0", width, width)
+        self.scale(f"{name}.middle.1.norm.gamma", width, 1, 1)
+        self.conv(f"{name}.middle.1.to_qkv", 3 * width, width, 1, 1)
+        self.conv(f"{name}.middle.1.proj", width, width, 1, 1)
+        self.vae_residual(f"{name}.middle.2", width, width)
+        self.scale(f"{name}.head.0.gamma", head_width, 1, 1, 1)
+        self.conv(f"{name}.head.2", outs, head_width, 3, 3, 3)
+
+
+FAKE_NODES_FILE = "headforcing_test_fakes.py"
+FAKE_COND_NODE = '''
+"""Test-only nodes: text conditioning without the 11 GB encoder, and a node that only takes its time."""
+
+import time
+import zlib
+
+import comfy.utils
+import torch
+from PIL import Image
+
+
+class TestFakeText:
+    """CONDITIONING as the native umt5 encoder gives it: 512 rows, exactly zero after the words."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("CONDITIONING",), "make", "testing"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"seed": ("INT", {"default": 0}), "words": ("INT", {"default": 8, "min": 0, "max": 512})}}
+
+    def make(self, seed, words):
+        rows = torch.randn(1, 512, 4096, generator=torch.Generator().manual_seed(seed))
+        rows[:, words:] = 0
+        return ([[rows, {"pooled_output": None}]],)
+
+
+class FakeClip:
+    """Enough of comfy.sd.CLIP for CLIPTextEncode: one fixed random row for each word, then an end row, then zeros."""
+
+    def tokenize(self, text, **kwargs):
+        return text.split() + ["</s>"]
+
+    def encode_from_tokens_scheduled(self, tokens, **kwargs):
+        rows = torch.zeros(1, max(512, len(tokens)), 4096)
+        for i, word in enumerate(tokens):
+            rows[0, i] = torch.randn(4096, generator=torch.Generator().manual_seed(zlib.crc32(word.encode())))
+        return [[rows, {"pooled_output": None}]]
+
+    def clone(self):
+        return self
+
+
+class TestFakeClip:
+    RETURN_TYPES, FUNCTION, CATEGORY = ("CLIP",), "make", "testing"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    def make(self):
+        return (FakeClip(),)
+
+
+class TestSlow:
+    """Counts to `steps` with a preview each, `seconds` in all; shows a still image when done."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = ("IMAGE",), "run", "testing", True
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"steps": ("INT", {"default": 4, "min": 1}), "seconds": ("FLOAT", {"default": 0.2})}}
+
+    def run(self, steps, seconds):
+        bar = comfy.utils.ProgressBar(steps)
+        for step in range(1, steps + 1):
+            time.sleep(seconds / steps)
+            bar.update_absolute(step, steps, ("JPEG", Image.new("RGB", (64, 32), (255 * step // steps, 64, 64)), 512))
+        return (torch.full((1, 32, 64, 3), 0.5),)
+
+
+NODE_CLASS_MAPPINGS = {"TestFakeText": TestFakeText, "TestFakeClip": TestFakeClip, "TestSlow": TestSlow}
+'''
