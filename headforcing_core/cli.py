@@ -99,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("file", type=Path)
     sub.add_argument("--num-heads", type=int)
 
-    sub = command("convert", _convert, "One bf16 copy of a checkpoint as .safetensors with metadata (2.84 GB for 1.3B).")
+    sub = command(
+        "convert", _convert, "One bf16 copy of a checkpoint as .safetensors with metadata (2.84 GB for 1.3B)."
+    )
     sub.add_argument("file", type=Path)
     sub.add_argument("out", type=Path, help="new .safetensors file")
     sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")

@@ -1,6 +1,6 @@
-"""Replay a recorded case: given weights, noise and prompts, which latents come out? (design.md, contract `replay`)
+"""Replay a recorded case: given weights, noise and prompts, which latents come out?
 
-A case is a folder with `config.json`, weights and a safetensors file of inputs; the README (section "Replay") describes it.
+A case is a folder with `config.json`, weights and a safetensors file of inputs; `tests/golden/README.md` describes it.
 """
 
 from __future__ import annotations

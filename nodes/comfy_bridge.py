@@ -20,6 +20,7 @@ import comfy.samplers
 import comfy.sd
 import comfy.supported_models
 import folder_paths
+import latent_preview
 import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
@@ -41,6 +42,12 @@ if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
         [str(Path(folder_paths.models_dir) / PROFILE_FOLDER)],
         {".json"},
     )
+
+
+def advanced(widget: Any) -> Any:
+    """Fold a widget under "advanced" where the frontend can (older versions refuse the argument `advanced=`)."""
+    widget.extra_dict["advanced"] = True
+    return widget
 
 
 # --- a rollout on a native MODEL -------------------------------------------------------------------------------------
@@ -116,7 +123,7 @@ class HostedModel:
         return torch.zeros_like(x) if flow is None else flow.transpose(0, 1)[None]
 
 
-def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003
+def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
     options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and _KEY in a), {})
     hosted = options.get(_KEY)
     if hosted is None:
@@ -127,7 +134,7 @@ def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):  
 def _room_for_cache(cache_bytes: int) -> Callable[..., Any]:
     """A wrapper of ComfyUI's preparation that asks for `cache_bytes` more of memory, as if a block were longer."""
 
-    def prepare(executor, model, noise_shape, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003
+    def prepare(executor, model, noise_shape, *args, **kwargs):
         one_frame = [*noise_shape[:2], 1, *noise_shape[3:]]
         frames = noise_shape[2] + math.ceil(cache_bytes / max(1, model.model.memory_required(one_frame)))
         return executor(model, [*noise_shape[:2], frames, *noise_shape[3:]], *args, **kwargs)
@@ -160,7 +167,7 @@ def sample(
     noise = SeededNoise(seed, plan.block_shape, video)
     events: list[MemoryEvent] = []
 
-    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):  # noqa: ANN001, ANN003
+    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
         cache = HeadCache(plan.shape, dtype, x.device)
         hosted = HostedModel(denoiser, extra_args or {}, embeds)
         blocks = [] if start is None else [start.to(x)]
@@ -174,7 +181,7 @@ def sample(
     patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
     patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for_cache(plan.shape.bytes(dtype)))
     guider = comfy.samplers.CFGGuider(patched)
-    guider.inner_set_conds({"positive": [{"cross_attn": embeds[0][None], "model_conds": {}, "uuid": _KEY}]})
+    guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)
     one_block = torch.zeros(1, plan.block_shape[1], plan.block_shape[0], *plan.block_shape[2:])
     sigmas = torch.tensor([*plan.schedule.sigmas, 0.0])
@@ -182,6 +189,21 @@ def sample(
         one_block, one_block, comfy.samplers.KSAMPLER(sampler_function), sigmas, disable_pbar=True, seed=seed
     )
     return video_latents[0].transpose(0, 1).to(comfy.model_management.intermediate_device()), events
+
+
+def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
+    """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a preview.
+
+    ComfyUI's chosen preview method where one is set, else the latent format's linear colours: a long render should
+    never be blind, and they cost next to nothing.
+    """
+    chosen = latent_preview.get_previewer(model.load_device, model.model.latent_format)
+    if chosen is None:
+        latent_format = model.model.latent_format
+        chosen = latent_preview.Latent2RGBPreviewer(
+            latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
+        )
+    return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -226,9 +248,7 @@ def native_model_of_any_size(
     offload_device = comfy.model_management.unet_offload_device()
     model = model_config.get_model(state_dict, "", device=offload_device)
     patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
-    patcher = patcher_class(
-        model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device
-    )
+    patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
     model.load_model_weights(dict(state_dict), "")
     return patcher
 
@@ -304,13 +324,16 @@ def streaming_decoder(vae: Any, latent_shape: Sequence[int]) -> Any:
 def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> tuple[Path, str, str]:
     """A new file under ComfyUI's output folder: `(path, file name, subfolder)`. Refuses to leave that folder."""
     if not filename_prefix.strip() or "\0" in filename_prefix or len(filename_prefix) > 200:
-        raise HeadForcingError(f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix!r}")
+        raise HeadForcingError(
+            f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix!r}"
+        )
     try:
         folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
             filename_prefix, folder_paths.get_output_directory(), width, height
         )
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside the output folder
-        raise HeadForcingError(f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder") from error
+        raise HeadForcingError(
+            f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder"
+        ) from error
     file = f"{name}_{counter:05}_{suffix}"
     return Path(folder) / file, file, subfolder
-

@@ -34,23 +34,25 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     tooltip="Name of the file under ComfyUI's output folder; a counter is added.",
                 ),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0, tooltip="Wan 2.1 is made for 16."),
-                io.Int.Input(
-                    "crf",
-                    default=18,
-                    min=0,
-                    max=51,
-                    optional=True,
-                    tooltip="Compression: 18 looks like the original, higher is smaller.",
-                    extra_dict={"advanced": True},
+                comfy_bridge.advanced(
+                    io.Int.Input(
+                        "crf",
+                        default=18,
+                        min=0,
+                        max=51,
+                        optional=True,
+                        tooltip="Compression: 18 looks like the original, higher is smaller.",
+                    )
                 ),
-                io.Int.Input(
-                    "upscale",
-                    default=1,
-                    min=1,
-                    max=16,
-                    optional=True,
-                    tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
-                    extra_dict={"advanced": True},
+                comfy_bridge.advanced(
+                    io.Int.Input(
+                        "upscale",
+                        default=1,
+                        min=1,
+                        max=16,
+                        optional=True,
+                        tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
+                    )
                 ),
             ],
             outputs=[io.Video.Output(display_name="video")],

@@ -18,8 +18,8 @@ class LoadSelfForcing(io.ComfyNode):
             display_name="Load Self Forcing",
             category=comfy_bridge.CATEGORY,
             description=(
-                "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive weights of Wan 2.1 text-to-video, "
-                "as published (.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers "
+                "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive Wan 2.1 weights, as published "
+                "(.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers "
                 "accept it too."
             ),
             inputs=[
@@ -28,21 +28,23 @@ class LoadSelfForcing(io.ComfyNode):
                     options=folder_paths.get_filename_list("diffusion_models"),
                     tooltip="A file in ComfyUI/models/diffusion_models: Self Forcing or a relative of it.",
                 ),
-                io.Combo.Input(
-                    "weights",
-                    options=["auto", "generator_ema", "generator"],
-                    default="auto",
-                    optional=True,
-                    tooltip="Which copy to take when the file holds several. auto: the averaged one (EMA) if there is.",
-                    extra_dict={"advanced": True},
+                comfy_bridge.advanced(
+                    io.Combo.Input(
+                        "weights",
+                        options=["auto", "generator_ema", "generator"],
+                        default="auto",
+                        optional=True,
+                        tooltip="Which copy to take when a file holds several. auto: the averaged one (EMA).",
+                    )
                 ),
-                io.Combo.Input(
-                    "weight_dtype",
-                    options=list(WEIGHT_DTYPES),
-                    default="default",
-                    optional=True,
-                    tooltip="How weights are stored. default lets ComfyUI choose; fp8 halves them at some loss.",
-                    extra_dict={"advanced": True},
+                comfy_bridge.advanced(
+                    io.Combo.Input(
+                        "weight_dtype",
+                        options=list(WEIGHT_DTYPES),
+                        default="default",
+                        optional=True,
+                        tooltip="How weights are stored. default lets ComfyUI choose; fp8 halves them at some loss.",
+                    )
                 ),
             ],
             outputs=[io.Model.Output(display_name="model")],

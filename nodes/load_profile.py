@@ -26,27 +26,29 @@ class LoadHeadProfile(io.ComfyNode):
                     ],
                     tooltip="Profiles shipped with the pack, and files in ComfyUI/models/head_profiles.",
                 ),
-                io.Float.Input(
-                    "anchor_percent",
-                    default=25.0,
-                    min=0.0,
-                    max=60.0,
-                    step=1.0,
-                    optional=True,
-                    tooltip="Share of all heads, by attention to the first frame, that keep the opening frames. "
-                    "20 to 35 is stable in the paper. Only for profiles that hold measured shares.",
-                    extra_dict={"advanced": True},
+                comfy_bridge.advanced(
+                    io.Float.Input(
+                        "anchor_percent",
+                        default=25.0,
+                        min=0.0,
+                        max=60.0,
+                        step=1.0,
+                        optional=True,
+                        tooltip="Share of all heads, by attention to the first frame, that keep the opening frames. "
+                        "20 to 35 is stable in the paper. Only for profiles that hold measured shares.",
+                    )
                 ),
-                io.Float.Input(
-                    "local_percent",
-                    default=20.0,
-                    min=0.0,
-                    max=60.0,
-                    step=1.0,
-                    optional=True,
-                    tooltip="Share of all heads, by attention to the current block among those left, that see only the "
-                    "frame before it. Too many hurts quality. Only for profiles that hold measured shares.",
-                    extra_dict={"advanced": True},
+                comfy_bridge.advanced(
+                    io.Float.Input(
+                        "local_percent",
+                        default=20.0,
+                        min=0.0,
+                        max=60.0,
+                        step=1.0,
+                        optional=True,
+                        tooltip="Share of all heads, by attention to the current block among those left, that see only "
+                        "the frame before it. Too many hurts quality. Only for profiles that hold measured shares.",
+                    )
                 ),
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile")],

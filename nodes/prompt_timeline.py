@@ -43,13 +43,14 @@ class PromptTimeline(io.ComfyNode):
                     step=0.25,
                     tooltip="Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.",
                 ),
-                io.String.Input(
-                    "shared_prompt",
-                    default="",
-                    multiline=True,
-                    optional=True,
-                    tooltip="Put before every prompt, for what stays the same: the subject, the style.",
-                    extra_dict={"advanced": True},
+                comfy_bridge.advanced(
+                    io.String.Input(
+                        "shared_prompt",
+                        default="",
+                        multiline=True,
+                        optional=True,
+                        tooltip="Put before every prompt, for what stays the same: the subject, the style.",
+                    )
                 ),
             ],
             outputs=[
@@ -82,9 +83,7 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[tor
     if ride is not None:
         return ride["timeline"], [embeds[0] for embeds in ride["embeds"]]
     if len(positive) > 1:
-        raise HeadForcingError(
-            f"positive holds {len(positive)} combined prompts; connect one, or use Prompt Timeline for several over time"
-        )
+        raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
     if not seconds:
         raise HeadForcingError("seconds is 0 but positive carries no timeline to take the length from; set seconds")
     return parse_timeline("the connected prompt", seconds), [tensor[0]]

@@ -4,9 +4,10 @@ import time
 from typing import Any
 
 import comfy.model_management
-import latent_preview
+import comfy.utils
 import torch
 from comfy_api.latest import io
+from server import PromptServer
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plan import RenderPlan, describe_events
@@ -17,8 +18,6 @@ from ..headforcing_core.schedule import schedule as family_schedule
 from . import comfy_bridge
 from .load_profile import HeadProfileType
 from .prompt_timeline import timeline_of
-
-_ADVANCED = {"advanced": True}
 
 
 class HeadForcingSampler(io.ComfyNode):
@@ -35,7 +34,9 @@ class HeadForcingSampler(io.ComfyNode):
             ),
             inputs=[
                 io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
-                io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
+                io.Conditioning.Input(
+                    "positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."
+                ),
                 io.Int.Input("width", default=832, min=16, max=4096, step=16, tooltip="Trained at 832."),
                 io.Int.Input("height", default=480, min=16, max=4096, step=16, tooltip="Trained at 480."),
                 io.Float.Input(
@@ -64,89 +65,99 @@ class HeadForcingSampler(io.ComfyNode):
                 io.Latent.Input(
                     "start_frames",
                     optional=True,
-                    tooltip="Latents of a video to go on from; they come first in the result. Whole blocks of 3 frames.",
+                    tooltip="Latents of a video to go on from, in whole blocks of 3; the result begins with them.",
                 ),
-                io.Combo.Input(
-                    "method",
-                    options=list(PRESETS),
-                    default="head_forcing",
-                    optional=True,
-                    tooltip="Which frames heads keep. The others are the paper's ablations and plain windows, to compare.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Combo.Input(
+                        "method",
+                        options=list(PRESETS),
+                        default="head_forcing",
+                        optional=True,
+                        tooltip="Which frames heads keep. Besides Head Forcing: its ablations, and plain windows.",
+                    )
                 ),
-                io.Combo.Input(
-                    "schedule",
-                    options=list(SCHEDULES),
-                    default="self_forcing",
-                    optional=True,
-                    tooltip="Noise levels and frames per block of the model's family.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Combo.Input(
+                        "schedule",
+                        options=list(SCHEDULES),
+                        default="self_forcing",
+                        optional=True,
+                        tooltip="Noise levels and frames per block of the model's family.",
+                    )
                 ),
-                io.String.Input(
-                    "sigmas",
-                    default="",
-                    optional=True,
-                    tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the schedule's.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.String.Input(
+                        "sigmas",
+                        default="",
+                        optional=True,
+                        tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the schedule's.",
+                    )
                 ),
-                io.Int.Input(
-                    "episodic_frames",
-                    default=5,
-                    min=0,
-                    max=21,
-                    optional=True,
-                    tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Int.Input(
+                        "episodic_frames",
+                        default=5,
+                        min=0,
+                        max=21,
+                        optional=True,
+                        tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
+                    )
                 ),
-                io.Int.Input(
-                    "recent_frames",
-                    default=3,
-                    min=0,
-                    max=63,
-                    step=3,
-                    optional=True,
-                    tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Int.Input(
+                        "recent_frames",
+                        default=3,
+                        min=0,
+                        max=63,
+                        step=3,
+                        optional=True,
+                        tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
+                    )
                 ),
-                io.Float.Input(
-                    "novelty_threshold",
-                    default=0.95,
-                    min=0.0,
-                    max=1.0,
-                    step=0.005,
-                    optional=True,
-                    tooltip="A frame is remembered when it is less similar than this to everything remembered. Lower "
-                    "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Float.Input(
+                        "novelty_threshold",
+                        default=0.95,
+                        min=0.0,
+                        max=1.0,
+                        step=0.005,
+                        optional=True,
+                        tooltip="A frame is remembered when it is less similar than this to all remembered ones. Lower "
+                        "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
+                    )
                 ),
-                io.Int.Input(
-                    "memory_every",
-                    default=3,
-                    min=1,
-                    max=100,
-                    optional=True,
-                    tooltip="A frame is considered for memory every this many blocks.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Int.Input(
+                        "memory_every",
+                        default=3,
+                        min=1,
+                        max=100,
+                        optional=True,
+                        tooltip="A frame is considered for memory every this many blocks.",
+                    )
                 ),
-                io.Combo.Input(
-                    "roles",
-                    options=list(ROLE_ARRANGEMENTS),
-                    default="profile",
-                    optional=True,
-                    tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Combo.Input(
+                        "roles",
+                        options=list(ROLE_ARRANGEMENTS),
+                        default="profile",
+                        optional=True,
+                        tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
+                    )
                 ),
-                io.Int.Input(
-                    "batch_size",
-                    default=1,
-                    min=1,
-                    max=64,
-                    optional=True,
-                    tooltip="Videos to make, one after another, each with noise of its own.",
-                    extra_dict=_ADVANCED,
+                comfy_bridge.advanced(
+                    io.Int.Input(
+                        "batch_size",
+                        default=1,
+                        min=1,
+                        max=64,
+                        optional=True,
+                        tooltip="Videos to make, one after another, each with noise of its own.",
+                    )
                 ),
             ],
             outputs=[io.Latent.Output(display_name="samples"), io.String.Output(display_name="report")],
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -187,7 +198,7 @@ class HeadForcingSampler(io.ComfyNode):
         )
         _check_text_width(model, embeds)
         report = [plan.describe(comfy_bridge.compute_dtype(model))]
-        progress = _Progress(model, plan.steps * batch_size)
+        progress = _Progress(model, plan, batch_size, cls.hidden.unique_id)
         videos = []
         for video in range(batch_size):
             begun = time.perf_counter()
@@ -201,18 +212,34 @@ class HeadForcingSampler(io.ComfyNode):
 
 
 class _Progress:
-    """Progress bar and live preview after every step; stops within one model call when the user cancels."""
+    """Progress bar, live preview and a status line on the node; stops within one model call on cancel."""
 
-    def __init__(self, model: Any, steps: int):
-        self.callback = latent_preview.prepare_callback(model, steps)
-        self.steps, self.done = steps, 0
+    def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
+        self.plan, self.node_id = plan, node_id
+        self.bar = comfy.utils.ProgressBar(plan.steps * videos)
+        self.done = 0
+        self.previewer = comfy_bridge.previewer(model)
+        self.begun = time.perf_counter()
 
     def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
-        if latents is not None:
-            video = latents.transpose(0, 1)[None]
-            self.callback(self.done, video, video, self.steps)
-            self.done += 1
+        if latents is None:
+            self._say(block)
+            return
+        self.done += 1
+        last = step == len(self.plan.schedule.for_block(block))
+        image = self.previewer(latents.transpose(0, 1)[None]) if last else None
+        self.bar.update_absolute(self.done, preview=image)
+
+    def _say(self, block: int) -> None:
+        prompt = self.plan.prompts[block]
+        text = f"block {block + 1} of {self.plan.blocks}"
+        if len(self.plan.timeline.segments) > 1:
+            text += f" - prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}"
+        if self.done:
+            left = (self.bar.total - self.done) * (time.perf_counter() - self.begun) / self.done
+            text += f" - about {left:.0f} s left"
+        PromptServer.instance.send_progress_text(text, self.node_id)
 
 
 def _start_latents(start_frames: dict[str, Any] | None, width: int, height: int) -> torch.Tensor | None:

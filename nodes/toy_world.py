@@ -9,6 +9,7 @@ import comfy.model_patcher
 import comfy.sd
 import torch
 
+from ..headforcing_core.checkpoint import load_state_dict
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.demo.assets import TOY_CONFIG, load_autoencoder, model_path
 from ..headforcing_core.demo.autoencoder import (
@@ -16,7 +17,6 @@ from ..headforcing_core.demo.autoencoder import (
     PREVIEW_FACTORS,
     ToyStreamingDecoder,
 )
-from ..headforcing_core.checkpoint import load_state_dict
 from . import comfy_bridge
 
 
