@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from .cache import CacheShape
+from .clock import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, pictures_of
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .policy import CachePolicy, Roles, arrange_roles
 from .profile import HeadProfile, default_profile
 from .schedule import Schedule
-from .timeline import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, Timeline, format_timeline, parse_timeline
+from .timeline import Timeline, format_timeline, parse_timeline
 from .wan import WanConfig
 
 MAX_SIDE = 4096
@@ -79,11 +80,8 @@ class RenderPlan:
             timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
 
         wanted = math.ceil(seconds * clock.fps - 1e-6)
-        if start_frames:
-            start_pictures = PICTURES_PER_FRAME * (start_frames - 1) + 1
-            blocks = math.ceil(wanted / (PICTURES_PER_FRAME * frames_per_block))
-        else:
-            start_pictures, blocks = 0, clock.blocks_for(seconds)
+        pictures_per_block = PICTURES_PER_FRAME * frames_per_block  # but for a video's first block
+        blocks = math.ceil(wanted / pictures_per_block) if start_frames else clock.blocks_for(seconds)
         start_blocks = start_frames // frames_per_block
         last = timeline.blocks - 1
         prompts = [0] * start_blocks + [timeline.prompt_index(min(block, last)) for block in range(blocks)]
@@ -93,7 +91,15 @@ class RenderPlan:
             config, head_roles, policy, height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block
         )
         return cls(
-            shape, schedule, timeline, tuple(prompts), width, height, start_frames, start_pictures + wanted, name
+            shape,
+            schedule,
+            timeline,
+            tuple(prompts),
+            width,
+            height,
+            start_frames,
+            pictures_of(start_frames) + wanted,
+            name,
         )
 
     @property

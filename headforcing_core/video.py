@@ -19,23 +19,16 @@ import torch
 from av.video.reformatter import ColorRange, Colorspace
 from torch import Tensor
 
+from .clock import PICTURES_PER_SECOND
 from .contact_sheet import contact_sheet as contact_sheet
 from .errors import HeadForcingError
 from .files import replacing
-
-PICTURES_PER_SECOND = 16
-PICTURES_PER_LATENT = 4
 
 # The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
 _ENCODERS = ("libx264", "libopenh264", "h264_videotoolbox", "h264_nvenc", "h264")
 # Declared in the file, so that players need not guess. The matrix is BT.601 because PyAV before 17 (what ComfyUI reads
 # videos with) takes every file for that.
 _MATRIX_BT601, _BT709 = 6, 1
-
-
-def pictures_of(latent_frames: int) -> int:
-    """Pictures that `latent_frames` decode to: none, 1, 5, 9 ..."""
-    return PICTURES_PER_LATENT * (latent_frames - 1) + 1 if latent_frames > 0 else 0
 
 
 class StreamingDecoder(Protocol):

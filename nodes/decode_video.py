@@ -7,8 +7,9 @@ import comfy.utils
 from comfy.cli_args import args
 from comfy_api.latest import InputImpl, io, ui
 
+from ..headforcing_core.clock import pictures_of
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.video import pictures_of, write_video
+from ..headforcing_core.video import write_video
 from . import comfy_bridge
 
 CHUNK_FRAMES = 3

@@ -37,8 +37,22 @@ class HeadForcingSampler(io.ComfyNode):
                 io.Conditioning.Input(
                     "positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."
                 ),
-                io.Int.Input("width", default=832, min=16, max=4096, step=16, tooltip="Trained at 832."),
-                io.Int.Input("height", default=480, min=16, max=4096, step=16, tooltip="Trained at 480."),
+                io.Int.Input(
+                    "width",
+                    default=832,
+                    min=16,
+                    max=4096,
+                    step=16,
+                    tooltip="In pixels; trained at 832.",
+                ),
+                io.Int.Input(
+                    "height",
+                    default=480,
+                    min=16,
+                    max=4096,
+                    step=16,
+                    tooltip="In pixels; trained at 480.",
+                ),
                 io.Float.Input(
                     "seconds",
                     default=60.0,
@@ -65,7 +79,8 @@ class HeadForcingSampler(io.ComfyNode):
                 io.Latent.Input(
                     "start_frames",
                     optional=True,
-                    tooltip="Latents of a video to go on from, in whole blocks of 3; the result begins with them.",
+                    tooltip="Latents of a video to go on from (VAE Encode). The result begins with them and has their "
+                    "width and height.",
                 ),
                 comfy_bridge.advanced(
                     io.Combo.Input(
@@ -182,7 +197,9 @@ class HeadForcingSampler(io.ComfyNode):
         batch_size: int = 1,
     ) -> io.NodeOutput:
         timeline, embeds = timeline_of(positive, seconds)
-        start = _start_latents(start_frames, width, height)
+        start, dropped = _start_latents(start_frames, SCHEDULES[schedule].frames_per_block)
+        if start is not None:
+            height, width = start.shape[-2] * 8, start.shape[-1] * 8
         plan = RenderPlan.make(
             comfy_bridge.wan_config(model),
             preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every),
@@ -198,6 +215,8 @@ class HeadForcingSampler(io.ComfyNode):
         )
         _check_text_width(model, embeds)
         report = [plan.describe(comfy_bridge.compute_dtype(model))]
+        if dropped:
+            report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         progress = _Progress(model, plan, batch_size, cls.hidden.unique_id)
         videos = []
         for video in range(batch_size):
@@ -242,17 +261,18 @@ class _Progress:
         PromptServer.instance.send_progress_text(text, self.node_id)
 
 
-def _start_latents(start_frames: dict[str, Any] | None, width: int, height: int) -> torch.Tensor | None:
-    """`[videos, frames, 16, h, w]` of a LATENT, checked against the size asked for."""
+def _start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
+    """`[videos, frames, 16, h, w]` of a LATENT in whole blocks, and how many frames at its end were left out."""
     if start_frames is None:
-        return None
+        return None, 0
     latents = start_frames["samples"]
-    if latents.ndim != 5 or tuple(latents.shape[-2:]) != (height // 8, width // 8) or latents.shape[1] != 16:
+    if latents.ndim != 5 or latents.shape[1] != 16 or latents.shape[2] < frames_per_block:
         raise HeadForcingError(
-            f"start_frames: expected Wan video latents of {width}x{height} pictures, that is "
-            f"[videos, 16, frames, {height // 8}, {width // 8}], got {list(latents.shape)}"
+            f"start_frames: expected Wan 2.1 video latents [videos, 16, frames, h, w] of at least {frames_per_block} "
+            f"frames, got {list(latents.shape)}"
         )
-    return latents.transpose(1, 2)
+    dropped = latents.shape[2] % frames_per_block
+    return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
 
 
 def _check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core import video
+from headforcing.headforcing_core.clock import pictures_of
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.video import VideoWriter, chunks_for_wan, contact_sheet, pictures_of, write_video
+from headforcing.headforcing_core.video import VideoWriter, chunks_for_wan, contact_sheet, write_video
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image

@@ -9,8 +9,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..clock import PICTURES_PER_FRAME
+
 LATENT_CHANNELS = 16
-PICTURES_PER_LATENT = 4
 SPATIAL_FACTOR = 8
 _PATCH = 4
 
@@ -59,7 +60,7 @@ class ToyAutoencoder(nn.Module):
     def __init__(self, latent_channels: int = LATENT_CHANNELS, fine: int = 64, coarse: int = 128):
         super().__init__()
         picture = 3 * _PATCH**2
-        clip = PICTURES_PER_LATENT * picture
+        clip = PICTURES_PER_FRAME * picture
         self.in_img = nn.Conv2d(picture, fine, 1)
         self.in_vid = nn.Conv2d(clip, fine, 1)
         self.enc = nn.Sequential(
@@ -103,9 +104,9 @@ class ToyAutoencoder(nn.Module):
     def encode(self, pictures: Tensor) -> Tensor:
         """Latents of a whole video: `4(n-1)+1` pictures to `n` latent frames (1 to 3 left over are ignored)."""
         channels_first = pictures.to(self.mean).movedim(-1, 1)
-        frames = (len(pictures) - 1) // PICTURES_PER_LATENT
-        clips = channels_first[1 : 1 + PICTURES_PER_LATENT * frames]
-        clips = clips.reshape(frames, PICTURES_PER_LATENT * 3, *channels_first.shape[2:])
+        frames = (len(pictures) - 1) // PICTURES_PER_FRAME
+        clips = channels_first[1 : 1 + PICTURES_PER_FRAME * frames]
+        clips = clips.reshape(frames, PICTURES_PER_FRAME * 3, *channels_first.shape[2:])
         first = self._encode_patches(channels_first[:1], self.in_img)
         return torch.cat([first, self._encode_patches(clips, self.in_vid)]) if frames else first
 
@@ -146,7 +147,7 @@ def fit_preview_factors(autoencoder: ToyAutoencoder, videos: Iterable[Tensor]) -
     inputs, colours = [], []
     for latents in videos:
         later = autoencoder.decode(latents)[1:].movedim(-1, 1)
-        patches = F.avg_pool2d(later, SPATIAL_FACTOR).unflatten(0, (-1, PICTURES_PER_LATENT)).mean(1)
+        patches = F.avg_pool2d(later, SPATIAL_FACTOR).unflatten(0, (-1, PICTURES_PER_FRAME)).mean(1)
         colours.append(patches.movedim(1, -1).reshape(-1, 3) * 2 - 1)
         inputs.append(latents[1:].to(later).movedim(1, -1).reshape(-1, latents.shape[1]))
     x = torch.cat(inputs)
