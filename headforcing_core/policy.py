@@ -41,6 +41,8 @@ class RolePolicy:
                 raise HeadForcingError(f"{name} must not be negative, got {value}")
         if self.episodic_frames == 1:
             raise HeadForcingError("episodic_frames must be 0 (off) or at least 2, because two entries merge into one")
+        if self.episodic_frames and self.sink_frames:
+            raise HeadForcingError("a role keeps either sink_frames or episodic_frames: a frame must not be held twice")
 
     def history(self, frames_seen: int) -> list[int]:
         """Frames kept, oldest first, after `frames_seen` frames: sinks, then recents. No frame appears twice."""

@@ -9,12 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .cache import HeadCache
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .noise import NoiseSource
 from .schedule import Schedule
-from .wan import PromptKV, encode_prompt, forward_block
+from .wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 
 StepCallback = Callable[[int, int, Tensor | None], None]
 
@@ -29,6 +28,18 @@ class Block:
     event: MemoryEvent | None
 
 
+class BlockCache(KeyValueCache, Protocol):
+    """What the block loop needs from a cache: `cache.HeadCache`, or `reference.ReferenceCache`."""
+
+    device: torch.device
+
+    def begin_block(self) -> None:
+        """Open the next block."""
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        """Close the block after its clean pass."""
+
+
 class VideoModel(Protocol):
     """A model that denoises one block given a cache. `prompt` is the active prompt's cross-attention K/V."""
 
@@ -37,16 +48,16 @@ class VideoModel(Protocol):
     def use_prompt(self, prompt: int) -> None:
         """Make this prompt the active one. Takes effect at a block boundary."""
 
-    def denoise(self, latents: Tensor, sigma: float, cache: HeadCache) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         """Predict the clean latents, same shape, from latents at noise level `sigma`."""
 
-    def write_clean(self, latents: Tensor, cache: HeadCache) -> None:
+    def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
         """The clean pass: run at timestep 0 for the keys and values alone."""
 
 
 def rollout(
     model: VideoModel,
-    cache: HeadCache,
+    cache: BlockCache,
     schedule: Schedule,
     noise: NoiseSource,
     prompts: Sequence[int],
@@ -117,17 +128,17 @@ class WanVideoModel:
         self.prompt = encode_prompt(self.backbone, self.embeds[prompt].to(self.device), self.dtype)
 
     @torch.no_grad()
-    def flow(self, latents: Tensor, sigma: float, cache: HeadCache, write_only: bool = False) -> Tensor | None:
+    def flow(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool = False) -> Tensor | None:
         """The backbone's raw prediction, noise minus clean latents, float32."""
         timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64, device=self.device)
         latents = latents.to(device=self.device, dtype=self.dtype)
         flow = forward_block(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
         return None if flow is None else flow.float()
 
-    def denoise(self, latents: Tensor, sigma: float, cache: HeadCache) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         flow = self.flow(latents, sigma, cache)
         assert flow is not None
         return (latents.double() - sigma * flow.double()).to(latents.dtype)
 
-    def write_clean(self, latents: Tensor, cache: HeadCache) -> None:
+    def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
         self.flow(latents, 0.0, cache, write_only=True)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checkpoint import _read
 from .errors import HeadForcingError
 from .video import StreamingDecoder
+from .weights_file import read_weights
 
 LATENT_CHANNELS = 16
 # The transformer works on (z - mean) / std; from Wan 2.1's own vae.py.
@@ -76,7 +76,7 @@ def load_streaming_decoder(
     Raises HeadForcingError, before anything large is read, if the file is something else or diffusers is missing.
     """
     path = Path(path)
-    _, tensors, _ = _read(path)
+    _, tensors, _ = read_weights(path)
     native = _check_latents(path, tensors)
     diffusers, converter = _optional_diffusers()
     parts = ("decoder.", "conv2.", "post_quant_conv.")

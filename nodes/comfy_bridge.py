@@ -30,7 +30,7 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.memory import MemoryEvent
 from ..headforcing_core.noise import SeededNoise
 from ..headforcing_core.plan import RenderPlan
-from ..headforcing_core.rollout import StepCallback, rollout
+from ..headforcing_core.rollout import BlockCache, StepCallback, rollout
 from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
 
 CATEGORY = "Head Forcing"
@@ -98,13 +98,13 @@ class HostedModel:
     def use_prompt(self, prompt: int) -> None:
         self._wanted = prompt  # encoded in the next forward pass, where ComfyUI has the weights in place
 
-    def denoise(self, latents: Tensor, sigma: float, cache: HeadCache) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         return self._call(latents, sigma, cache, write_only=False)
 
-    def write_clean(self, latents: Tensor, cache: HeadCache) -> None:
+    def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
         self._call(latents, 0.0, cache, write_only=True)
 
-    def _call(self, latents: Tensor, sigma: float, cache: HeadCache, write_only: bool) -> Tensor:
+    def _call(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool) -> Tensor:
         self._cache, self._write_only = cache, write_only
         x = latents.transpose(0, 1)[None].to(cache.device)
         return self._denoiser(x, x.new_tensor([sigma]), **self._extra_args)[0].transpose(0, 1)

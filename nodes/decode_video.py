@@ -79,6 +79,10 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 filename_prefix, ".mp4", video.shape[-1] * 8, video.shape[-2] * 8
             )
             decoder = comfy_bridge.streaming_decoder(vae, video.shape)
+
+            def on_progress(done: int, before: int = number * total) -> None:
+                progress.update_absolute(before + done)
+
             write_video(
                 path,
                 video.split(CHUNK_FRAMES),
@@ -88,7 +92,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 pictures=wanted,
                 scale=upscale,
                 metadata=cls._metadata(),
-                on_progress=lambda done, base=number * total: progress.update_absolute(base + done),
+                on_progress=on_progress,
             )
             results.append(ui.SavedResult(file, subfolder, io.FolderType.output))
             videos.append(InputImpl.VideoFromFile(str(path)))

@@ -47,7 +47,6 @@ class PromptTimeline(io.ComfyNode):
                     io.String.Input(
                         "shared_prompt",
                         default="",
-                        multiline=True,
                         optional=True,
                         tooltip="Put before every prompt, for what stays the same: the subject, the style.",
                     )

@@ -1,0 +1,91 @@
+"""The project's commands; everything they need is installed into .venv first.
+
+    python tasks.py demo      make a one-minute video with the embedded model
+    python tasks.py test      run all tests, those in a real ComfyUI and a browser included
+    python tasks.py check     lint and types
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.4 on works for use
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> None:
+    """Run a command and stop everything when it fails."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env={**os.environ, **env}, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def environment(*extras: str) -> Path:
+    """A virtual environment with the package, installed once; returns its Python."""
+    python = BIN / ("python.exe" if os.name == "nt" else "python")
+    stamp = VENV / f"installed-{'-'.join(('package', *extras))}"
+    sources = [ROOT / "pyproject.toml", ROOT / "requirements-dev.txt"]
+    if stamp.exists() and stamp.stat().st_mtime > max(path.stat().st_mtime for path in sources):
+        return python
+    if not python.exists():
+        run(sys.executable, "-m", "venv", VENV)
+    # torch first: a range would make pip look for the newest build, which may be another one
+    run(python, "-m", "pip", "install", "--quiet", TORCH)
+    run(python, "-m", "pip", "install", "--quiet", "--editable", ".")
+    if extras:
+        run(python, "-m", "pip", "install", "--quiet", "--requirement", "requirements-dev.txt")
+    stamp.touch()
+    return python
+
+
+def demo(arguments: list[str]) -> None:
+    """The embedded model's video; more arguments go to `headforcing demo`."""
+    python = environment()
+    run(python, "-m", "headforcing.headforcing_core", "demo", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+
+
+def test(arguments: list[str]) -> None:
+    """All tests; more arguments go to pytest."""
+    environment("dev")
+    browser()
+    run(BIN / "pytest", *arguments, OMP_NUM_THREADS="1")
+
+
+def check(arguments: list[str]) -> None:
+    """Lint, format and types."""
+    environment("dev")
+    run(BIN / "ruff", "check", ".")
+    run(BIN / "ruff", "format", "--check", ".")
+    # the repository root is the package `headforcing`, whatever the folder is called
+    folder = ROOT / "build" / "types"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "headforcing"
+    if not link.exists():
+        link.symlink_to(ROOT, target_is_directory=True)
+    run(BIN / "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "headforcing", cwd=folder)
+
+
+def browser() -> None:
+    """Chromium for the editor test: the system's, or Debian's package where that can be installed."""
+    if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        return
+    if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
+        run("apt-get", "update", "-qq")
+        run(
+            "apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core",
+            DEBIAN_FRONTEND="noninteractive",
+        )  # fmt: skip
+        return
+    raise SystemExit("The editor test needs Chromium: install it (Debian: apt install chromium) and run this again.")
+
+
+COMMANDS = {"demo": demo, "test": test, "check": check}
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        raise SystemExit(__doc__)
+    COMMANDS[sys.argv[1]](sys.argv[2:])

@@ -1,0 +1,186 @@
+"""Noise levels and noise: fixed numbers, pure functions, and one clear error for anything a person can mistype."""
+
+import math
+
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.noise import RecordedNoise, SeededNoise
+from headforcing.headforcing_core.schedule import MAX_STEPS, SCHEDULES, Schedule, schedule
+
+SHAPE = (3, 16, 4, 6)
+
+
+# ---------------------------------------------------------------------------------------------------- schedule
+
+
+def test_self_forcing_passes_through_its_four_published_noise_levels():
+    sigmas = SCHEDULES["self_forcing"].sigmas
+    assert sigmas == pytest.approx((1, 0.9375, 5 / 6, 0.625), abs=1e-7)
+    assert [1000 * sigma for sigma in sigmas] == pytest.approx([1000, 937.5, 833.3333129882812, 625], abs=2.5e-5)
+
+
+@pytest.mark.parametrize(("step", "shift", "sigma"), [(1000, 5, 1), (500, 5, 5 / 6), (500, 1, 0.5), (250, 3, 0.5)])
+def test_a_shift_bends_the_noise_levels_upwards(step, shift, sigma):
+    assert Schedule.warped([step], shift).sigmas == pytest.approx((sigma,), abs=1e-7)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_family_has_falling_noise_levels_from_one(name):
+    row = schedule(name)
+    for block in (0, 1, 80):
+        sigmas = row.for_block(block)
+        assert sigmas[0] == 1.0
+        assert list(sigmas) == sorted(set(sigmas), reverse=True)
+        assert sigmas[-1] > 0
+
+
+def test_framewise_families_take_fewer_steps_after_the_first_block():
+    row = schedule("causal_forcing_framewise_1_step")
+    assert row.frames_per_block == 1
+    assert row.for_block(0) == SCHEDULES["self_forcing"].sigmas
+    assert row.for_block(1) == row.for_block(50) == (1.0,)
+    assert len(schedule("causal_forcing_framewise_2_steps").for_block(1)) == 2
+    assert schedule("causal_forcing_chunkwise").for_block(0) == schedule("causal_forcing_chunkwise").for_block(9)
+
+
+def test_an_unknown_family_is_refused_with_the_list():
+    with pytest.raises(HeadForcingError, match="schedule must be one of self_forcing, .*, got 'euler'"):
+        schedule("euler")
+
+
+@pytest.mark.parametrize(
+    ("text", "sigmas"),
+    [
+        ("1, 0.9375, 0.8333, 0.625", (1.0, 0.9375, 0.8333, 0.625)),
+        ("1 0.5 0", (1.0, 0.5)),
+        ("\t1,0.5,\n0.25,0.0 ", (1.0, 0.5, 0.25)),
+        ("0.3", (0.3,)),
+        ("1e-3", (0.001,)),
+    ],
+)
+def test_noise_levels_are_read_as_a_person_types_them(text, sigmas):
+    assert Schedule.parse(text).sigmas == sigmas
+    assert schedule("causal_forcing_framewise", text).sigmas == sigmas
+    assert schedule("causal_forcing_framewise", text).frames_per_block == 1
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\n"])
+def test_no_noise_levels_means_the_familys_own(blank):
+    assert schedule("longlive", blank) is SCHEDULES["longlive"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one, two",
+        "1; 0.5",
+        "__import__('os')",
+        "0.5, 1",
+        "1, 1",
+        "1.5",
+        "-1",
+        "1, -0.5",
+        "0",
+        ",",
+        "1 0 0",
+        "nan",
+        "1, nan",
+        "inf",
+        "1e999",
+        "1, 0.5\x00",
+        "1, 0x1",
+        "1," * 5000,
+        "9" * 100_000,
+        " ".join(str(1 - i / 200) for i in range(MAX_STEPS + 1)),
+    ],
+)
+def test_noise_levels_that_cannot_be_used_are_refused_in_one_short_line(text):
+    with pytest.raises(HeadForcingError) as error:
+        Schedule.parse(text)
+    assert "sigmas" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 2500
+
+
+def test_the_longest_allowed_schedule_is_a_hundred_steps():
+    text = " ".join(str(1 - i / 200) for i in range(MAX_STEPS)) + " 0"
+    assert len(Schedule.parse(text).sigmas) == MAX_STEPS == 100
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Schedule(()), "a schedule needs 1 to 100 sigmas, got 0"),
+        (lambda: Schedule((1.0, 0.5), 0), "frames_per_block must be between 1 and 64, got 0"),
+        (lambda: Schedule((1.0, 0.5), 65), "frames_per_block must be between 1 and 64, got 65"),
+        (lambda: Schedule((1.0,), 1, (0.5, 0.7)), r"sigmas must fall .*got \[0.5, 0.7\]"),
+    ],
+)
+def test_a_schedule_checks_itself(make, message):
+    with pytest.raises(HeadForcingError, match=message):
+        make()
+
+
+# ------------------------------------------------------------------------------------------------------- noise
+
+
+def test_noise_is_a_pure_function_of_seed_block_and_step():
+    one, other = SeededNoise(5, SHAPE), SeededNoise(5, SHAPE)
+    torch.manual_seed(1)
+    forwards = [one.initial(b) for b in range(4)] + [one.renoise(b, s) for b in range(4) for s in range(3)]
+    torch.manual_seed(2)
+    torch.randn(7)
+    backwards = [other.renoise(b, s) for b in reversed(range(4)) for s in reversed(range(3))][::-1]
+    backwards = [other.initial(b) for b in reversed(range(4))][::-1] + backwards
+    assert all(torch.equal(a, b) for a, b in zip(forwards, backwards, strict=True))
+
+
+def test_drawing_noise_leaves_torchs_own_generator_alone():
+    torch.manual_seed(3)
+    expected = torch.randn(3)
+    torch.manual_seed(3)
+    SeededNoise(0, SHAPE).initial(0)
+    assert torch.equal(torch.randn(3), expected)
+
+
+def test_no_two_seeds_videos_blocks_or_steps_share_noise():
+    drawn = []
+    for seed in (0, 1, 2, 1000, 2**40, -1):
+        for video in (0, 1):
+            noise = SeededNoise(seed, (1, 2, 2, 2), video)
+            for block in (0, 1, 2, 1000):
+                drawn.append(noise.initial(block))
+                drawn += [noise.renoise(block, step) for step in range(3)]
+    assert len({tuple(x.flatten().tolist()) for x in drawn}) == len(drawn) == 6 * 2 * 4 * 4
+
+
+def test_noise_is_standard_normal_and_independent_between_blocks():
+    noise = SeededNoise(11, (3, 16, 32, 32))
+    blocks = torch.stack([noise.initial(b).flatten() for b in range(4)] + [noise.renoise(2, 1).flatten()])
+    assert blocks.dtype == torch.float32
+    assert blocks.mean(dim=1).abs().max() < 0.02  # five standard errors of 49,152 numbers are 0.023
+    assert (blocks.std(dim=1) - 1).abs().max() < 0.02
+    correlation = torch.corrcoef(blocks) - torch.eye(5)
+    assert correlation.abs().max() < 0.023
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**64 - 1, 2**64, -(2**63)])
+def test_any_seed_a_widget_can_send_is_accepted(seed):
+    x = SeededNoise(seed, SHAPE).initial(0)
+    assert x.shape == SHAPE and math.isfinite(float(x.sum()))
+
+
+def test_seed_numbers_of_a_released_version_stay_as_they_are():
+    """Workflows reproduce by seed: these numbers must never change."""
+    noise = SeededNoise(42, (1, 1, 4, 4))
+    assert noise.initial(0).flatten()[:3].tolist() == pytest.approx([-0.047152, -1.048696, 0.949249], abs=1e-6)
+    assert noise.renoise(7, 2).flatten()[:3].tolist() == pytest.approx([-0.173082, 0.902312, 0.676551], abs=1e-6)
+
+
+def test_recorded_noise_gives_back_what_was_recorded_from_its_first_block_on():
+    recorded, fresh = torch.randn(9, 16, 4, 6), torch.randn(3, 2, 3, 16, 4, 6)
+    noise = RecordedNoise(recorded, fresh, first_block=4)
+    assert torch.equal(noise.initial(4), recorded[:3])
+    assert torch.equal(noise.initial(6), recorded[6:])
+    assert torch.equal(noise.renoise(5, 1), fresh[1, 1])
