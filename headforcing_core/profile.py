@@ -85,7 +85,7 @@ class HeadProfile:
         if (num_layers, num_heads) != (self.num_layers, self.num_heads):
             raise HeadForcingError(
                 f"Head profile '{self.name}' was measured on {self.num_layers}x{self.num_heads} heads, the model has "
-                f"{num_layers}x{num_heads}. Run Profile Heads for this model, or choose a profile that was made for it."
+                f"{num_layers}x{num_heads}. Choose a profile that was made for this model."
             )
 
     def with_thresholds(self, anchor_percent: float, local_percent: float) -> HeadProfile:
@@ -93,7 +93,7 @@ class HeadProfile:
         if self.shares is None:
             raise HeadForcingError(
                 f"Head profile '{self.name}' holds roles only, so its thresholds cannot be changed; "
-                "choose a measured profile or run Profile Heads."
+                "choose a profile with measured shares."
             )
         anchor, local = anchor_percent / 100, local_percent / 100
         return replace(self, roles=classify(self.shares, anchor, local), anchor_fraction=anchor, local_fraction=local)
@@ -183,7 +183,7 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None) 
         if name in fitting:
             return fitting[name]
     raise HeadForcingError(
-        f"No bundled head profile fits a model of {num_layers}x{num_heads} heads. Run Profile Heads for this model."
+        f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one that was made for it."
     )
 
 
@@ -249,7 +249,7 @@ def import_forcing_kv(
     note = (
         "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take the anchor "
         "policy (its 7-frame cache contains the local one), its dynamic heads the memory policy. The list has no "
-        "attention shares, so the thresholds cannot be changed; run Profile Heads for a measured profile."
+        "attention shares, so the thresholds cannot be changed; a measured profile can replace it."
     )
     criterion = data.get("description", "") if isinstance(data, Mapping) else "not stated; half of each layer is static"
     return HeadProfile(

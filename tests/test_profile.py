@@ -123,7 +123,7 @@ def test_impossible_thresholds_are_refused(percent):
 
 
 def test_an_imported_profile_says_why_its_thresholds_are_fixed():
-    with pytest.raises(HeadForcingError, match="holds roles only.*Profile Heads"):
+    with pytest.raises(HeadForcingError, match="holds roles only.*measured shares"):
         default_profile(30, 12).with_thresholds(25, 20)
 
 
@@ -311,7 +311,7 @@ def test_the_default_follows_the_family_and_then_the_size():
     assert default_profile(30, 12, "unheard of").name == "self_forcing"
     assert default_profile(40, 40).name == "krea_14b"
     assert default_profile(6, 4).name == "toy_world"
-    with pytest.raises(HeadForcingError, match="7x5 heads. Run Profile Heads"):
+    with pytest.raises(HeadForcingError, match="7x5 heads; load one"):
         default_profile(7, 5, "self_forcing")
 
 

@@ -1,0 +1,278 @@
+"""What the commands of the command line do. Each takes the parsed arguments and returns its result as text and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from tqdm import tqdm
+
+from .checkpoint import convert as convert_checkpoint
+from .checkpoint import inspect_checkpoint, load_state_dict
+from .demo import assets, word_hash
+from .demo.autoencoder import ToyStreamingDecoder
+from .errors import HeadForcingError
+from .files import replacing
+from .plan import RenderPlan, format_bytes
+from .policy import CachePolicy, preset
+from .profile import HeadProfile, bundled_profiles, load_profile
+from .render import RenderResult, load_latents, render
+from .replay import Case
+from .replay import replay as run_case
+from .schedule import schedule
+from .timeline import Timeline, parse_timeline
+from .video import contact_sheet
+from .wan import WanConfig, WanModel
+
+if TYPE_CHECKING:
+    from .text import TextEncoder
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+Result = dict[str, Any]  # {"text": for people, "json": for programs}
+
+
+def demo(args: argparse.Namespace) -> Result:
+    config, device = assets.TOY_CONFIG, _device(args.device)
+    if args.prompts:
+        timeline = parse_timeline(_text(args.prompts), args.seconds or None)
+    else:  # cut, or held, by the plan when another length is asked for
+        timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS)
+    plan = _plan(args, config, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    texts = [segment.text for segment in timeline.segments]
+    for unknown in (word_hash.check_prompt(text) for text in texts):
+        if unknown:
+            sys.stderr.write(f"note: the toy world does not know {', '.join(unknown)}. {word_hash.HELP}\n")
+    state_dict, _ = load_state_dict(assets.model_path(), num_heads=config.num_heads)
+    model = WanModel.from_state_dict(config, state_dict, torch.float32, device)
+    decoder = ToyStreamingDecoder(assets.load_autoencoder(device))
+    embeds = [word_hash.encode(text) for text in texts]
+    video, sheet = args.out / "demo.mp4", args.out / "demo.png"
+    result = _render(args, plan, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
+    starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
+    labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
+    contact_sheet(video, sheet, labels=labels)
+    return {
+        "text": f"{plan.describe(torch.float32)}\n\n{result.describe()}\nsheet    {sheet}",
+        "json": {**result.report(), "contact_sheet": str(sheet)},
+    }
+
+
+def generate(args: argparse.Namespace) -> Result:
+    if args.out is None and args.latents is None:
+        raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
+    if args.out is not None and args.vae is None:
+        raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents and decode them in ComfyUI")
+    width, height = _size(args.size)
+    timeline = parse_timeline(_text(args.prompts), args.seconds or None)
+    info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
+    start = None if args.start_latents is None else load_latents(args.start_latents, (width, height))
+    plan = _plan(args, info.config, timeline, width, height, 0 if start is None else len(start))
+    device, dtype = _device(args.device), DTYPES[args.dtype]
+    texts = [segment.text for segment in timeline.segments]
+    embeds = _embeddings(args, texts, device)
+    _check_text_width(embeds[0], info.config.text_dim)
+    decoder = None
+    if args.out is not None:
+        from .wan_vae import load_streaming_decoder
+
+        decoder = (args.out, load_streaming_decoder(args.vae, device, dtype))
+    state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)
+    model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
+    del state_dict
+    result = _render(args, plan, model, embeds, dtype, device, decoder, args.latents, start=start)
+    return {"text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{result.describe()}", "json": result.report()}
+
+
+def replay(args: argparse.Namespace) -> Result:
+    done = run_case(Case.open(args.case), args.run_name, args.device, args.attention)
+    with replacing(args.out) as temporary:
+        save_file({"latents": done.latents.contiguous()}, temporary)
+    if args.events is not None:
+        events = {"memory_events": done.memory_events, "final_episodic_sources": done.final_episodic_sources}
+        with replacing(args.events) as temporary:
+            temporary.write_text(json.dumps(events, indent=1), encoding="utf-8")
+    summary = {"latents": str(args.out), "frames": len(done.latents), "memory_events": done.memory_events}
+    return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
+
+
+def inspect(args: argparse.Namespace) -> Result:
+    if args.file.suffix == ".json":
+        profile = load_profile(args.file)
+        counts = profile.counts()
+        found = {"name": profile.name, "num_layers": profile.num_layers, "num_heads": profile.num_heads}
+        text = (
+            f"head profile {profile.name!r}: {profile.num_layers} layers x {profile.num_heads} heads, "
+            + ", ".join(f"{count} {role}" for role, count in counts.items())
+            + f"\n{json.dumps(profile.provenance, indent=1)}"
+        )
+        return {"text": text, "json": {**found, "counts": counts, "provenance": profile.provenance}}
+    info = inspect_checkpoint(args.file, num_heads=args.num_heads)
+    lines, found = [info.summary()], {"family": info.family, "parameters": info.parameters, "layout": info.layout}
+    try:
+        minute = parse_timeline("a minute", 60.0)
+        plan = RenderPlan.make(info.config, CachePolicy(), schedule("self_forcing"), minute, 832, 480)
+        lines += ["a minute at 832x480:", plan.describe(torch.bfloat16)]
+        found["cache_bytes_832x480"] = plan.shape.bytes(torch.bfloat16)
+    except HeadForcingError as error:
+        lines.append(str(error))
+    return {"text": "\n".join(lines), "json": {**found, "fingerprint": info.fingerprint}}
+
+
+def budget(args: argparse.Namespace) -> Result:
+    """KV cache of the 1.3B model by method and length."""
+    width, height = _size(args.size)
+    profile = load_profile(bundled_profiles()["self_forcing"])
+    paper = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198  # where they lie makes no difference here
+    rows = []
+    for seconds in args.seconds:
+        timeline = parse_timeline("a video", seconds)
+        for name, method, roles in (
+            ("every frame in every head", "self_forcing", profile.roles),
+            ("window of 21 frames", "self_forcing_window_21", profile.roles),
+            ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
+            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", _by_layer(paper, WanConfig().num_heads)),
+        ):
+            measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
+            plan = RenderPlan.make(
+                WanConfig(), preset(method), schedule("self_forcing"), timeline, width, height, profile=measured
+            )
+            shape = plan.shape
+            rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
+    lines = ["| seconds | cache | frame-slots | bf16 |", "| --- | --- | --- | --- |"]
+    lines += [f"| {seconds:g} | {name} | {slots:,} | {format_bytes(size)} |" for seconds, name, slots, size in rows]
+    found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
+    return {"text": "\n".join(lines), "json": found}
+
+
+def _by_layer(roles: list[str], heads: int) -> list[list[str]]:
+    return [roles[i : i + heads] for i in range(0, len(roles), heads)]
+
+
+def convert(args: argparse.Namespace) -> Result:
+    with tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json) as bar:
+
+        def on_progress(written: int, total: int) -> None:
+            bar.total = total
+            bar.update(written - bar.n)
+
+        info = convert_checkpoint(
+            args.file,
+            args.out,
+            weights=args.weights,
+            dtype=DTYPES[args.dtype],
+            lora=args.lora,
+            lora_strength=args.lora_strength,
+            num_heads=args.num_heads,
+            frames_per_block=args.frames_per_block,
+            on_progress=on_progress,
+        )
+    size = args.out.stat().st_size
+    found = {"out": str(args.out), "bytes": size, "fingerprint": info.fingerprint}
+    return {"text": f"{info.summary()}\nwrote {args.out}, {format_bytes(size)}", "json": found}
+
+
+def _plan(
+    args: argparse.Namespace, config: Any, timeline: Timeline, width: int, height: int, start_frames: int = 0
+) -> RenderPlan:
+    memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
+    return RenderPlan.make(
+        config,
+        preset(args.method).with_memory(*memory),
+        schedule(args.schedule, args.sigmas),
+        timeline,
+        width,
+        height,
+        args.seconds,
+        _profile(args.profile),
+        start_frames,
+        args.roles,
+        args.seed,
+    )
+
+
+def _render(
+    args: argparse.Namespace,
+    plan: RenderPlan,
+    model: WanModel,
+    embeds: list[torch.Tensor],
+    dtype: torch.dtype,
+    device: torch.device,
+    video: Any,
+    latents: Path | None,
+    start: torch.Tensor | None = None,
+    scale: int = 1,
+) -> RenderResult:
+    tags = {"seed": args.seed, "method": args.method, "prompts": [s.text for s in plan.timeline.segments]}
+    with tqdm(total=plan.steps, unit="step", desc="sampling", disable=args.json) as bar:
+        return render(
+            model,
+            embeds,
+            plan,
+            args.seed,
+            dtype=dtype,
+            device=device,
+            attention=args.attention,
+            start_latents=start,
+            video=video,
+            latents=latents,
+            scale=scale,
+            metadata={"head_forcing": json.dumps(tags)},
+            on_step=lambda block, step, clean: bar.update(clean is not None),
+        )
+
+
+def _embeddings(args: argparse.Namespace, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+    from .text import load_embeddings, load_text_encoder
+
+    if (args.text_encoder is None) == (args.embeddings is None):
+        raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
+    if args.embeddings is not None:
+        stored = load_embeddings(args.embeddings)
+        return [stored[text] for text in texts]
+    encoder: TextEncoder = load_text_encoder(args.text_encoder, device)
+    return encoder.encode(texts)
+
+
+def _check_text_width(embeds: torch.Tensor, expected: int) -> None:
+    if embeds.shape[-1] != expected:
+        raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds.shape[-1]}")
+
+
+def _profile(name: str | None) -> HeadProfile | None:
+    if name is None:
+        return None
+    return load_profile(bundled_profiles().get(name, Path(name)))
+
+
+def _text(value: str) -> str:
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read as UTF-8 text: {error}") from error
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if match is None:
+        raise HeadForcingError(f"--size must look like 832x480, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise HeadForcingError(f"--device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device

@@ -1,0 +1,656 @@
+"""The nodes as an artist meets them: every graph goes through the real server of both tested ComfyUI versions."""
+
+import contextlib
+import io
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+import torch
+from comfy_harness import ComfyServer, RunResult
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan_lora, wan_t2v, wan_t2v_weights, wan_vae
+from websockets.sync.client import connect
+
+pytestmark = pytest.mark.comfy
+
+Graph = dict[str, dict[str, Any]]
+
+# Shared workflows hold these ids, names, types and defaults: nothing here may ever change, only optional inputs be added.
+SOCKET = object()  # an input without a widget
+FROZEN: dict[str, dict[str, Any]] = {
+    "HeadForcingLoadModel": {
+        "required": {"checkpoint": ("COMBO", None)},
+        "optional": {"weights": ("COMBO", "auto"), "weight_dtype": ("COMBO", "default")},
+        "outputs": [("MODEL", "model")],
+    },
+    "HeadForcingLoadProfile": {
+        "required": {"profile": ("COMBO", None)},
+        "optional": {"anchor_percent": ("FLOAT", 25.0), "local_percent": ("FLOAT", 20.0)},
+        "outputs": [("HEAD_PROFILE", "head_profile")],
+    },
+    "HeadForcingPromptTimeline": {
+        "required": {"clip": ("CLIP", SOCKET), "prompts": ("STRING", ...), "seconds": ("FLOAT", 60.0)},
+        "optional": {"shared_prompt": ("STRING", "")},
+        "outputs": [("CONDITIONING", "positive"), ("STRING", "table"), ("FLOAT", "seconds")],
+    },
+    "HeadForcingSampler": {
+        "required": {
+            "model": ("MODEL", SOCKET),
+            "positive": ("CONDITIONING", SOCKET),
+            "width": ("INT", 832),
+            "height": ("INT", 480),
+            "seconds": ("FLOAT", 60.0),
+            "seed": ("INT", 0),
+        },
+        "optional": {
+            "head_profile": ("HEAD_PROFILE", SOCKET),
+            "start_frames": ("LATENT", SOCKET),
+            "method": ("COMBO", "head_forcing"),
+            "schedule": ("COMBO", "self_forcing"),
+            "sigmas": ("STRING", ""),
+            "episodic_frames": ("INT", 5),
+            "recent_frames": ("INT", 3),
+            "novelty_threshold": ("FLOAT", 0.95),
+            "memory_every": ("INT", 3),
+            "roles": ("COMBO", "profile"),
+            "batch_size": ("INT", 1),
+        },
+        "outputs": [("LATENT", "samples"), ("STRING", "report")],
+    },
+    "HeadForcingDecodeVideo": {
+        "required": {
+            "samples": ("LATENT", SOCKET),
+            "vae": ("VAE", SOCKET),
+            "filename_prefix": ("STRING", "video/HeadForcing"),
+            "fps": ("FLOAT", 16.0),
+        },
+        "optional": {"crf": ("INT", 18), "upscale": ("INT", 1)},
+        "outputs": [("VIDEO", "video")],
+    },
+    "HeadForcingLoadDemo": {
+        "required": {},
+        "optional": {},
+        "outputs": [("MODEL", "model"), ("CLIP", "clip"), ("VAE", "vae")],
+    },
+}
+# values that workflows hold by name
+FROZEN_CHOICES = {
+    ("HeadForcingSampler", "method"): {
+        "head_forcing",
+        "no_rope_reencoding",
+        "uniform_admission",
+        "fifo_eviction",
+        "random_tokens",
+        "no_episodic_memory",
+        "self_forcing",
+        "self_forcing_window_21",
+        "self_forcing_sink_1_window_21",
+    },
+    ("HeadForcingSampler", "schedule"): {
+        "self_forcing",
+        "longlive",
+        "causal_forcing_chunkwise",
+        "causal_forcing_framewise",
+        "causal_forcing_framewise_2_steps",
+        "causal_forcing_framewise_1_step",
+    },
+    ("HeadForcingSampler", "roles"): {"profile", "local_to_memory", "anchor_to_memory", "shuffled"},
+    ("HeadForcingLoadModel", "weights"): {"auto", "generator_ema", "generator"},
+    ("HeadForcingLoadModel", "weight_dtype"): {"default", "bf16", "fp16", "fp8_e4m3fn"},
+    ("HeadForcingLoadProfile", "profile"): {"self_forcing", "causal_forcing", "longlive", "krea_14b", "toy_world"},
+}
+
+BALL = "a red ball bouncing on a teal floor"
+RING = "a yellow ring circling on a navy checkerboard"
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def node(class_type: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
+
+
+def changed(graph: Graph, name: str, **inputs: Any) -> Graph:
+    """The graph with other inputs at one node."""
+    return graph | {name: {**graph[name], "inputs": graph[name]["inputs"] | inputs}}
+
+
+def demo_graph(**sampler: Any) -> Graph:
+    """Two prompts over six seconds with the embedded model; node ids name the nodes."""
+    timeline = {"prompts": f"0:00 {BALL}\n0:03 {RING}", "seconds": 6.0}
+    size = {"width": 64, "height": 64, "seconds": ["timeline", 2], "seed": 0}
+    return {
+        "demo": node("HeadForcingLoadDemo"),
+        "timeline": node("HeadForcingPromptTimeline", clip=["demo", 1], **timeline),
+        "sampler": node("HeadForcingSampler", model=["demo", 0], positive=["timeline", 0], **size | sampler),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="video/demo", fps=16.0
+        ),
+        "report": node("PreviewAny", source=["sampler", 1]),
+    }
+
+
+def short_graph(**sampler: Any) -> Graph:
+    """One prompt from CLIP Text Encode, one block; its latents are saved as they are."""
+    size = {"width": 64, "height": 64, "seconds": 0.5, "seed": 0}
+    return {
+        "demo": node("HeadForcingLoadDemo"),
+        "text": node("CLIPTextEncode", clip=["demo", 1], text=BALL),
+        "sampler": node("HeadForcingSampler", model=["demo", 0], positive=["text", 0], **size | sampler),
+        "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/short"),
+    }
+
+
+def tiny_graph(loader: dict[str, Any], **sampler: Any) -> Graph:
+    """A native checkpoint of 2 layers x 2 heads, two blocks; its latents are saved as they are."""
+    size = {"width": 80, "height": 48, "seconds": 1.0, "seed": 4}  # 3 x 5 tokens
+    return {
+        "model": loader,
+        "text": node("TestFakeText", seed=3, words=8),
+        "profile": node("HeadForcingLoadProfile", profile="hf_tiny_2x2.json"),
+        "sampler": node(
+            "HeadForcingSampler", model=["model", 0], positive=["text", 0], head_profile=["profile", 0], **size | sampler
+        ),
+        "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/tiny"),
+        "report": node("PreviewAny", source=["sampler", 1]),
+    }
+
+
+def queued(server: ComfyServer, graph: Graph, **options: Any) -> RunResult:
+    """Run a graph that must succeed."""
+    result = server.queue(graph, **options)
+    assert (result.outcome, result.error, result.node_errors) == ("success", None, {})
+    return result
+
+
+def saved_latents(server: ComfyServer, result: RunResult, name: str = "latents") -> torch.Tensor:
+    """What SaveLatent wrote, `[videos, 16, frames, h, w]`."""
+    (saved,) = result.outputs[name]["latents"]
+    return load_file(server.output_dir / saved["subfolder"] / saved["filename"])["latent_tensor"]
+
+
+def sampled(server: ComfyServer, graph: Graph) -> torch.Tensor:
+    return saved_latents(server, queued(server, graph))
+
+
+@pytest.fixture
+def tiny(comfy_server: ComfyServer) -> ComfyServer:
+    """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
+    profile = comfy_server.model_path("head_profiles", "hf_tiny_2x2.json")
+    if not profile.exists():
+        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny.safetensors"))
+        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
+        wan_lora(comfy_server.model_path("loras", "hf_tiny_lora.safetensors"))
+        wan_vae(comfy_server.model_path("vae", "hf_tiny_vae.safetensors"))
+        roles = [["local", "anchor"], ["memory", "memory"]]
+        profile.write_text(
+            json.dumps({"format_version": 1, "name": "tiny", "num_layers": 2, "num_heads": 2, "roles": roles})
+        )
+    return comfy_server
+
+
+UNET = node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default")
+BARE = node("HeadForcingLoadModel", checkpoint="hf_tiny.safetensors")
+PUBLISHED = node("HeadForcingLoadModel", checkpoint="hf_tiny_published.pt")
+
+
+def opened(data: bytes) -> tuple[int, int, int, float, dict[str, str]]:
+    """Pictures (decoded one by one), width, height, frame rate and tags of a video file."""
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        size, rate, tags = (stream.width, stream.height), float(stream.average_rate), dict(container.metadata)
+        return sum(1 for _ in container.decode(video=0)), *size, rate, tags
+
+
+@contextlib.contextmanager
+def status_texts(server: ComfyServer) -> Iterator[list[tuple[str, str]]]:
+    """What nodes say below themselves while they run, as (node id, text); every connected browser gets it."""
+    texts: list[tuple[str, str]] = []
+
+    def listen() -> None:
+        with contextlib.suppress(Exception):  # closing the socket is how listening ends
+            for message in socket:
+                if isinstance(message, bytes) and struct.unpack(">I", message[:4])[0] == 3:
+                    end = 8 + struct.unpack(">I", message[4:8])[0]
+                    texts.append((message[8:end].decode(), message[end:].decode()))
+
+    with connect(f"ws://127.0.0.1:{server.port}/ws?clientId=listener", max_size=None, proxy=None) as socket:
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield texts
+    thread.join(5)
+
+
+# --- registration ----------------------------------------------------------------------------------------------------
+
+
+def test_all_nodes_register_without_a_complaint(comfy_server: ComfyServer):
+    ours = {key for key in comfy_server.object_info() if key.startswith("HeadForcing")}
+    assert ours == set(FROZEN)
+    log = comfy_server.log()
+    assert "IMPORT FAILED" not in log and "comfy_entrypoint" not in log
+
+
+@pytest.mark.parametrize("node_id", FROZEN)
+def test_ids_names_types_and_defaults_never_change(comfy_server: ComfyServer, node_id: str):
+    info, frozen = comfy_server.object_info()[node_id], FROZEN[node_id]
+    for kind in ("required", "optional"):
+        inputs = info["input"].get(kind, {})
+        assert list(inputs)[: len(frozen[kind])] == list(frozen[kind])  # order is what an artist sees
+        if kind == "required":
+            assert len(inputs) == len(frozen[kind])  # a new required input breaks every saved workflow
+        for name, (type_, default) in frozen[kind].items():
+            found_type, options = inputs[name]
+            assert found_type == type_, name
+            if default is not SOCKET and default is not ...:
+                assert options.get("default") == default, name
+            if (node_id, name) in FROZEN_CHOICES:
+                assert FROZEN_CHOICES[node_id, name] <= set(options["options"]), name
+    assert list(zip(info["output"], info["output_name"], strict=True)) == frozen["outputs"]
+
+
+@pytest.mark.parametrize("node_id", FROZEN)
+def test_every_node_and_input_explains_itself(comfy_server: ComfyServer, node_id: str):
+    info = comfy_server.object_info()[node_id]
+    assert info["category"] == "Head Forcing" and info["display_name"] and len(info["description"]) > 30
+    for inputs in info["input"].values():
+        for name, (_, options) in ((n, i) for n, i in inputs.items() if isinstance(i, (list, tuple))):
+            assert len(options.get("tooltip", "")) > 10, f"{node_id}.{name}"
+
+
+# --- the demo --------------------------------------------------------------------------------------------------------
+
+
+def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_server: ComfyServer):
+    graph = changed(demo_graph(seed=11), "video", upscale=2)
+    workflow = {"nodes": [], "extra": {"note": "ünïcode"}}
+    with status_texts(comfy_server) as texts:
+        result = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
+
+    assert result.progress["sampler"][-1] == (36, 36)  # 9 blocks x 4 steps
+    assert [value for value, _ in result.progress["sampler"]] == sorted(v for v, _ in result.progress["sampler"])
+    previews = [image for name, image in result.previews if name == "sampler"]
+    assert len(previews) == 9
+    decoded = [Image.open(io.BytesIO(image)) for image in previews]
+    assert {image.format for image in decoded} == {"JPEG"}
+    assert len({image.tobytes() for image in decoded}) > 1  # the video moves, so previews differ
+    said = [text for name, text in texts if name == "sampler"]
+    assert len(said) == 9 and said[0].startswith("block 1 of 9 - prompt 1: a red ball")
+    assert "block 9 of 9 - prompt 2: a yellow ring" in said[-1] and "s left" in said[-1]
+
+    (file,) = result.outputs["video"]["images"]
+    assert file["filename"].endswith(".mp4") and file["subfolder"] == "video" and file["type"] == "output"
+    pictures, width, height, fps, tags = opened(comfy_server.view(**file))
+    assert (pictures, width, height, fps) == (96, 128, 128, 16.0)
+    assert json.loads(tags["workflow"]) == workflow
+    assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
+    (report,) = result.outputs["report"]["text"]
+    assert "96 pictures = 6.00 s" in report and "4 local, 6 anchor, 14 memory" in report and "after block 1" in report
+
+    again = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
+    assert again.executed == []
+    recompressed = queued(comfy_server, changed(graph, "video", crf=40))
+    assert recompressed.executed == ["video"]
+    smaller = comfy_server.view(**recompressed.outputs["video"]["images"][0])
+    assert len(smaller) < len(comfy_server.view(**file))
+
+
+def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfyServer):
+    graph = demo_graph(seed=5)
+    del graph["video"]
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/prompts")
+    first = sampled(comfy_server, graph)
+    second = sampled(comfy_server, changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 a green star on a black floor"))
+    changes = (first != second).flatten(3).any(-1).any(1)[0].tolist()
+    assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
+
+
+def test_video_leaves_the_node_as_a_native_video(comfy_server: ComfyServer):
+    graph = demo_graph(seed=11)
+    graph["save"] = node("SaveVideo", video=["video", 0], filename_prefix="resaved", format="auto", codec="auto")
+    result = queued(comfy_server, graph)
+    assert opened(comfy_server.view(**result.outputs["save"]["images"][0]))[0] == 96
+
+
+def test_interrupt_stops_at_once_and_the_next_run_works(comfy_server: ComfyServer):
+    graph = changed(demo_graph(seed=21), "timeline", seconds=240.0)
+    result = comfy_server.queue(graph, interrupt_after_progress=2)
+    assert result.outcome == "interrupted" and result.error is None
+    assert result.progress["sampler"][-1][0] < 320 < result.progress["sampler"][-1][1]  # of 1280 model calls
+    assert "video" not in result.executed
+    assert queued(comfy_server, demo_graph(seed=22)).progress["sampler"][-1] == (36, 36)
+
+
+def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
+    graph = changed(demo_graph(seed=23), "timeline", seconds=30.0)
+    graph = changed(graph, "video", upscale=8, filename_prefix="stopped/video")
+
+    def stop(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "video":
+            comfy_server.interrupt()
+
+    result = comfy_server.queue(graph, on_event=stop)
+    assert result.outcome == "interrupted" and "video" in result.executed
+    assert list((comfy_server.output_dir / "stopped").iterdir()) == []
+    again = queued(comfy_server, graph)
+    assert "sampler" not in again.executed  # what was sampled is kept
+    assert opened(comfy_server.view(**again.outputs["video"]["images"][0]))[0] == 480
+
+
+def test_two_videos_of_a_batch_differ_and_become_two_files(comfy_server: ComfyServer):
+    graph = short_graph(batch_size=2, seed=7)
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="pair", fps=8.0
+    )
+    result = queued(comfy_server, graph)
+    latents = saved_latents(comfy_server, result)
+    assert latents.shape == (2, 16, 3, 8, 8)
+    assert (latents[0] - latents[1]).abs().max() > 0.1
+    assert result.progress["sampler"][-1] == (8, 8)
+    files = result.outputs["video"]["images"]
+    assert len({file["filename"] for file in files}) == 2
+    assert [opened(comfy_server.view(**file))[:4] for file in files] == [(8, 64, 64, 8.0)] * 2
+    alone = sampled(comfy_server, short_graph(seed=7))
+    assert torch.equal(alone[0], latents[0])
+
+
+# --- together with core nodes ----------------------------------------------------------------------------------------
+
+
+def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_server: ComfyServer):
+    graph = short_graph(seconds=1.5, seed=3) | {
+        "images": node("VAEDecode", samples=["sampler", 0], vae=["demo", 2]),
+        "show": node("PreviewImage", images=["images", 0]),
+        "cut": node("ImageFromBatch", image=["images", 0], batch_index=0, length=29),
+        "encoded": node("VAEEncode", pixels=["cut", 0], vae=["demo", 2]),
+        "given": node("SaveLatent", samples=["encoded", 0], filename_prefix="latents/given"),
+        "more": node(
+            "HeadForcingSampler",
+            model=["demo", 0],
+            positive=["text", 0],
+            width=256,
+            height=128,
+            seconds=0.75,
+            seed=3,
+            start_frames=["encoded", 0],
+        ),
+        "longer": node("SaveLatent", samples=["more", 0], filename_prefix="latents/longer"),
+        "video": node("HeadForcingDecodeVideo", samples=["more", 0], vae=["demo", 2], filename_prefix="more", fps=16.0),
+        "report": node("PreviewAny", source=["more", 1]),
+    }
+    result = queued(comfy_server, graph)
+    assert saved_latents(comfy_server, result).shape == (1, 16, 9, 8, 8)  # 24 pictures fill 3 blocks
+    assert len(result.outputs["show"]["images"]) == 33  # core does not know what to trim
+    given = saved_latents(comfy_server, result, "given")
+    longer = saved_latents(comfy_server, result, "longer")
+    assert given.shape == (1, 16, 8, 8, 8) and longer.shape == (1, 16, 9, 8, 8)
+    torch.testing.assert_close(longer[:, :, :6], given[:, :, :6], rtol=0, atol=1e-6)
+    assert (longer[:, :, 6:8] - given[:, :, 6:8]).abs().max() > 1e-3
+    (report,) = result.outputs["report"]["text"]
+    assert "64x64" in report and "left out the last 2 latent frames" in report and "after 6 given ones" in report
+    assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 21 + 12
+
+
+def test_cutting_or_joining_latents_is_not_undone_by_the_trim(comfy_server: ComfyServer):
+    graph = short_graph(seconds=1.5, seed=3) | {
+        "twice": node("LatentConcat", samples1=["sampler", 0], samples2=["sampler", 0], dim="t"),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["twice", 0], vae=["demo", 2], filename_prefix="twice", fps=16.0
+        ),
+    }
+    result = queued(comfy_server, graph)
+    assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 4 * (18 - 1) + 1
+
+
+def test_latents_of_other_wan_samplers_decode_too(tiny: ComfyServer):
+    graph = {
+        "empty": node("EmptyHunyuanLatentVideo", width=48, height=32, length=17, batch_size=1),
+        "vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["empty", 0], vae=["vae", 0], filename_prefix="plain", fps=24.0
+        ),
+    }
+    result = queued(tiny, graph)
+    assert opened(tiny.view(**result.outputs["video"]["images"][0]))[:4] == (17, 48, 32, 24.0)
+
+
+def test_native_and_own_loader_give_the_same_video(tiny: ComfyServer):
+    native = sampled(tiny, tiny_graph(UNET))
+    assert native.shape == (1, 16, 6, 6, 10) and native.isfinite().all()
+    assert torch.equal(sampled(tiny, tiny_graph(BARE)), native)
+    assert torch.equal(sampled(tiny, tiny_graph(PUBLISHED)), native)
+    assert not torch.equal(sampled(tiny, tiny_graph(BARE, seed=5)), native)
+
+
+def test_lora_from_the_core_loader_takes_effect_by_its_strength(tiny: ComfyServer):
+    def with_lora(strength: float) -> torch.Tensor:
+        graph = tiny_graph(BARE)
+        graph["lora"] = node(
+            "LoraLoaderModelOnly", model=["model", 0], lora_name="hf_tiny_lora.safetensors", strength_model=strength
+        )
+        return sampled(tiny, changed(graph, "sampler", model=["lora", 0]))
+
+    plain = sampled(tiny, tiny_graph(BARE))
+    change = [float((with_lora(strength) - plain).abs().mean()) for strength in (0.0, 0.5, 1.0)]
+    assert change[0] == 0 and 1e-4 < change[1] < change[2]
+    assert "lora key not loaded" not in tiny.log()
+    assert torch.equal(sampled(tiny, tiny_graph(BARE)), plain)  # nothing of it stays behind
+
+
+def test_weights_stored_in_fp8_stay_close(tiny: ComfyServer):
+    plain = sampled(tiny, tiny_graph(BARE))
+    small = sampled(tiny, tiny_graph(changed({"m": BARE}, "m", weight_dtype="fp8_e4m3fn")["m"]))
+    assert 0 < (small - plain).abs().mean() < 0.5 * plain.abs().mean()
+
+
+def test_latents_of_a_sampler_go_straight_into_the_next(tiny: ComfyServer):
+    graph = tiny_graph(BARE)
+    graph["more"] = {**graph["sampler"], "inputs": graph["sampler"]["inputs"] | {"start_frames": ["sampler", 0]}}
+    graph["longer"] = node("SaveLatent", samples=["more", 0], filename_prefix="latents/tiny_longer")
+    result = queued(tiny, graph)
+    begun, longer = saved_latents(tiny, result), saved_latents(tiny, result, "longer")
+    assert longer.shape[2] == begun.shape[2] + 6
+    torch.testing.assert_close(longer[:, :, :6], begun, rtol=0, atol=1e-5)  # there and back through normalisation
+
+
+def test_wan_vae_writes_every_picture(tiny: ComfyServer):
+    graph = tiny_graph(BARE) | {
+        "vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="tiny", fps=16.0
+        ),
+    }
+    result = queued(tiny, graph)
+    assert opened(tiny.view(**result.outputs["video"]["images"][0]))[:3] == (16, 80, 48)
+
+
+def test_core_samplers_take_the_loaded_model_too(comfy: ComfyServer, tiny: ComfyServer):
+    graph = tiny_graph(PUBLISHED) | {
+        "guider": node("BasicGuider", model=["model", 0], conditioning=["text", 0]),
+        "noise": node("RandomNoise", noise_seed=1),
+        "sigmas": node("BasicScheduler", model=["model", 0], scheduler="simple", steps=4, denoise=1.0),
+        "empty": node("EmptyHunyuanLatentVideo", width=80, height=48, length=21, batch_size=1),
+        "ar": node("SamplerARVideo", num_frame_per_block=3),
+        "core": node(
+            "SamplerCustomAdvanced",
+            noise=["noise", 0],
+            guider=["guider", 0],
+            sampler=["ar", 0],
+            sigmas=["sigmas", 0],
+            latent_image=["empty", 0],
+        ),
+        "by_core": node("SaveLatent", samples=["core", 0], filename_prefix="latents/core"),
+    }
+    if tiny is not comfy:  # 0.3.75 has no autoregressive sampler; the model is an ordinary Wan there
+        graph["ar"] = node("KSamplerSelect", sampler_name="euler")
+    result = queued(tiny, graph)
+    by_core = saved_latents(tiny, result, "by_core")
+    assert by_core.shape == (1, 16, 6, 6, 10) and by_core.isfinite().all() and by_core.std() > 0.01
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
+    """Run a graph that must fail with one readable sentence that contains `expected`."""
+    result = server.queue(graph)
+    assert result.outcome == "error", (result.outcome, result.error)
+    message = result.error or ""
+    assert all(part in message for part in expected), message
+    assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 450, message
+    return message
+
+
+DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "width": ({"width": 100}, ("width", "multiple of 16", "100")),
+    "height": ({"height": 72}, ("height", "multiple of 16", "72")),
+    "no length": ({"seconds": 0.0}, ("seconds is 0", "set seconds")),
+    "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
+    "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "fall")),
+    "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
+    "broken fast memory": ({"recent_frames": 4}, ("recent frames", "whole blocks of 3", "4")),
+}
+
+
+@pytest.mark.parametrize("case", DEMO_ERRORS)
+def test_bad_widgets_of_the_sampler(comfy_server: ComfyServer, case: str):
+    widgets, expected = DEMO_ERRORS[case]
+    failed(comfy_server, short_graph(**widgets), *expected)
+
+
+def test_bad_timeline_names_the_line(comfy_server: ComfyServer):
+    graph = demo_graph()
+    failed(comfy_server, changed(graph, "timeline", prompts=f"0:03 {BALL}\n\n0:01 {RING}"), "line 3", "0:03")
+    failed(comfy_server, changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:10 {RING}"), "line 2", "after the end")
+    failed(comfy_server, changed(graph, "timeline", prompts=" \n "), "prompt")
+
+
+def test_profile_of_another_model(comfy_server: ComfyServer):
+    graph = short_graph(head_profile=["profile", 0])
+    graph["profile"] = node("HeadForcingLoadProfile", profile="self_forcing")
+    failed(comfy_server, graph, "self_forcing", "30x12", "6x4", "choose a profile")
+
+
+def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):
+    graph = tiny_graph(BARE)
+    del graph["sampler"]["inputs"]["head_profile"]
+    failed(tiny, graph, "No bundled head profile", "2x2")
+    queued(tiny, changed(graph, "sampler", method="self_forcing_window_21"))  # needs no profile
+
+
+def test_damaged_and_roles_only_profiles(tiny: ComfyServer):
+    tiny.model_path("head_profiles", "broken.json").write_text('{"format_version": 1, "name": "x"')
+    failed(tiny, changed(tiny_graph(BARE), "profile", profile="broken.json"), "broken.json", "JSON")
+    failed(tiny, changed(tiny_graph(BARE), "profile", anchor_percent=30.0), "tiny", "roles only")
+
+
+def test_text_of_another_model(comfy_server: ComfyServer):
+    graph = short_graph()
+    graph["text"] = node("TestFakeText", seed=1, words=8)
+    failed(comfy_server, graph, "positive", "64", "4096", "CLIP")
+
+
+def test_combined_prompts(comfy_server: ComfyServer):
+    graph = short_graph(positive=["both", 0])
+    graph["both"] = node("ConditioningCombine", conditioning_1=["text", 0], conditioning_2=["text", 0])
+    failed(comfy_server, graph, "positive", "2 combined prompts", "Prompt Timeline")
+
+
+def test_latents_of_another_kind(comfy_server: ComfyServer):
+    image = node("EmptyLatentImage", width=64, height=64, batch_size=1)
+    decode = {
+        "demo": node("HeadForcingLoadDemo"),
+        "image": image,
+        "video": node("HeadForcingDecodeVideo", samples=["image", 0], vae=["demo", 2], filename_prefix="x", fps=16.0),
+    }
+    failed(comfy_server, decode, "samples", "Wan 2.1 video latents", "[1, 4, 8, 8]")
+    failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": image}, "start_frames", "[1, 4, 8, 8]")
+    short = node("EmptyHunyuanLatentVideo", width=64, height=64, length=5, batch_size=1)
+    failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": short}, "start_frames", "at least 3")
+
+
+def test_image_to_video_model_is_named(tiny: ComfyServer):
+    path = tiny.model_path("diffusion_models", "hf_tiny_i2v.safetensors")
+    weights = wan_t2v_weights()
+    weights["patch_embedding.weight"] = torch.zeros(256, 36, 1, 2, 2)
+    for name, shape in {"0": (1280,), "1": (1280, 1280), "3": (256, 1280), "4": (256,)}.items():
+        weights[f"img_emb.proj.{name}.weight"] = torch.zeros(shape)
+        weights[f"img_emb.proj.{name}.bias"] = torch.zeros(shape[0])
+    for layer in range(2):
+        attention = f"blocks.{layer}.cross_attn"
+        for ours in "kv":
+            weights[f"{attention}.{ours}_img.weight"] = torch.zeros(256, 256)
+            weights[f"{attention}.{ours}_img.bias"] = torch.zeros(256)
+        weights[f"{attention}.norm_k_img.weight"] = torch.ones(256)
+    save_file(weights, path)
+    unet = node("UNETLoader", unet_name="hf_tiny_i2v.safetensors", weight_dtype="default")
+    failed(tiny, tiny_graph(unet), "model", "text-to-video", "36")
+    own = node("HeadForcingLoadModel", checkpoint="hf_tiny_i2v.safetensors")
+    failed(tiny, tiny_graph(own), "hf_tiny_i2v.safetensors")
+
+
+def test_checkpoint_that_is_something_else(tiny: ComfyServer):
+    wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
+    failed(tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint="hf_tiny_lora.safetensors")), "hf_tiny_lora", "LoRA")
+
+
+def test_vae_of_another_model(comfy_server: ComfyServer):
+    graph = short_graph()
+    graph["vae"] = node("TestImageVAE")
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="x", fps=16.0
+    )
+    failed(comfy_server, graph, "vae", "Wan 2.1 VAE", "4 latent channels")
+
+
+@pytest.mark.parametrize("profile", ["no_such_profile", "../../x.json", "/etc/passwd", "toy_world.json"])
+def test_unknown_and_hostile_profile_names_are_refused(comfy_server: ComfyServer, profile: str):
+    graph = short_graph(head_profile=["profile", 0])
+    graph["profile"] = node("HeadForcingLoadProfile", profile=profile)
+    result = comfy_server.queue(graph)
+    assert (result.status, result.outcome) == (400, "invalid")
+    (error,) = result.node_errors["profile"]["errors"]
+    assert error["type"] == "value_not_in_list" and "profile" in error["details"]
+
+
+REFUSED = ["", "   ", "a\0b", "x" * 300, "語" * 90, "lone \ud800 surrogate", "../x", "a/../../x", "a/../../../x"]
+KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "a\nb", "%2e%2e/x", "%width%/x"]
+
+
+def _everything_but_output(server: ComfyServer) -> set[Path]:
+    """All files around the output folder that a bad name could reach, but for what the server itself writes."""
+    base = server.base_dir
+    around = {*base.parent.iterdir(), *base.parent.parent.iterdir(), *server.install.tree.iterdir(), *Path("/").iterdir()}
+    inside = (path for path in base.rglob("*") if server.output_dir not in (path, *path.parents))
+    return around | {path for path in inside if path.relative_to(base).parts[0] not in ("temp", "user", "custom_nodes")}
+
+
+def test_no_file_name_leaves_the_output_folder(comfy_server: ComfyServer):
+    graph = short_graph(seed=2)
+    del graph["latents"]
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="first", fps=16.0
+    )
+    queued(comfy_server, graph)
+    outside = comfy_server.base_dir / "elsewhere"
+    outside.mkdir()
+    before = _everything_but_output(comfy_server)
+    for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x"]:
+        failed(comfy_server, changed(graph, "video", filename_prefix=name), "filename_prefix", "must")
+    for name in KEPT_INSIDE:
+        files = set(comfy_server.output_dir.rglob("*"))
+        result = queued(comfy_server, changed(graph, "video", filename_prefix=name))
+        new = [path for path in set(comfy_server.output_dir.rglob("*")) - files if path.is_file()]
+        assert len(new) == 1 and new[0].suffix == ".mp4", name
+        (shown,) = result.outputs["video"]["images"]
+        assert comfy_server.output_dir / shown["subfolder"] / shown["filename"] == new[0]
+    assert _everything_but_output(comfy_server) == before
+    assert not [path for path in comfy_server.output_dir.rglob(".*.mp4") if not path.name.startswith("..")]
