@@ -157,7 +157,11 @@ def tiny_graph(loader: dict[str, Any], **sampler: Any) -> Graph:
         "text": node("TestFakeText", seed=3, words=8),
         "profile": node("HeadForcingLoadProfile", profile="hf_tiny_2x2.json"),
         "sampler": node(
-            "HeadForcingSampler", model=["model", 0], positive=["text", 0], head_profile=["profile", 0], **size | sampler
+            "HeadForcingSampler",
+            model=["model", 0],
+            positive=["text", 0],
+            head_profile=["profile", 0],
+            **size | sampler,
         ),
         "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/tiny"),
         "report": node("PreviewAny", source=["sampler", 1]),
@@ -308,7 +312,9 @@ def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfySe
     del graph["video"]
     graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/prompts")
     first = sampled(comfy_server, graph)
-    second = sampled(comfy_server, changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 a green star on a black floor"))
+    second = sampled(
+        comfy_server, changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 a green star on a black floor")
+    )
     changes = (first != second).flatten(3).any(-1).any(1)[0].tolist()
     assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
 
@@ -599,7 +605,9 @@ def test_image_to_video_model_is_named(tiny: ComfyServer):
 
 def test_checkpoint_that_is_something_else(tiny: ComfyServer):
     wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
-    failed(tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint="hf_tiny_lora.safetensors")), "hf_tiny_lora", "LoRA")
+    failed(
+        tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint="hf_tiny_lora.safetensors")), "hf_tiny_lora", "LoRA"
+    )
 
 
 def test_vae_of_another_model(comfy_server: ComfyServer):
@@ -628,7 +636,12 @@ KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "a
 def _everything_but_output(server: ComfyServer) -> set[Path]:
     """All files around the output folder that a bad name could reach, but for what the server itself writes."""
     base = server.base_dir
-    around = {*base.parent.iterdir(), *base.parent.parent.iterdir(), *server.install.tree.iterdir(), *Path("/").iterdir()}
+    around = {
+        *base.parent.iterdir(),
+        *base.parent.parent.iterdir(),
+        *server.install.tree.iterdir(),
+        *Path("/").iterdir(),
+    }
     inside = (path for path in base.rglob("*") if server.output_dir not in (path, *path.parents))
     return around | {path for path in inside if path.relative_to(base).parts[0] not in ("temp", "user", "custom_nodes")}
 

@@ -145,6 +145,8 @@ FAKE_COND_NODE = '''
 import time
 import zlib
 
+import comfy.sd
+import comfy.taesd.taesd
 import comfy.utils
 import torch
 from PIL import Image
@@ -209,5 +211,23 @@ class TestSlow:
         return (torch.full((1, 32, 64, 3), 0.5),)
 
 
-NODE_CLASS_MAPPINGS = {"TestFakeText": TestFakeText, "TestFakeClip": TestFakeClip, "TestSlow": TestSlow}
+class TestImageVAE:
+    """A native VAE for images with 4 latent channels, as Stable Diffusion has (random weights)."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("VAE",), "make", "testing"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    def make(self):
+        return (comfy.sd.VAE(sd=comfy.taesd.taesd.TAESD().state_dict()),)
+
+
+NODE_CLASS_MAPPINGS = {
+    "TestFakeText": TestFakeText,
+    "TestFakeClip": TestFakeClip,
+    "TestSlow": TestSlow,
+    "TestImageVAE": TestImageVAE,
+}
 '''

@@ -1,0 +1,216 @@
+"""A render is thought through before it starts: lengths, prompts, sizes, roles and cost, and what a user is told."""
+
+import math
+import random
+import re
+
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.memory import MemoryEvent
+from headforcing.headforcing_core.plan import RenderPlan, describe_events, format_bytes
+from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.profile import HeadProfile
+from headforcing.headforcing_core.schedule import schedule
+from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.wan import WanConfig
+
+TWO_PROMPTS = "0:00 a cat wakes up\n0:10 the cat jumps"  # 20 s
+TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
+
+
+def plan(text=TWO_PROMPTS, config=None, method="head_forcing", family="self_forcing", width=832, height=480, **options):
+    config = config or WanConfig()
+    return RenderPlan.make(config, preset(method), schedule(family), parse_timeline(text), width, height, **options)
+
+
+# ------------------------------------------------------------------------------------------------------ length
+
+
+def test_a_minute_is_81_blocks_trimmed_to_960_pictures():
+    minute = plan("0:00 a story", seconds=60)
+    assert (minute.blocks, minute.new_blocks, minute.frames, minute.pictures) == (81, 81, 243, 960)
+    assert minute.steps == 4 * 81
+    assert minute.block_shape == (3, 16, 60, 104)
+
+
+@pytest.mark.parametrize("family", ["self_forcing", "causal_forcing_framewise"])
+@pytest.mark.parametrize("seconds", [0.01, 0.5625, 0.563, 1, 7.3, 60, 61.0001, 3600])
+def test_a_length_rounds_up_to_the_fewest_whole_blocks_that_hold_it(family, seconds):
+    made = plan("one prompt", family=family, seconds=seconds)
+    f = made.schedule.frames_per_block
+    assert made.pictures == math.ceil(seconds * 16 - 1e-6)
+    assert 4 * (made.frames - 1) + 1 >= made.pictures
+    if made.blocks > 1:
+        assert 4 * (made.frames - f - 1) + 1 < made.pictures
+
+
+def test_zero_seconds_is_the_timelines_own_length():
+    assert plan(seconds=0).pictures == plan(seconds=20).pictures == 320
+    assert plan("one prompt").pictures == 160
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.0001, math.nan, math.inf, 36_001])
+def test_an_impossible_length_is_refused(seconds):
+    with pytest.raises(HeadForcingError, match=r"seconds must be above 0 and at most 36000, got"):
+        plan(seconds=seconds)
+
+
+def test_a_shorter_length_cuts_the_timeline():
+    cut = plan(seconds=8)
+    assert set(cut.prompts) == {0}
+    assert cut.blocks == 11  # 129 pictures for 128
+    both = plan(seconds=12)
+    assert both.prompts == (0,) * 14 + (1,) * 3
+    assert both.prompts == plan(seconds=20).prompts[:17]
+
+
+def test_a_longer_length_holds_the_last_prompt():
+    held = plan(seconds=40)
+    whole = plan(seconds=20)
+    assert held.prompts[: whole.blocks] == whole.prompts
+    assert set(held.prompts[whole.blocks :]) == {1}
+    assert held.blocks == 54
+
+
+def test_a_framewise_model_gets_the_prompt_change_at_its_own_nearest_block():
+    chunkwise, framewise = plan(), plan(family="causal_forcing_framewise")
+    assert chunkwise.prompts.index(1) == 14  # picture 165; 10 s is picture 160, block 13 starts at 153
+    assert framewise.prompts.index(1) == 41  # picture 161
+    assert (framewise.frames, framewise.timeline.clock.frames_per_block) == (81, 1)
+    assert framewise.block_shape[0] == 1
+    assert [segment.text for segment in framewise.timeline.segments] == ["a cat wakes up", "the cat jumps"]
+
+
+def test_steps_count_a_longer_first_block():
+    assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1
+
+
+# ------------------------------------------------------------------------------------------------ start frames
+
+
+@pytest.mark.parametrize(("seconds", "new_blocks"), [(10, 14), (0.75, 1), (0.76, 2), (0, 27)])
+def test_start_frames_come_first_and_are_counted_in_the_pictures(seconds, new_blocks):
+    made = plan(seconds=seconds, start_frames=12)
+    assert (made.start_frames, made.new_blocks, made.blocks) == (12, new_blocks, 4 + new_blocks)
+    assert made.pictures == 45 + math.ceil((seconds or 20) * 16)
+    assert 4 * (made.frames - 1) + 1 >= made.pictures > 4 * (made.frames - 4) + 1
+    assert made.steps == 4 * new_blocks
+    assert made.prompts[:4] == (0, 0, 0, 0)
+    assert made.prompts[4:] == plan().prompts[:new_blocks]
+
+
+@pytest.mark.parametrize("frames", [1, 4, 11])
+def test_start_frames_in_the_middle_of_a_block_are_refused(frames):
+    with pytest.raises(HeadForcingError, match=f"whole blocks of 3 latent frames, got {frames}"):
+        plan(start_frames=frames)
+    assert plan(family="causal_forcing_framewise", start_frames=frames).start_frames == frames
+
+
+# -------------------------------------------------------------------------------------------- sizes and roles
+
+
+@pytest.mark.parametrize("side", ["width", "height"])
+@pytest.mark.parametrize("value", [0, -16, 8, 100, 831, 4112, 10**9])
+def test_a_size_that_is_no_multiple_of_16_or_out_of_range_is_refused(side, value):
+    with pytest.raises(HeadForcingError, match=f"{side} must be a multiple of 16 between 16 and 4096, got {value}"):
+        plan(**{side: value})
+
+
+def test_the_cache_has_the_rows_and_columns_of_the_picture():
+    shape = plan(width=832, height=480).shape
+    assert (shape.rows, shape.columns) == (30, 52)
+    assert (plan(width=480, height=832).shape.rows, plan(width=16, height=32).shape.columns) == (52, 1)
+
+
+def profile(roles, name="mine") -> HeadProfile:
+    return HeadProfile(name, len(roles), len(roles[0]), tuple(map(tuple, roles)))
+
+
+def test_a_profile_of_another_model_is_refused_with_both_shapes():
+    with pytest.raises(HeadForcingError, match="'mine' was measured on 1x2 heads, the model has 30x12"):
+        plan(profile=profile([["local", "memory"]]))
+
+
+def test_without_a_profile_the_bundled_one_that_fits_is_taken_or_asked_for():
+    assert plan().profile_name == "bundled profile 'self_forcing'"
+    with pytest.raises(HeadForcingError, match="No bundled head profile fits a model of 2x6 heads"):
+        plan(config=TINY)
+
+
+def test_a_method_with_one_cache_for_every_head_needs_no_profile():
+    made = plan(config=TINY, method="self_forcing_window_21", seconds=60)
+    assert made.profile_name == "one cache for every head"
+    assert made.shape.frame_slots == 12 * 21
+
+
+def test_roles_can_be_merged_or_shuffled():
+    mine = profile([["local", "anchor", "memory"] * 2] * 2)
+
+    def slots(roles, seed=0):
+        made = plan(config=TINY, profile=mine, roles=roles, seed=seed)
+        return made.shape.frame_slots, made.shape.roles, made.profile_name
+
+    assert slots("profile")[0] == 4 * (4 + 7 + 11)
+    assert slots("local_to_memory")[0] == 4 * (11 + 7 + 11)
+    assert slots("anchor_to_memory")[0] == 4 * (4 + 11 + 11)
+    assert slots("shuffled")[0] == slots("profile")[0]
+    assert slots("shuffled", 1)[1] != slots("shuffled", 2)[1]
+    assert slots("shuffled")[2] == "profile 'mine', roles shuffled"
+    with pytest.raises(HeadForcingError, match="roles must be one of .*'upside_down'"):
+        slots("upside_down")
+
+
+def test_memory_that_does_not_fit_the_block_size_is_refused():
+    policy = CachePolicy(memory=RolePolicy(recent_frames=4, episodic_frames=5))
+    timeline = parse_timeline("a")
+    with pytest.raises(HeadForcingError, match="whole blocks of 3, got 4"):
+        RenderPlan.make(WanConfig(), policy, schedule("self_forcing"), timeline, 64, 64)
+
+
+# ------------------------------------------------------------------------------------------ what a user is told
+
+
+def test_the_description_says_length_roles_slots_and_bytes():
+    flat = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198
+    random.Random(1).shuffle(flat)
+    paper = profile([flat[12 * layer : 12 * layer + 12] for layer in range(30)], "paper")
+    text = plan(seconds=60, profile=paper).describe(torch.bfloat16)
+    assert "832x480, 960 pictures = 60.00 s at 16 fps, 81 blocks of 3 latent frames to make" in text
+    assert "72 local, 90 anchor, 198 memory (profile 'paper'); rotary positions contiguous" in text
+    assert "3,096 frame-slots = 2.47 GB" in text
+    assert "all 243 frames in every head would take 87,480 = 69.87 GB" in text
+    assert "the cat jumps" in text and "0:10" in text
+
+
+def test_the_description_of_an_extension_names_the_given_frames_and_one_prompt_needs_no_table():
+    text = plan("one prompt", seconds=6, start_frames=9).describe(torch.float32)
+    assert "8 blocks of 3 latent frames to make after 9 given ones" in text
+    assert "one prompt" not in text
+
+
+def test_a_cache_that_keeps_everything_is_not_called_small():
+    text = plan(method="self_forcing", seconds=10).describe(torch.bfloat16)
+    assert re.search(r"KV cache: 15,120 frame-slots = 12\.08 GB$", text.splitlines()[2])
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1530, "1.53 kB"), (2.5e6, "2.5 MB"), (2_472_837_120, "2.47 GB")]
+)
+def test_sizes_are_written_for_people(count, text):
+    assert format_bytes(count) == text
+
+
+def test_every_memory_event_is_one_readable_line():
+    events = [
+        MemoryEvent(1, 0, -1.0, True),
+        MemoryEvent(4, 9, 0.9636, False),
+        MemoryEvent(7, 18, 0.5, True, merged=[[0, 3], [9]]),
+        MemoryEvent(10, 27, 0.25, True, dropped=[6]),
+    ]
+    assert describe_events(events).splitlines() == [
+        "after block 1: frame 0 remembered",
+        "after block 4: frame 9 not novel enough (similarity 0.964)",
+        "after block 7: frame 18 remembered, merged summary of 2 frames and frame 9 (similarity 0.500)",
+        "after block 10: frame 27 remembered, forgot frame 6 (similarity 0.250)",
+    ]
