@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,12 @@ class OverlapDecoder:
 def streaming_decoder(vae: Any, latent_shape: Sequence[int]) -> Any:
     """The exact streaming decoder for this VAE where there is one; loads the VAE for chunks of that shape."""
     vae.throw_exception_if_invalid()
+    if (vae.latent_channels, vae.latent_dim) != (16, 3):
+        kind = "video" if vae.latent_dim == 3 else "image"
+        raise HeadForcingError(
+            f"vae: expected the Wan 2.1 VAE, which has 16 latent channels, got one for {kind}s with "
+            f"{vae.latent_channels} latent channels; load wan_2.1_vae"
+        )
     needed = vae.memory_used_decode((1, 16, 3, *latent_shape[-2:]), vae.vae_dtype)
     comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
     own = getattr(vae.first_stage_model, "streaming_decoder", None)
@@ -323,9 +330,10 @@ def streaming_decoder(vae: Any, latent_shape: Sequence[int]) -> Any:
 
 def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> tuple[Path, str, str]:
     """A new file under ComfyUI's output folder: `(path, file name, subfolder)`. Refuses to leave that folder."""
-    if not filename_prefix.strip() or "\0" in filename_prefix or len(filename_prefix) > 200:
+    unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
+    if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:
         raise HeadForcingError(
-            f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix!r}"
+            f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix[:80]!r}"
         )
     try:
         folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(

@@ -70,7 +70,9 @@ class DecodeLatentsToVideo(io.ComfyNode):
             raise HeadForcingError(
                 f"samples: expected Wan 2.1 video latents [videos, 16, frames, h, w], got {list(latents.shape)}"
             )
-        wanted = samples.get("head_forcing", {}).get("pictures")
+        trim = samples.get("head_forcing", {})
+        # latents that were cut or joined since they were made still carry the mark, but it is not theirs any more
+        wanted = trim.get("pictures") if trim.get("frames") == latents.shape[2] else None
         total = wanted or pictures_of(latents.shape[2])
         results, videos = [], []
         progress = comfy.utils.ProgressBar(total * len(latents))

@@ -3,6 +3,7 @@
 import folder_paths
 from comfy_api.latest import io
 
+from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.profile import bundled_profiles, load_profile
 from . import comfy_bridge
 
@@ -57,7 +58,12 @@ class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def execute(cls, profile: str, anchor_percent: float = 25.0, local_percent: float = 20.0) -> io.NodeOutput:
         bundled = bundled_profiles()
-        path = bundled.get(profile) or folder_paths.get_full_path_or_raise(comfy_bridge.PROFILE_FOLDER, profile)
+        path = bundled.get(profile) or folder_paths.get_full_path(comfy_bridge.PROFILE_FOLDER, profile)
+        if path is None:
+            raise HeadForcingError(
+                f"profile: {profile[:80]!r} is neither shipped with the pack nor in ComfyUI/models/head_profiles; "
+                f"put the file there, or choose one of {', '.join(bundled)}"
+            )
         loaded = load_profile(path)
         if loaded.shares is not None or (anchor_percent, local_percent) != (25.0, 20.0):
             loaded = loaded.with_thresholds(anchor_percent, local_percent)

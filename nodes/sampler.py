@@ -197,13 +197,14 @@ class HeadForcingSampler(io.ComfyNode):
         batch_size: int = 1,
     ) -> io.NodeOutput:
         timeline, embeds = timeline_of(positive, seconds)
-        start, dropped = _start_latents(start_frames, SCHEDULES[schedule].frames_per_block)
+        chosen = family_schedule(schedule, sigmas)
+        start, dropped = _start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
             height, width = start.shape[-2] * 8, start.shape[-1] * 8
         plan = RenderPlan.make(
             comfy_bridge.wan_config(model),
             preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every),
-            family_schedule(schedule, sigmas),
+            chosen,
             timeline,
             width,
             height,
@@ -226,7 +227,8 @@ class HeadForcingSampler(io.ComfyNode):
             videos.append(latents.transpose(0, 1))
             took = time.perf_counter() - begun
             report += ["", f"video {video + 1} of {batch_size}: sampled in {took:.1f} s", describe_events(events)]
-        samples = {"samples": torch.stack(videos), "head_forcing": {"pictures": plan.pictures}}
+        trim = {"pictures": plan.pictures, "frames": plan.frames}
+        samples = {"samples": torch.stack(videos), "head_forcing": trim}
         return io.NodeOutput(samples, "\n".join(report).rstrip())
 
 

@@ -86,7 +86,9 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
 def test_demo_takes_a_story_from_a_file_and_tells_which_words_it_does_not_know(tmp_path, capsys):
     story = tmp_path / "story.txt"
     story.write_text("0:00 a red ball bouncing on a teal floor\n0:02 a purple dinosaur", encoding="utf-8")
-    code = main(["demo", "--prompts", f"@{story}", "--seconds", "4", "--scale", "2", "--out", str(tmp_path), "--device", "cpu"])
+    code = main(
+        ["demo", "--prompts", f"@{story}", "--seconds", "4", "--scale", "2", "--out", str(tmp_path), "--device", "cpu"]
+    )
     captured = capsys.readouterr()
     assert code == 0
     assert "does not know" in captured.err and "dinosaur" in captured.err
@@ -121,7 +123,7 @@ def test_generate_depends_on_the_seed_and_on_later_prompts_only_later(generate):
 
 def test_generate_goes_on_from_latents_of_an_earlier_video(generate, tmp_path):
     one = "an apple"
-    whole = generate("whole.safetensors", "--seconds", "4.5", prompts=one)
+    whole = generate("whole.safetensors", "--seconds", "4.3", prompts=one)
     generate("part.safetensors", "--seconds", "2", prompts=one)
     extended = generate(
         "longer.safetensors", "--seconds", "2.25", "--start-latents", str(tmp_path / "part.safetensors"), prompts=one
@@ -199,14 +201,23 @@ def arguments(command: str, golden: Path, tmp_path: Path) -> list[str]:
 
 
 WRONG = {
-    "weights that are not there": ("generate|--weights|{tmp}/none.safetensors|--prompts|a|--latents|{tmp}/x", "none.safet"),
+    "weights that are not there": (
+        "generate|--weights|{tmp}/none.safetensors|--prompts|a|--latents|{tmp}/x",
+        "none.safet",
+    ),
     "a head profile that is not there": ("demo|--profile|{tmp}/none.json|--out|{tmp}", "none.json"),
     "a prompts file that is not there": ("demo|--prompts|@{tmp}/none.txt|--out|{tmp}", "none.txt"),
     "a checkpoint to inspect that is not there": ("inspect|{tmp}/none.pt", "none.pt"),
     "a folder as checkpoint": ("inspect|{tmp}", "folder"),
     "a case that is not there": ("replay|{tmp}|--run|full|--out|{tmp}/x", "config.json"),
-    "an unknown run": ("replay|{golden}/head_forcing_tiny_d32|--run|nope|--out|{tmp}/x", "no run 'nope'; it has paper_def"),
-    "a timeline that goes back": ("generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x", "line 2: 0:05 does not come after"),
+    "an unknown run": (
+        "replay|{golden}/head_forcing_tiny_d32|--run|nope|--out|{tmp}/x",
+        "no run 'nope'; it has paper_def",
+    ),
+    "a timeline that goes back": (
+        "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x",
+        "line 2: 0:05 does not come after",
+    ),
     "an empty timeline": ("generate|--prompts| |--latents|{tmp}/x", "empty"),
     "a size that is no size": ("generate|--prompts|a|--latents|{tmp}/x|--size|big", "--size must look like 832x480"),
     "a size that is no multiple of 16": ("generate|--prompts|a|--latents|{tmp}/x|--size|100x64", "multiple of 16"),
@@ -218,7 +229,7 @@ WRONG = {
         "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4",
         "--embeddings",
     ),
-    "a model without profile": ("generate|--prompts|a|--latents|{tmp}/x|--num-heads|4", "Run Profile Heads"),
+    "a model without profile": ("generate|--prompts|a|--latents|{tmp}/x|--num-heads|4", "No bundled head profile fits"),
     "noise levels that rise": ("demo|--sigmas|0.5, 1|--out|{tmp}", "sigmas must fall"),
     "recent frames within a block": ("demo|--recent-frames|4|--out|{tmp}", "whole blocks of 3, got 4"),
     "a memory of one": ("demo|--episodic-frames|1|--out|{tmp}", "episodic_frames"),
@@ -242,7 +253,17 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(what, golden, tmp_p
 
 
 def test_a_mistake_shows_no_traceback_in_a_real_process_either(golden, tmp_path):
-    command = [sys.executable, "-m", "headforcing.headforcing_core", "replay", str(tmp_path / "none"), "--run", "x", "--out", "y"]
+    command = [
+        sys.executable,
+        "-m",
+        "headforcing.headforcing_core",
+        "replay",
+        str(tmp_path / "none"),
+        "--run",
+        "x",
+        "--out",
+        "y",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -21,6 +21,7 @@ from headforcing.headforcing_core.rollout import WanVideoModel, rollout, split_s
 from headforcing.headforcing_core.rope import RotaryEmbedding, axis_dims
 from headforcing.headforcing_core.schedule import Schedule
 from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
+from torch.utils._python_dispatch import TorchDispatchMode
 
 F = 3
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
@@ -519,7 +520,9 @@ def test_memory_heads_of_all_layers_share_one_decision(model):
     assert group.sources[: group.entries] == cache.memory.sources
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="a sink frame that becomes a candidate is moved out of the sinks")
+@pytest.mark.xfail(
+    strict=True, raises=KeyError, reason="a sink frame that becomes a candidate is moved out of the sinks"
+)
 def test_memory_heads_may_have_sinks_besides_episodic_memory(model):
     policy = CachePolicy(memory=RolePolicy(sink_frames=3, recent_frames=3, episodic_frames=4), episodic=BUSY.episodic)
     cache = new_cache(model, mixed(model), policy, 8)
@@ -591,7 +594,9 @@ def keys() -> torch.Tensor:
     return torch.randn(4, 3, 6, 26, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize(("head_dim", "dims"), [(128, (44, 42, 42)), (32, (12, 10, 10)), (26, (10, 8, 8)), (6, (2, 2, 2))])
+@pytest.mark.parametrize(
+    ("head_dim", "dims"), [(128, (44, 42, 42)), (32, (12, 10, 10)), (26, (10, 8, 8)), (6, (2, 2, 2))]
+)
 def test_channels_are_split_between_time_height_and_width(head_dim, dims):
     assert axis_dims(head_dim) == dims
 
@@ -705,7 +710,9 @@ def run_block(model, timesteps, write_only=False, prompt=None, x=None):
 def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_keys_and_values(model):
     called = []
     last = model.blocks[-1]
-    hooks = [m.register_forward_hook(lambda *_: called.append(1)) for m in (last.self_attn.q, last.ffn, model.head.head)]
+    hooks = [
+        m.register_forward_hook(lambda *_: called.append(1)) for m in (last.self_attn.q, last.ffn, model.head.head)
+    ]
     try:
         flow, full = run_block(model, [0.0] * F)
         assert flow.shape == (F, 16, HEIGHT, WIDTH)
@@ -772,7 +779,10 @@ def test_explicit_padding_rows_equal_missing_ones_and_take_part_in_cross_attenti
     for a, b in zip(short.layers, long.layers, strict=True):
         assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
     without = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in short.layers], 4)
-    assert difference(run_block(model, [500.0] * F, prompt=short)[0], run_block(model, [500.0] * F, prompt=without)[0]) > 1e-3
+    assert (
+        difference(run_block(model, [500.0] * F, prompt=short)[0], run_block(model, [500.0] * F, prompt=without)[0])
+        > 1e-3
+    )
 
 
 def test_only_the_active_prompt_is_kept(model):
@@ -797,6 +807,33 @@ def test_a_bf16_model_keeps_its_patch_embedding_in_float32(model):
     copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
     assert copy.patch_embedding.weight.dtype == torch.float32
     assert copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
+
+
+class RefuseFloat64(TorchDispatchMode):
+    """Behaves like Apple GPUs, which have no float64: none may be made on the device (`meta` stands for it)."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(tensor, torch.Tensor) and (tensor.dtype, tensor.device.type) == (torch.float64, "meta"):
+                raise TypeError(f"{func} made a float64 tensor on the device")
+        return made
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="timesteps and the clean prediction are float64 on the device")
+def test_nothing_is_float64_on_the_device(model):
+    """Torch's `mps` device refuses float64, so a rollout on a Mac would stop at the first step."""
+    config = model.config
+    with torch.device("meta"):
+        empty_model = WanModel(config)
+        video = WanVideoModel(empty_model, [], torch.float32, "meta")
+        video.prompt = PromptKV([(torch.empty(1, 5, 7, 22),) * 2] * 3, 2)
+        x = torch.empty(F, 16, HEIGHT, WIDTH)
+    shape = CacheShape.for_model(config, mixed(model), CachePolicy(), HEIGHT, WIDTH, F, 9)
+    cache = HeadCache(shape, torch.float32, "meta")
+    cache.begin_block()
+    with RefuseFloat64():
+        assert video.denoise(x, 0.5, cache).shape == x.shape
 
 
 @pytest.mark.parametrize("heads", [0, 7])

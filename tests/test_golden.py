@@ -108,7 +108,8 @@ class RecordingModel(WanVideoModel):
 
 
 @pytest.mark.parametrize(
-    ("which", "name"), [("subset", "self_forcing_tiny_d32"), ("full", "self_forcing_tiny_d32"), ("full", "self_forcing_tiny_d128")]
+    ("which", "name"),
+    [("subset", "self_forcing_tiny_d32"), ("full", "self_forcing_tiny_d32"), ("full", "self_forcing_tiny_d128")],
 )
 def test_every_single_model_output_is_the_recorded_one(golden, which, name):
     case = Case.open(golden(which) / name)

@@ -20,9 +20,12 @@ from websockets.sync.client import connect
 
 pytestmark = pytest.mark.comfy
 
+FLOOR = "0.3.75"
+
 Graph = dict[str, dict[str, Any]]
 
-# Shared workflows hold these ids, names, types and defaults: nothing here may ever change, only optional inputs be added.
+# Shared workflows hold these ids, names, types and defaults: nothing here may ever change, but optional inputs may be
+# added at the end.
 SOCKET = object()  # an input without a widget
 FROZEN: dict[str, dict[str, Any]] = {
     "HeadForcingLoadModel": {
@@ -265,9 +268,9 @@ def test_ids_names_types_and_defaults_never_change(comfy_server: ComfyServer, no
 def test_every_node_and_input_explains_itself(comfy_server: ComfyServer, node_id: str):
     info = comfy_server.object_info()[node_id]
     assert info["category"] == "Head Forcing" and info["display_name"] and len(info["description"]) > 30
-    for inputs in info["input"].values():
-        for name, (_, options) in ((n, i) for n, i in inputs.items() if isinstance(i, (list, tuple))):
-            assert len(options.get("tooltip", "")) > 10, f"{node_id}.{name}"
+    for kind in ("required", "optional"):
+        for name, (_, options) in info["input"].get(kind, {}).items():
+            assert len(options.get("tooltip", "")) > 10, name
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
@@ -542,7 +545,7 @@ def test_bad_timeline_names_the_line(comfy_server: ComfyServer):
 def test_profile_of_another_model(comfy_server: ComfyServer):
     graph = short_graph(head_profile=["profile", 0])
     graph["profile"] = node("HeadForcingLoadProfile", profile="self_forcing")
-    failed(comfy_server, graph, "self_forcing", "30x12", "6x4", "choose a profile")
+    failed(comfy_server, graph, "self_forcing", "30x12", "6x4", "hoose a profile")
 
 
 def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):
@@ -565,7 +568,7 @@ def test_text_of_another_model(comfy_server: ComfyServer):
 
 
 def test_combined_prompts(comfy_server: ComfyServer):
-    graph = short_graph(positive=["both", 0])
+    graph = changed(short_graph(), "sampler", positive=["both", 0])
     graph["both"] = node("ConditioningCombine", conditioning_1=["text", 0], conditioning_2=["text", 0])
     failed(comfy_server, graph, "positive", "2 combined prompts", "Prompt Timeline")
 
@@ -623,14 +626,33 @@ def test_vae_of_another_model(comfy_server: ComfyServer):
 def test_unknown_and_hostile_profile_names_are_refused(comfy_server: ComfyServer, profile: str):
     graph = short_graph(head_profile=["profile", 0])
     graph["profile"] = node("HeadForcingLoadProfile", profile=profile)
+    if comfy_server.install.version == FLOOR:  # lets any value through to a V3 node
+        failed(comfy_server, graph, "profile", repr(profile), "head_profiles")
+        return
     result = comfy_server.queue(graph)
     assert (result.status, result.outcome) == (400, "invalid")
     (error,) = result.node_errors["profile"]["errors"]
     assert error["type"] == "value_not_in_list" and "profile" in error["details"]
 
 
-REFUSED = ["", "   ", "a\0b", "x" * 300, "語" * 90, "lone \ud800 surrogate", "../x", "a/../../x", "a/../../../x"]
-KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "a\nb", "%2e%2e/x", "%width%/x"]
+@pytest.mark.parametrize("widget", ["method", "schedule", "roles"])
+def test_unknown_choices_name_the_widget(comfy_floor: ComfyServer, widget: str):
+    failed(comfy_floor, short_graph(**{widget: "from_the_future"}), widget, "from_the_future", "must be one of")
+
+
+REFUSED = [
+    "",
+    "   ",
+    "a\0b",
+    "a\nb",
+    "x" * 300,
+    "語" * 90,
+    "lone \ud800 surrogate",
+    "../x",
+    "a/../../x",
+    "a/../../../x",
+]
+KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "%2e%2e/x", "%width%/x"]
 
 
 def _everything_but_output(server: ComfyServer) -> set[Path]:

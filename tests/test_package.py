@@ -72,7 +72,9 @@ def modules_after(statement: str, folder: Path) -> set[str]:
 
 
 def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
-    found = modules_after("import headforcing; assert headforcing.WEB_DIRECTORY and headforcing.comfy_entrypoint", tmp_path)
+    found = modules_after(
+        "import headforcing; assert headforcing.WEB_DIRECTORY and headforcing.comfy_entrypoint", tmp_path
+    )
     assert not found & {"torch", "numpy", "av", "comfy", "comfy_api", "folder_paths"}
     assert "headforcing" in found
 
@@ -80,7 +82,15 @@ def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
 def test_importing_the_command_line_imports_no_optional_package(tmp_path):
     found = modules_after("import headforcing.headforcing_core.cli", tmp_path)
     assert "torch" in found
-    assert not found & {"transformers", "diffusers", "matplotlib", "flash_attn", "sageattention", "comfy", "sentencepiece"}
+    assert not found & {
+        "transformers",
+        "diffusers",
+        "matplotlib",
+        "flash_attn",
+        "sageattention",
+        "comfy",
+        "sentencepiece",
+    }
 
 
 def test_the_repository_root_is_not_importable_in_tests():
@@ -120,7 +130,9 @@ def absolute_imports_of(node: ast.AST) -> Iterator[str]:
 
 
 def test_the_import_checks_see_what_they_forbid():
-    tree = ast.parse("try:\n    import triton.language\nexcept ImportError:\n    pass\ndef f():\n    from comfy import x")
+    tree = ast.parse(
+        "try:\n    import triton.language\nexcept ImportError:\n    pass\ndef f():\n    from comfy import x"
+    )
     assert set(absolute_imports(tree)) == {"triton", "comfy"}
     assert {name for node in runs_at_import(tree) for name in absolute_imports_of(node)} == {"triton"}
 

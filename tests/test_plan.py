@@ -195,7 +195,8 @@ def test_a_cache_that_keeps_everything_is_not_called_small():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1530, "1.53 kB"), (2.5e6, "2.5 MB"), (2_472_837_120, "2.47 GB")]
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1530, "1.53 kB"), (2.5e6, "2.5 MB"), (2_472_837_120, "2.47 GB")],
 )
 def test_sizes_are_written_for_people(count, text):
     assert format_bytes(count) == text
