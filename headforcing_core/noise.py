@@ -39,7 +39,7 @@ class SeededNoise:
 
     def _draw(self, block: int, step: int) -> Tensor:
         # a hash rather than a sum: seed 1000 of block 0 must not equal seed 0 of some later block
-        key = struct.pack("<4q", self.seed & (2**63 - 1), self.video, block, step)
+        key = struct.pack("<Qqqq", self.seed % 2**64, self.video, block, step)
         generator = torch.Generator().manual_seed(
             int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little", signed=True)
         )

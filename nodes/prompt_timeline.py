@@ -60,6 +60,17 @@ class PromptTimeline(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, prompts: str | None = None, seconds: float | None = None) -> bool | str:
+        """Refuse a timeline that cannot be used when the graph is queued, before any model is loaded."""
+        if prompts is None or seconds is None:  # linked: known only when the node runs
+            return True
+        try:
+            parse_timeline(prompts, seconds or None)
+        except HeadForcingError as error:
+            return str(error)
+        return True
+
+    @classmethod
     def execute(cls, clip: Any, prompts: str, seconds: float, shared_prompt: str = "") -> io.NodeOutput:
         timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt)
         texts = [segment.text for segment in timeline.segments]

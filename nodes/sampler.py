@@ -66,7 +66,7 @@ class HeadForcingSampler(io.ComfyNode):
                     "seed",
                     default=0,
                     min=0,
-                    max=2**63 - 1,
+                    max=2**64 - 1,
                     control_after_generate=True,
                     tooltip="Every block's noise depends on this and the block's number alone: changing a later prompt "
                     "leaves earlier blocks as they were.",

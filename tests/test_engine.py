@@ -1,7 +1,7 @@
 """Properties of the engine on small random models with awkward sizes: what must hold whatever the weights are.
 
-Everything is float32 on CPU unless a test says otherwise. "Equal" means the same bytes where the arithmetic is the same,
-and within 1e-4 where only its order differs.
+Everything is float32 on CPU unless a test says otherwise. "Equal" means the same bytes where the arithmetic is the
+same, and within 1e-4 where only its order differs.
 """
 
 import gc
@@ -518,16 +518,6 @@ def test_memory_heads_of_all_layers_share_one_decision(model):
     assert [len(k) for k in group.k] == [row.count("memory") for row in roles]
     assert len(cache.memory.entries[0].pooled) == sum(row.count("memory") for row in roles)
     assert group.sources[: group.entries] == cache.memory.sources
-
-
-@pytest.mark.xfail(
-    strict=True, raises=KeyError, reason="a sink frame that becomes a candidate is moved out of the sinks"
-)
-def test_memory_heads_may_have_sinks_besides_episodic_memory(model):
-    policy = CachePolicy(memory=RolePolicy(sink_frames=3, recent_frames=3, episodic_frames=4), episodic=BUSY.episodic)
-    cache = new_cache(model, mixed(model), policy, 8)
-    film(model, cache, 8)
-    assert cache.memory_group.sources[: cache.memory_group.entries] == cache.memory.sources
 
 
 # ------------------------------------------------------------------------------------------------------ attention

@@ -1,7 +1,7 @@
 """Recorded cases come out again: the same latents, the same memory events, through every attention path.
 
-Every test id begins with the set that was used: `subset` lies in tests/golden, `full` in ../shared/golden (skipped
-where that folder is missing). Weights are random, sizes tiny, float32 on CPU. Required agreement is 1e-3; these tests ask for
+Every test id names the set that was used: `subset` lies in tests/golden, `full` in ../shared/golden (skipped where that
+folder is missing). Weights are random, sizes tiny, float32 on CPU. Required agreement is 1e-3; these tests ask for
 1e-4, and 1e-5 is what is reached.
 """
 

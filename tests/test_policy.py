@@ -76,6 +76,7 @@ def test_an_unknown_method_is_refused_with_the_list_of_names():
         (lambda: RolePolicy(recent_frames=-2), "recent_frames must not be negative, got -2"),
         (lambda: RolePolicy(episodic_frames=-5), "episodic_frames must not be negative, got -5"),
         (lambda: RolePolicy(episodic_frames=1), "episodic_frames must be 0 .* or at least 2"),
+        (lambda: RolePolicy(sink_frames=1, episodic_frames=4), "either sink_frames or episodic_frames"),
         (lambda: EpisodicPolicy(admission="yes"), "admission must be one of novelty, uniform, got 'yes'"),
         (lambda: EpisodicPolicy(eviction="lru"), "eviction must be one of summary, fifo, got 'lru'"),
         (lambda: EpisodicPolicy(token_selection=""), "token_selection must be one of prompt, random, got ''"),
@@ -115,8 +116,8 @@ def test_history_is_sinks_then_recents_without_repetition(sinks, recent, seen):
 
 
 def test_a_short_video_needs_no_more_slots_than_it_has_frames():
-    assert RolePolicy(3, 3, 5).capacity(3, 9) == 9
-    assert RolePolicy(0, None).capacity(3, 243) == 243 + 0
+    assert RolePolicy(0, 3, 5).capacity(3, 9) == 9
+    assert RolePolicy(0, None).capacity(3, 243) == 243
     assert RolePolicy(3, 1).capacity(3, 243) == 7
 
 
