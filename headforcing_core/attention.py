@@ -6,6 +6,8 @@ a mask: every query sees every key.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 
 import torch
@@ -14,7 +16,11 @@ from torch.nn import functional as F
 
 from .errors import HeadForcingError
 
+log = logging.getLogger(__name__)
+
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+# the same, together with the log-sum-exp of every query's scores, [heads, queries] float32
+LseFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -42,3 +48,62 @@ def attention_function(name: str) -> AttentionFunction:
     if name not in BACKENDS:
         raise HeadForcingError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {name!r}")
     return BACKENDS[name]
+
+
+def with_shares(
+    attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, first_tokens: int, last_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Attention, and how it is shared between the first keys, those in the middle and the last (paper, Eq. 1).
+
+    No attention map is ever held. Where a kernel returns the log-sum-exp of the scores, a share is
+    `exp(lse(bucket) - lse(all))`; elsewhere it is one more attention call whose values are one-hot columns of the
+    buckets, padded to head_dim (a narrower width would leave the fast kernels).
+
+    Returns:
+        the output `[heads, queries, d]` and the shares `[heads, 3]` float64, averaged over the queries.
+    """
+    lse_attention = lse_backend(q.device.type, q.dtype)
+    if lse_attention is not None:
+        out, whole = lse_attention(q, k, v)
+        first, last = (
+            (lse_attention(q, k[:, keys], v[:, keys])[1] - whole).double().exp().mean(dim=-1)
+            for keys in (slice(0, first_tokens), slice(k.shape[1] - last_tokens, None))
+        )
+        return out, torch.stack((first, 1 - first - last, last), dim=-1)
+    buckets = v.new_zeros(1, *v.shape[1:])
+    buckets[:, :first_tokens, 0] = 1
+    buckets[:, first_tokens : k.shape[1] - last_tokens, 1] = 1
+    buckets[:, k.shape[1] - last_tokens :, 2] = 1
+    shares = attention(q, k, buckets.expand_as(v))[..., :3].double().mean(dim=1)
+    return attention(q, k, v), shares
+
+
+@functools.cache
+def lse_backend(device: str, dtype: torch.dtype) -> LseFunction | None:
+    """A kernel that returns the log-sum-exp, chosen by trying it on 64 tokens; None where there is none."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 64, 64, generator=generator).to(device=device, dtype=dtype) for _ in range(3))
+    expected = torch.logsumexp(q.float() @ k.float().transpose(1, 2) / 8, dim=-1)
+    for kernel in (_lse_cpu, _lse_flash, _lse_efficient):
+        try:
+            out, lse = kernel(q, k, v)
+            if (lse - expected).abs().max() < 1e-2 and (out.float() - explicit(q, k, v).float()).abs().max() < 2e-2:
+                return kernel
+        except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
+            log.debug("%s cannot be used on %s: %s", kernel.__name__, device, error)
+    return None
+
+
+def _lse_cpu(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q[None], k[None], v[None])[:2]
+    return out[0], lse[0].float()
+
+
+def _lse_flash(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q[None], k[None], v[None])[:2]
+    return out[0], lse[0].float()
+
+
+def _lse_efficient(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(q[None], k[None], v[None], None, True)[:2]
+    return out[0], lse[0, :, : q.shape[1]].float()

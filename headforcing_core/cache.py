@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -194,6 +195,13 @@ class HeadGroup:
         return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
 
 
+class AttentionMeter(Protocol):
+    """Something that measures attention while it is computed."""
+
+    def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+        """`attention`, measured, for the heads of `group` in `layer`."""
+
+
 class HeadCache:
     """The caches of all heads of a model for one video. One block at a time:
 
@@ -211,6 +219,7 @@ class HeadCache:
         self.shape = shape
         self.attention = attention
         self.device = torch.device(device)
+        self.meter: AttentionMeter | None = None  # measures attention while it runs (profiler.py)
         self.block = 0  # blocks committed so far
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         self.groups = [
@@ -244,7 +253,8 @@ class HeadCache:
         out = torch.empty_like(q)
         for group in self.groups:
             if len(group.heads[layer]):
-                out[:, group.heads[layer]] = group.attend(layer, rotated, self.attention).transpose(0, 1)
+                attention = self.attention if self.meter is None else self.meter.watch(layer, group, self.attention)
+                out[:, group.heads[layer]] = group.attend(layer, rotated, attention).transpose(0, 1)
         return out
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:

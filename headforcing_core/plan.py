@@ -152,17 +152,26 @@ class RenderPlan:
 
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
-    """What episodic memory did, one line per candidate."""
+    """What episodic memory did: a line for every frame it remembered, one for all that it did not."""
     lines = []
     for event in events:
-        fate = "remembered" if event.admitted else "not novel enough"
+        if not event.admitted:
+            continue
+        line = f"after block {event.after_block}: remembered frame {event.frame}"
+        if event.delta != -1:
+            line += f" (similarity {event.delta:.3f})"
         if event.merged:
-            parts = [f"frame {p[0]}" if len(p) == 1 else f"summary of {len(p)} frames" for p in event.merged]
-            fate += f", merged {' and '.join(parts)}"
+            parts = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
+            line += f", merged {' and '.join(parts)}"
         if event.dropped:
-            fate += f", forgot frame {event.dropped[0]}"
-        similarity = "" if event.delta == -1 else f" (similarity {event.delta:.3f})"
-        lines.append(f"after block {event.after_block}: frame {event.frame} {fate}{similarity}")
+            line += f", forgot frame {event.dropped[0]}"
+        lines.append(line)
+    rejected = [event.delta for event in events if not event.admitted]
+    if rejected:
+        lines.append(
+            f"{len(rejected)} of {len(events)} candidates were not novel enough (similarity {min(rejected):.3f} to "
+            f"{max(rejected):.3f})"
+        )
     return "\n".join(lines)
 
 

@@ -89,10 +89,7 @@ class HostedModel:
     """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
 
     def __init__(self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], embeds: Sequence[Tensor]):
-        self._denoiser, self._embeds = denoiser, embeds
-        options = dict(extra_args["model_options"])
-        options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
-        self._extra_args = {**extra_args, "model_options": options}
+        self._denoiser, self._extra_args, self._embeds = denoiser, extra_args, embeds
         self._wanted, self._encoded = 0, -1
         self.prompt: PromptKV
 
@@ -107,8 +104,12 @@ class HostedModel:
 
     def _call(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool) -> Tensor:
         self._cache, self._write_only = cache, write_only
+        options = dict(self._extra_args["model_options"])
+        # put in anew for each call: a lasting reference to itself would keep gigabytes of cache until Python's next gc
+        options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
         x = latents.transpose(0, 1)[None].to(cache.device)
-        return self._denoiser(x, x.new_tensor([sigma]), **self._extra_args)[0].transpose(0, 1)
+        arguments = {**self._extra_args, "model_options": options}
+        return self._denoiser(x, x.new_tensor([sigma]), **arguments)[0].transpose(0, 1)
 
     def forward(self, net: Any, x: Tensor, timestep: Tensor) -> Tensor:
         """What replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""

@@ -72,6 +72,8 @@ class PromptTimeline(io.ComfyNode):
 
     @classmethod
     def execute(cls, clip: Any, prompts: str, seconds: float, shared_prompt: str = "") -> io.NodeOutput:
+        if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
+            raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
         timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt)
         texts = [segment.text for segment in timeline.segments]
         encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in dict.fromkeys(texts)}

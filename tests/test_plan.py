@@ -202,16 +202,18 @@ def test_sizes_are_written_for_people(count, text):
     assert format_bytes(count) == text
 
 
-def test_every_memory_event_is_one_readable_line():
+def test_memory_events_are_a_line_for_every_frame_remembered_and_one_for_the_rest():
     events = [
         MemoryEvent(1, 0, -1.0, True),
         MemoryEvent(4, 9, 0.9636, False),
         MemoryEvent(7, 18, 0.5, True, merged=[[0, 3], [9]]),
         MemoryEvent(10, 27, 0.25, True, dropped=[6]),
+        MemoryEvent(13, 36, 0.981, False),
     ]
     assert describe_events(events).splitlines() == [
-        "after block 1: frame 0 remembered",
-        "after block 4: frame 9 not novel enough (similarity 0.964)",
-        "after block 7: frame 18 remembered, merged summary of 2 frames and frame 9 (similarity 0.500)",
-        "after block 10: frame 27 remembered, forgot frame 6 (similarity 0.250)",
+        "after block 1: remembered frame 0",
+        "after block 7: remembered frame 18 (similarity 0.500), merged the summary of 2 frames and frame 9",
+        "after block 10: remembered frame 27 (similarity 0.250), forgot frame 6",
+        "2 of 5 candidates were not novel enough (similarity 0.964 to 0.981)",
     ]
+    assert describe_events([]) == ""

@@ -1,0 +1,491 @@
+"""The bridge to ComfyUI inside a process of its own: same numbers as the core, and nothing left behind.
+
+One process per ComfyUI version runs all probes of PROBES; each test reads what its probe found.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfy_harness import run_in_comfy
+from comfy_setup import ComfyInstall
+from tiny_checkpoints import wan_lora, wan_t2v, wan_vae
+
+pytestmark = pytest.mark.comfy
+
+PROBES = r'''
+import gc, importlib, json, sys, time, traceback, types, weakref
+import torch
+import utils.install_util  # before `nodes`, which puts another folder with `utils` in it first on the path
+import server
+import comfy.model_management as mm, comfy.sample, comfy.sd, comfy.supported_models, comfy.utils
+import comfy_api.latest, latent_preview, nodes as comfy_nodes
+
+folder, repo, results = sys.argv[1], sys.argv[2], {}
+
+
+class Spy:
+    """Sees which optional packages anybody tries to import, installed or not."""
+
+    wanted, asked = ("triton", "flash_attn", "sageattention", "xformers"), []
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.wanted:
+            self.asked.append(name)
+
+
+def importing():
+    spy = Spy()
+    sys.meta_path.insert(0, spy)
+    before = set(sys.modules)
+    pack = load_pack()
+    light = sorted({name.split(".")[0] for name in set(sys.modules) - before - {pack.__name__}})
+    module = lambda name: importlib.import_module(name, pack.__name__)
+    module(".nodes")
+    during = list(spy.asked)
+    loaded = [name for name in Spy.wanted if name in sys.modules and name not in before]
+    for name in Spy.wanted:  # the spy itself works
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            pass
+    sys.meta_path.remove(spy)
+    found = {"light": light, "during": during, "loaded": loaded, "spied": sorted(set(spy.asked))}
+    found["nodes"] = importlib.import_module("nodes").__file__
+    found["root_on_path"] = repo in sys.path or any(p.rstrip("/") == repo for p in sys.path)
+    return found, module
+
+
+results["importing"], module = importing()
+bridge, toy = module(".nodes.comfy_bridge"), module(".nodes.toy_world")
+core = types.SimpleNamespace(
+    **{name: module(f".headforcing_core.{name}") for name in (
+        "cache", "checkpoint", "errors", "lora", "noise", "plan", "policy", "profile", "rollout", "schedule",
+        "timeline", "video", "wan")}
+)
+TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
+ROLES = (("local", "anchor"), ("memory", "memory"))
+EMBEDS = [torch.randn(512, 4096, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+for i, rows in enumerate(EMBEDS):
+    rows[5 + 3 * i:] = 0
+
+
+def native():
+    return bridge.native_model(core.checkpoint.load_state_dict(TINY)[0], None)
+
+
+def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two"):
+    # three memory entries, a candidate after every block: entries are merged within ten blocks
+    policy = core.policy.preset(method).with_memory(3, 3, 1.0, 1)
+    profile = core.profile.HeadProfile("tiny", 2, 2, ROLES)
+    timeline = core.timeline.parse_timeline(text, seconds)
+    return core.plan.RenderPlan.make(
+        bridge.wan_config(model), policy, core.schedule.schedule("self_forcing"), timeline, 80, 48, seconds, profile,
+        start_frames,
+    )
+
+
+@torch.inference_mode()
+def hosted(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None):
+    return bridge.sample(model, plan, EMBEDS, seed, video, start, on_step)
+
+
+@torch.inference_mode()
+def own(state_dict, plan, seed=7, video=0, start=None, model=None):
+    """The same render by the core alone, `[frames, 16, h, w]` as a LATENT holds it."""
+    inner = native().model
+    config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
+    backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
+    video_model = core.rollout.WanVideoModel(backbone, EMBEDS, torch.float32)
+    cache = core.cache.HeadCache(plan.shape, torch.float32)
+    noise = core.noise.SeededNoise(seed, plan.block_shape, video)
+    start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
+    blocks = list(core.rollout.rollout(video_model, cache, plan.schedule, noise, plan.prompts, start))
+    latents = torch.cat([*([] if start is None else [start]), *(block.latents for block in blocks)])
+    out = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+    return out, [block.event for block in blocks if block.event is not None]
+
+
+def apart(a, b):
+    assert a.shape == b.shape, (a.shape, b.shape)
+    return float((a - b).abs().max())
+
+
+def weights():
+    return core.checkpoint.load_state_dict(TINY)[0]
+
+
+def probe(function):
+    began = time.perf_counter()
+    try:
+        results[function.__name__] = function()
+    except Exception:
+        results[function.__name__] = {"error": traceback.format_exc()}
+    results.setdefault("seconds", {})[function.__name__] = round(time.perf_counter() - began, 2)
+
+
+@probe
+def plain():
+    model = native()
+    plan = make_plan(model)
+    by_host, host_events = hosted(model, plan)
+    by_core, core_events = own(weights(), plan)
+    other_seed, _ = hosted(model, plan, seed=8)
+    other_video, _ = hosted(model, plan, video=1)
+    one_prompt, _ = hosted(model, make_plan(model, text="one"))
+    facts = lambda events: [(e.after_block, e.frame, e.admitted, e.merged, e.dropped) for e in events]
+    return {
+        "dtype": str(bridge.compute_dtype(model)),
+        "difference": apart(by_host, by_core),
+        "same_events": facts(host_events) == facts(core_events),
+        "merges": sum(bool(e.merged) for e in host_events),
+        "other_seed": apart(by_host, other_seed),
+        "other_video": apart(by_host, other_video),
+        "one_prompt_before": apart(by_host[:15], one_prompt[:15]),
+        "one_prompt_after": apart(by_host[15:], one_prompt[15:]),
+        "frames": len(by_host),
+    }
+
+
+@probe
+def extended():
+    model = native()
+    begun, _ = hosted(model, make_plan(model, 1.0))
+    plan = make_plan(model, 1.5, start_frames=len(begun))
+    by_host, _ = hosted(model, plan, start=begun)
+    by_core, _ = own(weights(), plan, start=begun)
+    return {
+        "difference": apart(by_host, by_core),
+        "begins_with_given": apart(by_host[: len(begun)], begun),
+        "frames": [len(begun), len(by_host)],
+        "other_start": apart(by_host[6:], hosted(model, plan, start=begun + 1)[0][6:]),
+    }
+
+
+@probe
+def with_lora():
+    model, lora = native(), comfy.utils.load_torch_file(LORA)
+    patched, _ = comfy.sd.load_lora_for_models(model, None, lora, 0.7, 0)
+    plan = make_plan(model, 3.0)
+    by_host, _ = hosted(patched, plan)
+    merged = dict(weights())
+    core.lora.merge_lora(merged, lora, 0.7)
+    by_core, _ = own(merged, plan)
+    without, _ = hosted(model, plan)
+    return {"difference": apart(by_host, by_core), "effect": apart(by_host, without),
+            "plain_after": apart(without, own(weights(), plan)[0])}
+
+
+@torch.inference_mode()
+def ksample(model):
+    noise = torch.randn(1, 16, 2, 6, 10, generator=torch.Generator().manual_seed(0))
+    text = [[EMBEDS[0][None], {"pooled_output": None}]]
+    return comfy.sample.sample(
+        model, noise, 3, 1.0, "euler", "simple", text, text, torch.zeros_like(noise), disable_pbar=True, seed=0)
+
+
+@probe
+def aftermath():
+    model = native()
+    before = ksample(model)
+    keys = sorted(model.model_options), {k: sorted(v) for k, v in model.wrappers.items() if v}
+    attributes = set(vars(model.model)), set(vars(model.model.diffusion_model))
+    hosted(model, make_plan(model, 1.5))
+    after = ksample(model)
+    keys_after = sorted(model.model_options), {k: sorted(v) for k, v in model.wrappers.items() if v}
+    attributes_after = set(vars(model.model)), set(vars(model.model.diffusion_model))
+    clone = model.clone()
+    clone.add_wrapper_with_key(bridge.WrappersMP.DIFFUSION_MODEL, "head_forcing", bridge._diffusion_model_wrapper)
+    options = json.dumps(model.model_options, default=lambda x: type(x).__name__)
+    return {"same": torch.equal(before, after), "inert": torch.equal(before, ksample(clone)),
+            "keys": keys == keys_after, "attributes": [list(a - b) for a, b in zip(attributes_after, attributes)],
+            "options": "head_forcing" in options or "Hosted" in options, "spread": float(before.std())}
+
+
+class Watched(core.cache.HeadCache):
+    """Remembers every cache without keeping it alive."""
+
+    alive = []
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.alive.append(weakref.ref(self))
+        self.alive += [weakref.ref(buffer) for group in self.groups for buffer in (*group.k, *group.v)]
+
+
+def leftovers(run):
+    """How many caches and cache buffers outlive `run` without the help of the garbage collector, and with it."""
+    Watched.alive.clear()
+    bridge.HeadCache, plain_cache = Watched, bridge.HeadCache
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+        made = len(Watched.alive)
+        without_gc = sum(ref() is not None for ref in Watched.alive)
+        gc.collect()
+        return {"made": made, "left": without_gc, "left_after_gc": sum(ref() is not None for ref in Watched.alive)}
+    finally:
+        gc.enable()
+        bridge.HeadCache = plain_cache
+
+
+@probe
+def memory_after_sampling():
+    model = native()
+    kept = []
+    return leftovers(lambda: kept.append(hosted(model, make_plan(model, 2.0))))
+
+
+@probe
+def memory_after_interrupt():
+    """Cancel is pressed during the 7th model call."""
+    server.PromptServer.instance = types.SimpleNamespace(
+        send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None)
+    sampler = module(".nodes.sampler")
+    model, found = native(), {"calls": 0}
+    plan, forward = make_plan(model, 3.0), bridge.forward_block
+
+    def counted(*args, **kwargs):
+        found["calls"] += 1
+        if found["calls"] == 7:
+            mm.interrupt_current_processing(True)
+        return forward(*args, **kwargs)
+
+    def run():
+        try:
+            hosted(model, plan, on_step=sampler._Progress(model, plan, 1, "3"))
+        except mm.InterruptProcessingException as stop:
+            found["kind"] = "Exception" if isinstance(stop, Exception) else "BaseException"
+
+    bridge.forward_block = counted
+    try:
+        found |= leftovers(run)
+    finally:
+        bridge.forward_block = forward
+        mm.interrupt_current_processing(False)
+    again, _ = hosted(model, plan)
+    return found | {"again": apart(again, own(weights(), plan)[0])}
+
+
+class Stop(Exception):
+    pass
+
+
+@probe
+def memory_asked_for():
+    model, load, asked = native(), mm.load_models_gpu, {}
+
+    def needs(name, run):
+        def record(models, memory_required=0, *args, minimum_memory_required=None, **kwargs):
+            asked[name] = [memory_required, minimum_memory_required]
+            raise Stop
+
+        mm.load_models_gpu = record
+        try:
+            run()
+        except Stop:
+            pass
+        finally:
+            mm.load_models_gpu = load
+
+    plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
+    for name, plan in plans.items():
+        needs(name, lambda: hosted(model, plan))
+    frames, room = 3, bridge._room_for_cache
+    bridge._room_for_cache = lambda cache_bytes: lambda executor, *args, **kwargs: executor(*args, **kwargs)
+    needs("without", lambda: hosted(model, plans["head_forcing"]))
+    bridge._room_for_cache = room
+    one_frame = model.model.memory_required([1, 16, 1, 6, 10])
+    return {"asked": asked, "cache": {name: plan.shape.bytes(torch.float32) for name, plan in plans.items()},
+            "one_frame": one_frame}
+
+
+@probe
+def toy_objects():
+    model, clip, vae = toy.load_model(), toy.load_clip(), toy.ToyVAE()
+    encode = lambda c: c.encode_from_tokens_scheduled(c.tokenize("a red ball bouncing on a teal floor"))[0][0]
+    lora = comfy.utils.load_torch_file(f"{folder}/toy_lora.safetensors")
+    with torch.inference_mode():
+        patched, patched_clip = comfy.sd.load_lora_for_models(model, clip, lora, 1.0, 1.0)
+        text = encode(clip)
+        policy, schedule = core.policy.preset("head_forcing"), core.schedule.schedule("self_forcing")
+        plan = core.plan.RenderPlan.make(
+            bridge.wan_config(model), policy, schedule, core.timeline.parse_timeline("x", 0.5), 64, 64, 0.5)
+        run = lambda m: bridge.sample(m, plan, [text[0]], 0, 0, None, lambda *_: None)[0]
+        base = run(model)
+        latents = base.transpose(0, 1)[None]
+        pictures = vae.decode(latents)
+        back = vae.encode(pictures.reshape(-1, *pictures.shape[-3:]))
+        return {
+            "text": list(text.shape), "clone": apart(text, encode(clip.clone())),
+            "patched_clip": apart(text, encode(patched_clip)), "model_clone": apart(base, run(model.clone())),
+            "lora": apart(base, run(patched)), "after_lora": apart(base, run(model)),
+            "pictures": list(pictures.shape), "range": [float(pictures.min()), float(pictures.max())],
+            "back": list(back.shape), "there_and_back": float((back - latents).abs().mean() / latents.abs().mean()),
+        }
+
+
+def decoded(streaming, latents, size):
+    return torch.cat([streaming.decode(chunk) for chunk in core.video.chunks_for_wan(latents.split(size))])
+
+
+@probe
+def decoder():
+    vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
+    kind = type(bridge.streaming_decoder(vae, (3, 16, 4, 6))).__name__
+    exact, overlap = bridge.WanStreamingDecoder(vae), bridge.OverlapDecoder(vae)
+    found = {"kind": kind, "exact": {}}
+    with torch.inference_mode():
+        for frames in (1, 2, 7, 10):
+            latents = torch.randn(frames, 16, 4, 6, generator=torch.Generator().manual_seed(frames))
+            whole = vae.decode(latents.transpose(0, 1)[None])[0]
+            for size in (1, 3):
+                exact.reset()  # one decoder makes one video after another
+                found["exact"][f"{frames} by {size}"] = apart(decoded(exact, latents, size), whole)
+        found["spread"] = float(whole.std())
+        joined = decoded(overlap, latents, 3)
+        found["overlap"] = {"pictures": len(joined), "error": float((joined - whole).abs().mean())}
+        later = (joined[9:-4] - whole[13:]).abs().mean(), (joined[13:] - whole[9:-4]).abs().mean()
+        found["overlap"]["shifted"] = min(map(float, later))
+    return found
+
+
+@probe
+def other_models():
+    def complaint(model):
+        try:
+            bridge.wan_config(model)
+        except core.errors.HeadForcingError as error:
+            return str(error)
+
+    unet = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 32, "num_res_blocks": [1, 1],
+            "channel_mult": [1, 2], "transformer_depth": [1, 1], "transformer_depth_output": [1, 1, 1, 1],
+            "transformer_depth_middle": 1, "context_dim": 64, "use_spatial_transformer": True, "num_heads": 2,
+            "use_linear_in_transformer": False, "legacy": False, "dtype": torch.float32}
+    image = comfy.supported_models.SD15(unet)
+    image.set_inference_dtype(torch.float32, None)
+    return {"sd15": complaint(types.SimpleNamespace(model=image.get_model({}))), "wan": complaint(native())}
+
+
+print("RESULTS" + json.dumps(results))
+'''
+
+
+@pytest.fixture(scope="session")
+def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny-files")
+    wan_t2v(folder / "tiny.safetensors")
+    wan_lora(folder / "lora.safetensors")
+    wan_lora(folder / "toy_lora.safetensors", dim=128, layers=6, strength=0.3)
+    wan_vae(folder / "vae.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def probes(comfy_install: ComfyInstall, tiny_files: Path, repo_root: Path) -> dict[str, Any]:
+    found = json.loads(run_in_comfy(comfy_install, PROBES, tiny_files, repo_root).rsplit("RESULTS", 1)[1])
+    return found | {"version": comfy_install.version, "tree": str(comfy_install.tree)}
+
+
+def of(probes: dict[str, Any], name: str) -> Any:
+    """What a probe found, or its traceback as the failure."""
+    found = probes[name]
+    if "error" in found:
+        pytest.fail(found["error"], pytrace=False)
+    return found
+
+
+def test_importing_the_pack_pulls_in_nothing_heavy(probes: dict[str, Any]):
+    found = of(probes, "importing")
+    assert found["light"] == []  # importing the pack itself imports nothing at all
+    assert found["during"] == [] and found["loaded"] == []
+    assert found["spied"] == sorted(["triton", "flash_attn", "sageattention", "xformers"])
+
+
+def test_comfys_own_modules_keep_their_names(probes: dict[str, Any]):
+    found = of(probes, "importing")
+    assert Path(found["nodes"]) == Path(probes["tree"]) / "nodes.py"
+    assert not found["root_on_path"]
+
+
+def test_a_rollout_on_the_native_model_equals_the_cores_own(probes: dict[str, Any]):
+    found = of(probes, "plain")
+    assert (found["dtype"], found["frames"]) == ("torch.float32", 33)
+    assert found["difference"] < 1e-4
+    assert found["same_events"] and found["merges"] >= 2
+    assert found["other_seed"] > 0.1 and found["other_video"] > 0.1
+    assert found["one_prompt_before"] == 0 and found["one_prompt_after"] > 1e-3
+
+
+def test_an_extension_on_the_native_model_equals_the_cores_own(probes: dict[str, Any]):
+    found = of(probes, "extended")
+    assert found["frames"] == [6, 12]
+    assert found["difference"] < 1e-4 and found["begins_with_given"] < 1e-5
+    assert found["other_start"] > 1e-3  # the cache was really written from the given frames
+
+
+def test_a_native_lora_equals_one_merged_by_the_core(probes: dict[str, Any]):
+    found = of(probes, "with_lora")
+    assert found["difference"] < 1e-4 < 1e-2 < found["effect"]
+    assert found["plain_after"] < 1e-4
+
+
+def test_the_model_is_unchanged_for_normal_samplers(probes: dict[str, Any]):
+    found = of(probes, "aftermath")
+    assert found["spread"] > 0.01
+    assert found["same"] and found["inert"]
+    assert found["keys"] and not found["options"] and found["attributes"] == [[], []]
+
+
+def test_caches_are_freed_at_once_after_sampling(probes: dict[str, Any]):
+    found = of(probes, "memory_after_sampling")
+    assert found["made"] > 4
+    assert (found["left"], found["left_after_gc"]) == (0, 0)  # 2.5 GB at real size: must not wait for the collector
+
+
+def test_cancel_stops_within_one_model_call_and_frees_the_cache(probes: dict[str, Any]):
+    found = of(probes, "memory_after_interrupt")
+    assert found["kind"] == ("Exception" if probes["version"] == "0.3.75" else "BaseException")
+    assert found["calls"] == 7
+    assert found["made"] > 4 and (found["left"], found["left_after_gc"]) == (0, 0)
+    assert found["again"] < 1e-4
+
+
+@pytest.mark.parametrize("method", ["head_forcing", "self_forcing"])
+def test_comfyui_is_asked_to_leave_room_for_the_cache(probes: dict[str, Any], method: str):
+    found = of(probes, "memory_asked_for")
+    (_, needed), (_, without) = found["asked"][method], found["asked"]["without"]
+    cache = found["cache"][method]
+    assert found["cache"]["self_forcing"] > 10 * found["cache"]["head_forcing"]
+    assert cache <= needed - without <= 1.05 * cache + found["one_frame"]
+    assert found["asked"][method][0] >= needed
+
+
+def test_toy_objects_behave_like_native_ones(probes: dict[str, Any]):
+    found = of(probes, "toy_objects")
+    assert found["text"] == [1, 12, 64]
+    assert (found["clone"], found["patched_clip"], found["model_clone"], found["after_lora"]) == (0, 0, 0, 0)
+    assert found["lora"] > 1e-2
+    assert found["pictures"] == [1, 9, 64, 64, 3] and found["back"] == [1, 16, 3, 8, 8]
+    assert 0 <= found["range"][0] < found["range"][1] <= 1
+    assert found["there_and_back"] < 0.5
+
+
+def test_streaming_decode_equals_decoding_at_once(probes: dict[str, Any]):
+    found = of(probes, "decoder")
+    assert found["kind"] == "WanStreamingDecoder" and found["spread"] > 0.01
+    assert len(found["exact"]) == 8 and max(found["exact"].values()) < 1e-4, found["exact"]
+
+
+def test_overlapping_decode_gives_every_picture_in_its_place(probes: dict[str, Any]):
+    found = of(probes, "decoder")["overlap"]
+    assert found["pictures"] == 37
+    assert found["error"] < 0.5 * found["shifted"]
+
+
+def test_models_that_are_not_wan_are_named(probes: dict[str, Any]):
+    found = of(probes, "other_models")
+    assert found["wan"] is None
+    assert "expected Wan 2.1 text-to-video weights" in found["sd15"] and "Load Self Forcing" in found["sd15"]
