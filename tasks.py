@@ -1,8 +1,8 @@
 """The project's commands; everything they need is installed into .venv first.
 
-    python tasks.py demo      make a one-minute video with the embedded model
-    python tasks.py test      run all tests, those in a real ComfyUI and a browser included
-    python tasks.py check     lint and types
+python tasks.py demo      make a one-minute video with the embedded model
+python tasks.py test      run all tests, those in a real ComfyUI and a browser included
+python tasks.py check     lint and types
 """
 
 import os

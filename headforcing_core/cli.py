@@ -103,7 +103,7 @@ def _add_common(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--profile", help=f"head profile: a file, or {', '.join(bundled_profiles())}")
     sub.add_argument("--method", choices=PRESETS, default="head_forcing")
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default="profile")
-    sub.add_argument("--schedule", choices=SCHEDULES, default="self_forcing")
+    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing", help="noise levels, block, profile")
     sub.add_argument("--sigmas", default="", help="other noise levels, '1, 0.9375, 0.8333, 0.625'")
     sub.add_argument("--episodic-frames", type=int, default=5)
     sub.add_argument("--recent-frames", type=int, default=3)

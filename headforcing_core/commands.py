@@ -185,7 +185,7 @@ def _plan(
     return RenderPlan.make(
         config,
         preset(args.method).with_memory(*memory),
-        schedule(args.schedule, args.sigmas),
+        schedule(args.model_family, args.sigmas),
         timeline,
         width,
         height,
@@ -194,6 +194,7 @@ def _plan(
         start_frames,
         args.roles,
         args.seed,
+        args.model_family,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -56,13 +56,14 @@ class RenderPlan:
         start_frames: int = 0,
         roles: str = "profile",
         seed: int = 0,
+        family: str | None = None,
     ) -> RenderPlan:
         """Check everything a user can get wrong, with one clear error for the first thing that is.
 
         Args:
             seconds: length of what is made; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
                 holds its last prompt.
-            profile: None takes the bundled profile that fits the model.
+            profile: None takes the bundled profile that fits the model, and `family` where there are several.
             roles: an arrangement of `policy.arrange_roles`.
         """
         _check_size("width", width)
@@ -82,11 +83,11 @@ class RenderPlan:
         wanted = math.ceil(seconds * clock.fps - 1e-6)
         pictures_per_block = PICTURES_PER_FRAME * frames_per_block  # but for a video's first block
         blocks = math.ceil(wanted / pictures_per_block) if start_frames else clock.blocks_for(seconds)
+        timeline = _fit(timeline, blocks, seconds)
         start_blocks = start_frames // frames_per_block
-        last = timeline.blocks - 1
-        prompts = [0] * start_blocks + [timeline.prompt_index(min(block, last)) for block in range(blocks)]
+        prompts = [0] * start_blocks + [timeline.prompt_index(block) for block in range(blocks)]
 
-        name, head_roles = _head_roles(config, policy, profile, roles, seed)
+        name, head_roles = _head_roles(config, policy, profile, roles, seed, family)
         shape = CacheShape.for_model(
             config, head_roles, policy, height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block
         )
@@ -189,13 +190,20 @@ def _check_size(name: str, value: int) -> None:
         raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
 
 
+def _fit(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
+    """The timeline cut, or its last prompt held, to `blocks`."""
+    kept = [segment for segment in timeline.segments if segment.start_block < blocks]
+    kept[-1] = replace(kept[-1], end_block=blocks)
+    return replace(timeline, segments=tuple(kept), seconds=seconds, requested=timeline.requested[: len(kept)])
+
+
 def _head_roles(
-    config: WanConfig, policy: CachePolicy, profile: HeadProfile | None, arrangement: str, seed: int
+    config: WanConfig, policy: CachePolicy, profile: HeadProfile | None, arrangement: str, seed: int, family: str | None
 ) -> tuple[str, Roles]:
     if not policy.needs_profile:
         return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers
     if profile is None:
-        profile = default_profile(config.num_layers, config.num_heads)
+        profile = default_profile(config.num_layers, config.num_heads, family)
         name = f"bundled profile {profile.name!r}"
     else:
         profile.check_model(config.num_layers, config.num_heads)

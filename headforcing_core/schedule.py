@@ -79,6 +79,6 @@ SCHEDULES: dict[str, Schedule] = {
 def schedule(name: str, sigmas: str = "") -> Schedule:
     """The schedule of a model family; `sigmas`, when given, replaces its noise levels."""
     if name not in SCHEDULES:
-        raise HeadForcingError(f"schedule must be one of {', '.join(SCHEDULES)}, got {name!r}")
+        raise HeadForcingError(f"model_family must be one of {', '.join(SCHEDULES)}, got {name!r}")
     row = SCHEDULES[name]
     return Schedule.parse(sigmas, row.frames_per_block) if sigmas.strip() else row

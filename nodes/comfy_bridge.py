@@ -45,6 +45,13 @@ if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
     )
 
 
+def aliases(schema: Any, *names: str) -> Any:
+    """Words that find the node in the search box, where this ComfyUI knows them."""
+    if hasattr(schema, "search_aliases"):
+        schema.search_aliases = list(names)
+    return schema
+
+
 def advanced(widget: Any) -> Any:
     """Fold a widget under "advanced" where the frontend can (older versions refuse the argument `advanced=`)."""
     widget.extra_dict["advanced"] = True

@@ -42,7 +42,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                         min=0,
                         max=51,
                         optional=True,
-                        tooltip="Compression: 18 looks like the original, higher is smaller.",
+                        tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
                     )
                 ),
                 comfy_bridge.advanced(
@@ -56,10 +56,20 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     )
                 ),
             ],
-            outputs=[io.Video.Output(display_name="video")],
+            outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
+
+    @classmethod
+    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
+        """Refuse a name outside the output folder when the graph is queued, not after the render."""
+        try:
+            if filename_prefix is not None:
+                comfy_bridge.output_path(filename_prefix, ".mp4", 16, 16)
+        except HeadForcingError as error:
+            return str(error)
+        return True
 
     @classmethod
     def execute(
@@ -98,7 +108,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
             )
             results.append(ui.SavedResult(file, subfolder, io.FolderType.output))
             videos.append(InputImpl.VideoFromFile(str(path)))
-        return io.NodeOutput(videos[0], ui=ui.PreviewVideo(results))
+        return io.NodeOutput(videos, ui=ui.PreviewVideo(results))
 
     @classmethod
     def _metadata(cls) -> dict[str, str]:

@@ -13,7 +13,7 @@ WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16,
 class LoadSelfForcing(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingLoadModel",
             display_name="Load Self Forcing",
             category=comfy_bridge.CATEGORY,
@@ -49,6 +49,7 @@ class LoadSelfForcing(io.ComfyNode):
             ],
             outputs=[io.Model.Output(display_name="model")],
         )
+        return comfy_bridge.aliases(schema, "LongLive", "Causal Forcing", "RAVEN", "autoregressive", "causal Wan")
 
     @classmethod
     def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:

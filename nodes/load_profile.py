@@ -1,5 +1,7 @@
 """Load Head Profile: which attention head plays which role."""
 
+from pathlib import Path
+
 import folder_paths
 from comfy_api.latest import io
 
@@ -30,25 +32,25 @@ class LoadHeadProfile(io.ComfyNode):
                 comfy_bridge.advanced(
                     io.Float.Input(
                         "anchor_percent",
-                        default=25.0,
-                        min=0.0,
+                        default=-1.0,
+                        min=-1.0,
                         max=60.0,
                         step=1.0,
                         optional=True,
                         tooltip="Share of all heads, by attention to the first frame, that keep the opening frames. "
-                        "20 to 35 is stable in the paper. Only for profiles that hold measured shares.",
+                        "-1: as in the file. 20 to 35 is stable in the paper. Needs a profile with measured shares.",
                     )
                 ),
                 comfy_bridge.advanced(
                     io.Float.Input(
                         "local_percent",
-                        default=20.0,
-                        min=0.0,
+                        default=-1.0,
+                        min=-1.0,
                         max=60.0,
                         step=1.0,
                         optional=True,
                         tooltip="Share of all heads, by attention to the current block among those left, that see only "
-                        "the frame before it. Too many hurts quality. Only for profiles that hold measured shares.",
+                        "the frame before it. -1: as in the file. Too many hurts quality. Needs measured shares.",
                     )
                 ),
             ],
@@ -56,15 +58,27 @@ class LoadHeadProfile(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, profile: str, anchor_percent: float = 25.0, local_percent: float = 20.0) -> io.NodeOutput:
-        bundled = bundled_profiles()
-        path = bundled.get(profile) or folder_paths.get_full_path(comfy_bridge.PROFILE_FOLDER, profile)
-        if path is None:
-            raise HeadForcingError(
-                f"profile: {profile[:80]!r} is neither shipped with the pack nor in ComfyUI/models/head_profiles; "
-                f"put the file there, or choose one of {', '.join(bundled)}"
+    def fingerprint_inputs(cls, profile: str, **_: object) -> float:
+        """Load again when the file has changed."""
+        return _path(profile).stat().st_mtime
+
+    @classmethod
+    def execute(cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0) -> io.NodeOutput:
+        loaded = load_profile(_path(profile))
+        if anchor_percent >= 0 or local_percent >= 0:
+            loaded = loaded.with_thresholds(
+                anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
+                local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
             )
-        loaded = load_profile(path)
-        if loaded.shares is not None or (anchor_percent, local_percent) != (25.0, 20.0):
-            loaded = loaded.with_thresholds(anchor_percent, local_percent)
         return io.NodeOutput(loaded)
+
+
+def _path(profile: str) -> Path:
+    bundled = bundled_profiles()
+    path = bundled.get(profile) or folder_paths.get_full_path(comfy_bridge.PROFILE_FOLDER, profile)
+    if path is None:
+        raise HeadForcingError(
+            f"profile: {profile[:80]!r} is neither shipped with the pack nor in ComfyUI/models/head_profiles; "
+            f"put the file there, or choose one of {', '.join(bundled)}"
+        )
+    return Path(path)

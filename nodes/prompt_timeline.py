@@ -77,25 +77,22 @@ class PromptTimeline(io.ComfyNode):
         timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt)
         texts = [segment.text for segment in timeline.segments]
         encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in dict.fromkeys(texts)}
-        first = encoded[texts[0]]
         ride = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
-        positive = [[first[0][0], {**first[0][1], _KEY: ride}], *first[1:]]
-        return io.NodeOutput(positive, timeline.table(), timeline.seconds)
+        tensor, options = encoded[texts[0]][0]
+        return io.NodeOutput([[tensor, {**options, _KEY: ride}]], timeline.table(), timeline.seconds)
 
 
 def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[torch.Tensor]]:
     """The timeline inside a CONDITIONING and one `[tokens, text_dim]` embedding per segment.
 
-    A plain CONDITIONING is a timeline of one prompt that lasts `seconds`.
+    A plain CONDITIONING is a timeline of one prompt that lasts `seconds`, 10 when that is 0.
     """
     if not positive:
         raise HeadForcingError("positive is empty; connect Prompt Timeline or CLIP Text Encode")
+    if len(positive) > 1:
+        raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
     tensor, options = positive[0]
     ride = options.get(_KEY)
     if ride is not None:
         return ride["timeline"], [embeds[0] for embeds in ride["embeds"]]
-    if len(positive) > 1:
-        raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
-    if not seconds:
-        raise HeadForcingError("seconds is 0 but positive carries no timeline to take the length from; set seconds")
-    return parse_timeline("the connected prompt", seconds), [tensor[0]]
+    return parse_timeline("the connected prompt", seconds or None), [tensor[0]]

@@ -13,8 +13,7 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plan import RenderPlan, describe_events
 from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS, preset
 from ..headforcing_core.profile import HeadProfile
-from ..headforcing_core.schedule import SCHEDULES
-from ..headforcing_core.schedule import schedule as family_schedule
+from ..headforcing_core.schedule import SCHEDULES, schedule
 from . import comfy_bridge
 from .load_profile import HeadProfileType
 from .prompt_timeline import timeline_of
@@ -23,7 +22,7 @@ from .prompt_timeline import timeline_of
 class HeadForcingSampler(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingSampler",
             display_name="Head Forcing Sampler",
             category=comfy_bridge.CATEGORY,
@@ -55,12 +54,12 @@ class HeadForcingSampler(io.ComfyNode):
                 ),
                 io.Float.Input(
                     "seconds",
-                    default=60.0,
+                    default=0.0,
                     min=0.0,
                     max=3600.0,
                     step=0.25,
-                    tooltip="Length of what is made. 0 takes the timeline's; a shorter value cuts it, a longer one "
-                    "holds the last prompt.",
+                    tooltip="Length of what is made. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts "
+                    "the timeline, a longer one holds its last prompt.",
                 ),
                 io.Int.Input(
                     "seed",
@@ -93,11 +92,11 @@ class HeadForcingSampler(io.ComfyNode):
                 ),
                 comfy_bridge.advanced(
                     io.Combo.Input(
-                        "schedule",
+                        "model_family",
                         options=list(SCHEDULES),
                         default="self_forcing",
                         optional=True,
-                        tooltip="Noise levels and frames per block of the model's family.",
+                        tooltip="Which weights: sets noise levels, frames per block and the bundled head profile.",
                     )
                 ),
                 comfy_bridge.advanced(
@@ -105,7 +104,7 @@ class HeadForcingSampler(io.ComfyNode):
                         "sigmas",
                         default="",
                         optional=True,
-                        tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the schedule's.",
+                        tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the family's.",
                     )
                 ),
                 comfy_bridge.advanced(
@@ -143,7 +142,7 @@ class HeadForcingSampler(io.ComfyNode):
                 ),
                 comfy_bridge.advanced(
                     io.Int.Input(
-                        "memory_every",
+                        "memory_every_blocks",
                         default=3,
                         min=1,
                         max=100,
@@ -171,9 +170,10 @@ class HeadForcingSampler(io.ComfyNode):
                     )
                 ),
             ],
-            outputs=[io.Latent.Output(display_name="samples"), io.String.Output(display_name="report")],
+            outputs=[io.Latent.Output(display_name="latents"), io.String.Output(display_name="report")],
             hidden=[io.Hidden.unique_id],
         )
+        return comfy_bridge.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
 
     @classmethod
     def execute(
@@ -187,23 +187,23 @@ class HeadForcingSampler(io.ComfyNode):
         head_profile: HeadProfile | None = None,
         start_frames: dict[str, Any] | None = None,
         method: str = "head_forcing",
-        schedule: str = "self_forcing",
+        model_family: str = "self_forcing",
         sigmas: str = "",
         episodic_frames: int = 5,
         recent_frames: int = 3,
         novelty_threshold: float = 0.95,
-        memory_every: int = 3,
+        memory_every_blocks: int = 3,
         roles: str = "profile",
         batch_size: int = 1,
     ) -> io.NodeOutput:
         timeline, embeds = timeline_of(positive, seconds)
-        chosen = family_schedule(schedule, sigmas)
+        chosen = schedule(model_family, sigmas)
         start, dropped = _start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
             height, width = start.shape[-2] * 8, start.shape[-1] * 8
         plan = RenderPlan.make(
             comfy_bridge.wan_config(model),
-            preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every),
+            preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
             chosen,
             timeline,
             width,
@@ -213,20 +213,23 @@ class HeadForcingSampler(io.ComfyNode):
             start_frames=0 if start is None else start.shape[1],
             roles=roles,
             seed=seed,
+            family=model_family,
         )
         _check_text_width(model, embeds)
         report = [plan.describe(comfy_bridge.compute_dtype(model))]
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
-        progress = _Progress(model, plan, batch_size, cls.hidden.unique_id)
+        count = batch_size if start is None else max(batch_size, len(start))
+        progress = _Progress(model, plan, count, cls.hidden.unique_id)
         videos = []
-        for video in range(batch_size):
+        for video in range(count):
             begun = time.perf_counter()
             given = None if start is None else start[video % len(start)]
+            progress.video = video
             latents, events = comfy_bridge.sample(model, plan, embeds, seed, video, given, progress)
             videos.append(latents.transpose(0, 1))
             took = time.perf_counter() - begun
-            report += ["", f"video {video + 1} of {batch_size}: sampled in {took:.1f} s", describe_events(events)]
+            report += ["", f"video {video + 1} of {count}: sampled in {took:.1f} s", describe_events(events)]
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = {"samples": torch.stack(videos), "head_forcing": trim}
         return io.NodeOutput(samples, "\n".join(report).rstrip())
@@ -236,7 +239,8 @@ class _Progress:
     """Progress bar, live preview and a status line on the node; stops within one model call on cancel."""
 
     def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
-        self.plan, self.node_id = plan, node_id
+        self.plan, self.videos, self.node_id = plan, videos, node_id
+        self.video = 0
         self.bar = comfy.utils.ProgressBar(plan.steps * videos)
         self.done = 0
         self.previewer = comfy_bridge.previewer(model)
@@ -255,6 +259,8 @@ class _Progress:
     def _say(self, block: int) -> None:
         prompt = self.plan.prompts[block]
         text = f"block {block + 1} of {self.plan.blocks}"
+        if self.videos > 1:
+            text = f"video {self.video + 1} of {self.videos} - {text}"
         if len(self.plan.timeline.segments) > 1:
             text += f" - prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}"
         if self.done:
@@ -272,6 +278,11 @@ def _start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -
         raise HeadForcingError(
             f"start_frames: expected Wan 2.1 video latents [videos, 16, frames, h, w] of at least {frames_per_block} "
             f"frames, got {list(latents.shape)}"
+        )
+    height, width = latents.shape[3] * 8, latents.shape[4] * 8
+    if height % 16 or width % 16:
+        raise HeadForcingError(
+            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of 16"
         )
     dropped = latents.shape[2] % frames_per_block
     return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped

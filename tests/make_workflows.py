@@ -88,12 +88,13 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
     "demo": {
         "model": ("HeadForcingLoadDemo", {}, (LOADERS, 0), (330, 90)),
         "prompt": timeline(DEMO_PROMPTS, 60.0, ["model", 1]),
-        "sampler": sampler(["prompt", 2], width=64, height=64),
+        "sampler": sampler(0.0, width=64, height=64),
         "decode": decode(["model", 2], upscale=6),
         "report": text(["sampler", 1], (PROMPT, 320), (440, 440)),
         "note": note(
             "## Head Forcing demo\n\nNothing to download: press **Run**. A one-minute video of three prompts appears "
-            "on the right in about ten seconds, on any computer.\n\nThe tiny model knows one world of moving shapes:\n\n"
+            "on the right, in about ten seconds, on any computer.\n\n"
+            "The tiny model knows one world of moving shapes:\n\n"
             "*a* red, green, blue, yellow, orange, purple, cyan, pink\n\nball, ring, square, triangle, star\n\n"
             "bouncing, gliding, circling *on a*\n\ngrey, navy, teal, maroon, olive, black, brown, sand\n\n"
             "floor, checkerboard, stripes\n\nIt runs through the same engine as the real models; it does not stand in "
@@ -120,7 +121,7 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
     | {
         "prompt": timeline(LIGHTHOUSE, 60.0, ["clip", 0]),
         "profile": ("HeadForcingLoadProfile", {"profile": "self_forcing"}, (PROMPT, 320), (440, 110)),
-        "sampler": sampler(["prompt", 2], head_profile=["profile", 0]),
+        "sampler": sampler(0.0, head_profile=["profile", 0]),
         "decode": decode(["vae", 0]),
         "report": text(["sampler", 1], (PROMPT, 490), (440, 270)),
         "note": note(
@@ -136,7 +137,7 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
         "frames": ("GetVideoComponents", {"video": ["load", 0]}, (PROMPT, 710), (200, 90)),
         "encode": ("VAEEncode", {"pixels": ["frames", 0], "vae": ["vae", 0]}, (PROMPT + 240, 710), (200, 70)),
         "prompt": timeline(LIGHTHOUSE.replace("0:00 ", "").split("\n")[0], 15.0, ["clip", 0]),
-        "sampler": sampler(["prompt", 2], start_frames=["encode", 0]),
+        "sampler": sampler(0.0, start_frames=["encode", 0]),
         "decode": decode(["vae", 0]),
         "note": note(
             f"## Go on from a video\n\n{FILES}\nPut a short 16 fps video made by a Wan 2.1 model into *Load Video*; "

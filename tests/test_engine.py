@@ -137,7 +137,7 @@ def test_no_frame_is_twice_in_a_context_and_contexts_are_numbered_from_zero(mode
 
 def test_each_role_sees_as_many_frames_as_the_paper_says(model):
     cache = new_cache(model, mixed(model), BUSY, 12)
-    counts = {"local": [], "anchor": [], "memory": []}
+    counts: dict[str, list[int]] = {"local": [], "anchor": [], "memory": []}
 
     def count(block, step, clean):
         if step == 0:
@@ -576,6 +576,8 @@ def test_redundancy_is_the_mean_similarity_to_the_neighbours_in_stored_order():
     assert means[2] > max(means[:2])
     assert most_redundant_entry(similarity) == 3  # as redundant as entry 4, and earlier
     assert most_redundant_entry(similarities([unit(d) for d in [0, 5, 90, 170]])) == 1  # the summary is a neighbour
+    # entry 1 is nearer to the summary than 3 is to 2, but far from the neighbour behind it
+    assert most_redundant_entry(similarities([unit(d) for d in [0, 9, 150, 140]])) == 3
 
 
 def test_tokens_nearest_to_the_prompt_on_average_over_heads_stay_in_their_order():
@@ -598,10 +600,11 @@ def test_random_tokens_are_ascending_distinct_and_a_function_of_their_seed():
 
 
 class OneKeyPerFrame:
-    """A token store whose frames are given directions; a merge takes the direction of its first part."""
+    """A token store whose frames are given directions; a merge takes the direction it is told."""
 
-    def __init__(self, degrees: dict[int, float]):
-        self.degrees, self.calls = degrees, []
+    def __init__(self, degrees: dict[int, float], merged_key: torch.Tensor):
+        self.degrees, self.merged_key = degrees, merged_key
+        self.calls: list[tuple] = []
 
     def pooled_key(self, frame):
         return unit(self.degrees[frame])
@@ -618,8 +621,7 @@ class OneKeyPerFrame:
 
 
 def remember(degrees: list[float], policy: EpisodicPolicy, capacity=3, merged: float = 0.0):
-    store = OneKeyPerFrame({3 * i: d for i, d in enumerate(degrees)})
-    store.merged_key = unit(merged)
+    store = OneKeyPerFrame({3 * i: d for i, d in enumerate(degrees)}, unit(merged))
     memory = EpisodicMemory(capacity, policy)
     prompt = PromptKV([], 1)
     events = [memory.consider(block, 3 * block, prompt, [], store) for block in range(len(degrees))]

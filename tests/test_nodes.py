@@ -35,7 +35,7 @@ FROZEN: dict[str, dict[str, Any]] = {
     },
     "HeadForcingLoadProfile": {
         "required": {"profile": ("COMBO", None)},
-        "optional": {"anchor_percent": ("FLOAT", 25.0), "local_percent": ("FLOAT", 20.0)},
+        "optional": {"anchor_percent": ("FLOAT", -1.0), "local_percent": ("FLOAT", -1.0)},
         "outputs": [("HEAD_PROFILE", "head_profile")],
     },
     "HeadForcingPromptTimeline": {
@@ -49,23 +49,23 @@ FROZEN: dict[str, dict[str, Any]] = {
             "positive": ("CONDITIONING", SOCKET),
             "width": ("INT", 832),
             "height": ("INT", 480),
-            "seconds": ("FLOAT", 60.0),
+            "seconds": ("FLOAT", 0.0),
             "seed": ("INT", 0),
         },
         "optional": {
             "head_profile": ("HEAD_PROFILE", SOCKET),
             "start_frames": ("LATENT", SOCKET),
             "method": ("COMBO", "head_forcing"),
-            "schedule": ("COMBO", "self_forcing"),
+            "model_family": ("COMBO", "self_forcing"),
             "sigmas": ("STRING", ""),
             "episodic_frames": ("INT", 5),
             "recent_frames": ("INT", 3),
             "novelty_threshold": ("FLOAT", 0.95),
-            "memory_every": ("INT", 3),
+            "memory_every_blocks": ("INT", 3),
             "roles": ("COMBO", "profile"),
             "batch_size": ("INT", 1),
         },
-        "outputs": [("LATENT", "samples"), ("STRING", "report")],
+        "outputs": [("LATENT", "latents"), ("STRING", "report")],
     },
     "HeadForcingDecodeVideo": {
         "required": {
@@ -96,7 +96,7 @@ FROZEN_CHOICES = {
         "self_forcing_window_21",
         "self_forcing_sink_1_window_21",
     },
-    ("HeadForcingSampler", "schedule"): {
+    ("HeadForcingSampler", "model_family"): {
         "self_forcing",
         "longlive",
         "causal_forcing_chunkwise",
@@ -518,10 +518,21 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
     return message
 
 
+def test_zero_seconds_take_the_length_of_the_timeline_and_ten_of_a_plain_prompt(comfy: ComfyServer):
+    for graph, pictures in ((demo_graph(seconds=0.0), 96), (short_graph(seconds=0.0), 160)):
+        graph["report"] = node("PreviewAny", source=["sampler", 1])
+        (report,) = queued(comfy, graph).outputs["report"]["text"]
+        assert f" {pictures} pictures" in report
+
+
+def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
+    (report,) = queued(comfy, demo_graph(seconds=2.0)).outputs["report"]["text"]
+    assert "32 pictures" in report and RING not in report
+
+
 DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "width": ({"width": 100}, ("width", "multiple of 16", "100")),
     "height": ({"height": 72}, ("height", "multiple of 16", "72")),
-    "no length": ({"seconds": 0.0}, ("seconds is 0", "set seconds")),
     "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
     "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "fall")),
     "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
@@ -654,7 +665,7 @@ def test_unknown_and_hostile_profile_names_are_refused(comfy_server: ComfyServer
     assert error["type"] == "value_not_in_list" and "profile" in error["details"]
 
 
-@pytest.mark.parametrize("widget", ["method", "schedule", "roles"])
+@pytest.mark.parametrize("widget", ["method", "model_family", "roles"])
 def test_unknown_choices_name_the_widget(comfy_floor: ComfyServer, widget: str):
     failed(comfy_floor, short_graph(**{widget: "from_the_future"}), widget, "from_the_future", "must be one of")
 
@@ -697,7 +708,10 @@ def test_no_file_name_leaves_the_output_folder(comfy_server: ComfyServer):
     outside.mkdir()
     before = _everything_but_output(comfy_server)
     for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x"]:
-        failed(comfy_server, changed(graph, "video", filename_prefix=name), "filename_prefix", "must")
+        refused = comfy_server.queue(changed(graph, "video", filename_prefix=name))  # before anything is rendered
+        assert (refused.status, refused.outcome) == (400, "invalid"), name
+        (error,) = refused.node_errors["video"]["errors"]
+        assert "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
     for name in KEPT_INSIDE:
         files = set(comfy_server.output_dir.rglob("*"))
         result = queued(comfy_server, changed(graph, "video", filename_prefix=name))

@@ -45,7 +45,7 @@ def test_framewise_families_take_fewer_steps_after_the_first_block():
 
 
 def test_an_unknown_family_is_refused_with_the_list():
-    with pytest.raises(HeadForcingError, match="schedule must be one of self_forcing, .*, got 'euler'"):
+    with pytest.raises(HeadForcingError, match="model_family must be one of self_forcing, .*, got 'euler'"):
         schedule("euler")
 
 
