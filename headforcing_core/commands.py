@@ -18,7 +18,7 @@ from .checkpoint import inspect_checkpoint, load_state_dict
 from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
-from .files import replacing
+from .files import check_writable, replacing
 from .plan import RenderPlan, format_bytes
 from .policy import CachePolicy, preset
 from .profile import HeadProfile, bundled_profiles, load_profile
@@ -54,6 +54,7 @@ def demo(args: argparse.Namespace) -> Result:
     decoder = ToyStreamingDecoder(assets.load_autoencoder(device))
     embeds = [word_hash.encode(text) for text in texts]
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
+    check_writable(video)
     result = _render(args, plan, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
@@ -69,6 +70,8 @@ def generate(args: argparse.Namespace) -> Result:
         raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
     if args.out is not None and args.vae is None:
         raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents and decode them in ComfyUI")
+    check_writable(args.out)
+    check_writable(args.latents)
     width, height = _size(args.size)
     timeline = parse_timeline(_text(args.prompts), args.seconds or None)
     info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
@@ -91,6 +94,8 @@ def generate(args: argparse.Namespace) -> Result:
 
 
 def replay(args: argparse.Namespace) -> Result:
+    check_writable(args.out)
+    check_writable(args.events)
     done = run_case(Case.open(args.case), args.run_name, args.device, args.attention)
     with replacing(args.out) as temporary:
         save_file({"latents": done.latents.contiguous()}, temporary)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .errors import HeadForcingError
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -16,12 +18,40 @@ def replacing(path: str | Path) -> Iterator[Path]:
     The temporary name keeps the suffix, because encoders choose the container by it.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:8]}{path.suffix}")
+    check_writable(path)
+    temporary = _temporary(path)
     try:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path | None) -> None:
+    """Refuse a path that cannot be written, by trying; its folder is made. For use before hours of work."""
+    if path is None:
+        return
+    path = Path(path)
+    probe = _temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HeadForcingError(f"{path} cannot be written ({reason}): choose another place") from error
+    if path.is_dir():
+        raise HeadForcingError(f"{path} is a folder: give the name of a file in it")
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.stem[:100]}.{uuid.uuid4().hex[:8]}{path.suffix}")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

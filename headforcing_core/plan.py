@@ -27,7 +27,8 @@ class RenderPlan:
     """A checked render.
 
     Attributes:
-        prompts: per block, start blocks included, the index of its timeline segment.
+        prompts: per block the index of its timeline segment. Start blocks are read under the first prompt, whatever
+            they were made with.
         start_frames: latent frames that are given; they come before everything that is made.
         pictures: how many pictures were asked for, start frames included; what the last block adds is trimmed.
     """
@@ -194,7 +195,9 @@ def _fit(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
     """The timeline cut, or its last prompt held, to `blocks`."""
     kept = [segment for segment in timeline.segments if segment.start_block < blocks]
     kept[-1] = replace(kept[-1], end_block=blocks)
-    return replace(timeline, segments=tuple(kept), seconds=seconds, requested=timeline.requested[: len(kept)])
+    asked = list(timeline.requested[: len(kept)])
+    asked[-1] = (asked[-1][0], seconds)
+    return replace(timeline, segments=tuple(kept), seconds=seconds, requested=tuple(asked))
 
 
 def _head_roles(

@@ -109,6 +109,8 @@ class CachePolicy:
             raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
 
     def of(self, role: str) -> RolePolicy:
+        """The policy of a role."""
+        _check_choice("a head's role", role, [known.value for known in HeadRole])
         return getattr(self, HeadRole(role).value)
 
     @property

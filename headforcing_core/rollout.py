@@ -74,6 +74,8 @@ def rollout(
             raise from it to stop within one model call.
     """
     active = None
+    if not prompts:
+        raise HeadForcingError("a rollout needs a prompt for every block")
     start_blocks = split_start_latents(start_latents, schedule.frames_per_block)
     for block, prompt in enumerate(prompts):
         if prompt != active:
@@ -130,7 +132,7 @@ class WanVideoModel:
     @torch.no_grad()
     def flow(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool = False) -> Tensor | None:
         """The backbone's raw prediction, noise minus clean latents, float32."""
-        timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64, device=self.device)
+        timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
         flow = forward_block(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
         return None if flow is None else flow.float()
@@ -138,7 +140,8 @@ class WanVideoModel:
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         flow = self.flow(latents, sigma, cache)
         assert flow is not None
-        return (latents.double() - sigma * flow.double()).to(latents.dtype)
+        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
+        return (latents.to(precise) - sigma * flow.to(precise)).to(latents.dtype)
 
     def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
         self.flow(latents, 0.0, cache, write_only=True)

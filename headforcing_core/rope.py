@@ -9,6 +9,7 @@ is what lets a cached key move to a new frame index (paper, section "Head-wise R
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -54,9 +55,15 @@ class RotaryEmbedding:
         width = angles(torch.arange(columns), width_dim)[None].expand(rows, columns, -1)
         spatial = torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1)
         self._spatial_cos, self._spatial_sin = self._cos_sin(spatial)
+        # every layer and pass of a block asks for the same few sets of indices
+        self._temporal = lru_cache(maxsize=64)(self._temporal_cos_sin)
 
     def _cos_sin(self, angle: Tensor) -> tuple[Tensor, Tensor]:
         return angle.cos().float().to(self.device), angle.sin().float().to(self.device)
+
+    def _temporal_cos_sin(self, frame_indices: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        cos, sin = self._cos_sin(angles(torch.tensor(frame_indices), self.temporal_dim))
+        return cos[:, None], sin[:, None]
 
     def rotate_spatial(self, x: Tensor) -> Tensor:
         """Rotate the height and width channels of `x [..., frames, frame_tokens, head_dim]` by each token's place."""
@@ -69,5 +76,4 @@ class RotaryEmbedding:
         Indices may be negative: a rotation by `b - a` moves a key from index `a` to index `b`.
         """
         t = self.temporal_dim
-        cos, sin = self._cos_sin(angles(torch.tensor(list(frame_indices)), t))
-        return torch.cat((rotate(x[..., :t], cos[:, None], sin[:, None]), x[..., t:]), dim=-1)
+        return torch.cat((rotate(x[..., :t], *self._temporal(tuple(frame_indices))), x[..., t:]), dim=-1)

@@ -69,9 +69,9 @@ class PromptKV:
 
 
 def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
-    """Sinusoids `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000), float64."""
+    """Sinusoids `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000, on the CPU), float64."""
     half = dim // 2
-    frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=timesteps.device) / half)
+    frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = timesteps.to(torch.float64)[:, None] * frequencies
     return torch.cat((angle.cos(), angle.sin()), dim=-1)
 
@@ -109,7 +109,7 @@ def forward_block(
 
     Args:
         latents: `[frames, channels, h, w]` in the model's compute dtype.
-        timesteps: `[frames]`, one per frame, 0 to 1000.
+        timesteps: `[frames]`, one per frame, 0 to 1000; on the CPU, whatever the model's device.
         write_only: the clean pass. Stops after the last layer's keys and values and returns None.
 
     Returns:
@@ -227,7 +227,11 @@ class WanModel(nn.Module):
         """Build the model around given tensors: nothing is initialised first, nothing is held twice."""
         with torch.device("meta"):
             model = cls(config)
-        missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
+        try:
+            missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
+        except RuntimeError as error:  # a list of all shapes that differ; the first is enough
+            first = str(error).splitlines()[1].strip()
+            raise HeadForcingError(f"the weights do not have the dimensions given: {first}") from error
         if missing:
             raise HeadForcingError(f"the weights lack {len(missing)} tensors of a Wan model, first {missing[0]!r}")
         if unexpected:

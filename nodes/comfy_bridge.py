@@ -110,7 +110,7 @@ class HostedModel:
         self._call(latents, 0.0, cache, write_only=True)
 
     def _call(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool) -> Tensor:
-        self._cache, self._write_only = cache, write_only
+        self._cache, self._sigma, self._write_only = cache, sigma, write_only
         options = dict(self._extra_args["model_options"])
         # put in anew for each call: a lasting reference to itself would keep gigabytes of cache until Python's next gc
         options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
@@ -118,7 +118,7 @@ class HostedModel:
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_tensor([sigma]), **arguments)[0].transpose(0, 1)
 
-    def forward(self, net: Any, x: Tensor, timestep: Tensor) -> Tensor:
+    def forward(self, net: Any, x: Tensor) -> Tensor:
         """What replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
         if len(x) != 1:
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
@@ -126,9 +126,8 @@ class HostedModel:
             self.prompt = encode_prompt(net, self._embeds[self._wanted].to(x.device), x.dtype)
             self._encoded = self._wanted
         latents = x[0].transpose(0, 1)
-        flow = forward_block(
-            net, latents, timestep.expand(len(latents)), self.prompt, self._cache, write_only=self._write_only
-        )
+        timesteps = torch.full((len(latents),), 1000 * self._sigma, dtype=torch.float64)
+        flow = forward_block(net, latents, timesteps, self.prompt, self._cache, write_only=self._write_only)
         return torch.zeros_like(x) if flow is None else flow.transpose(0, 1)[None]
 
 
@@ -137,7 +136,7 @@ def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
     hosted = options.get(_KEY)
     if hosted is None:
         return executor(x, timestep, context, *args, **kwargs)
-    return hosted.forward(executor.class_obj, x, timestep)
+    return hosted.forward(executor.class_obj, x)
 
 
 def _room_for_cache(cache_bytes: int) -> Callable[..., Any]:

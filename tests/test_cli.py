@@ -333,8 +333,6 @@ SPOILED = {
     "weights that are gone": (put("weights", "none.safetensors"), "none.safetensors"),
     "roles for another model": (put(*RUN, "roles", [["local"] * 4]), "roles"),
     "a fast memory within a block": (put(*RUN, "fast_frames", 4), "whole blocks"),
-}
-NOT_YET = {
     "no runs": (without("runs"), "runs"),
     "no block size": (without("frames_per_block"), "frames_per_block"),
     "no patch size": (without("model", "patch_size"), "patch_size"),
@@ -360,17 +358,7 @@ def test_a_spoiled_case_is_refused_in_one_sentence(what, case, capsys):
     assert len(error.splitlines()) == 1 and expected in error
 
 
-@pytest.mark.xfail(strict=True, reason="replay trusts config.json and the tensors: a traceback instead of a sentence")
-@pytest.mark.parametrize("what", NOT_YET)
-def test_a_case_with_missing_or_senseless_parts_is_refused_in_one_sentence(what, case, capsys):
-    spoil, expected = NOT_YET[what]
-    code, error = case(spoil, capsys)
-    assert code == 2
-    assert len(error.splitlines()) == 1 and expected in error
-
-
 @pytest.mark.skipif(os.name == "nt", reason="needs a path below a file, spelled the POSIX way")
-@pytest.mark.xfail(strict=True, raises=OSError, reason="an output that cannot be written is found after all the work")
 @pytest.mark.parametrize("command", ["replay|{golden}/self_forcing_tiny_d32|--run|window6|--out|{weights}/x"])
 def test_an_output_that_cannot_be_written_is_refused_in_one_sentence(command, golden, tmp_path, capsys):
     assert main(arguments(command, golden, tmp_path)) == 2

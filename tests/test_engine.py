@@ -965,7 +965,6 @@ class RefuseFloat64(TorchDispatchMode):
         return made
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="timesteps and the clean prediction are float64 on the device")
 def test_nothing_is_float64_on_the_device(model):
     """Torch's `mps` device refuses float64, so a rollout on a Mac would stop at the first step."""
     config = model.config

@@ -99,7 +99,7 @@ def test_policies_cannot_be_changed_after_they_were_checked():
 
 
 def test_an_unknown_role_is_refused():
-    with pytest.raises(ValueError, match="'boss' is not a valid HeadRole"):
+    with pytest.raises(HeadForcingError, match="role must be one of local, anchor, memory, got 'boss'"):
         CachePolicy().of("boss")
 
 
