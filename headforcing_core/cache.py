@@ -191,7 +191,7 @@ class HeadGroup:
         return torch.cat([self._without_time(k[:, [slot]], slot)[:, 0].mean(dim=1) for k in self.k])
 
     def _without_time(self, keys: Tensor, slot: int) -> Tensor:
-        """Keys `[heads, 1, tokens, d]` as method.md stores them: float32, spatial rotation only."""
+        """Keys `[heads, 1, tokens, d]` as they are compared: float32, spatial rotation only."""
         return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
 
 

@@ -192,7 +192,7 @@ def classify(
     anchor_fraction: float = ANCHOR_FRACTION,
     local_fraction: float = LOCAL_FRACTION,
 ) -> tuple[tuple[str, ...], ...]:
-    """Roles from attention shares (method.md, section 3; paper, supplement "Head Profiling").
+    """Roles from attention shares (METHOD.md; paper, supplement "Head Profiling").
 
     `shares[layer][head]` = (sink, middle, current). Of all N heads the round(anchor_fraction * N) with the largest sink
     share are anchors; of the others the round(local_fraction * N) with the largest current share are local; the rest
@@ -219,7 +219,7 @@ def classify(
 def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     """Agreement of the roles of several profiling runs, per role and as "mean": |intersection| / mean size, in 0-1.
 
-    A role that no run assigns counts as 1. (Paper, "Stability of Head Roles"; method.md, section 3.)
+    A role that no run assigns counts as 1. (Paper, supplement, "core stability ratio".)
     """
     flat = [[role for layer in roles for role in layer] for roles in runs]
     if not flat or len(set(map(len, flat))) != 1:

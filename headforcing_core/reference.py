@@ -1,4 +1,4 @@
-"""The specification: head-wise caches one head at a time, as method.md describes them, with nothing clever.
+"""The specification: head-wise caches one head at a time, as METHOD.md describes them, with nothing clever.
 
 `ReferenceCache` keeps every frame of the video, with spatial rotary embedding only, and builds each head's context
 anew in every pass. It is slow and its memory grows; it exists to be read and to check `HeadCache` against.

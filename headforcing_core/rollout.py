@@ -1,4 +1,4 @@
-"""The block loop: a video grows one block of frames at a time (paper, "Preliminary"; method.md, section 1)."""
+"""The block loop: a video grows one block of frames at a time (paper, "Preliminary"; METHOD.md)."""
 
 from __future__ import annotations
 
