@@ -70,12 +70,21 @@ def with_shares(
             for keys in (slice(0, first_tokens), slice(k.shape[1] - last_tokens, None))
         )
         return out, torch.stack((first, 1 - first - last, last), dim=-1)
-    buckets = v.new_zeros(1, *v.shape[1:])
-    buckets[:, :first_tokens, 0] = 1
-    buckets[:, first_tokens : k.shape[1] - last_tokens, 1] = 1
-    buckets[:, k.shape[1] - last_tokens :, 2] = 1
-    shares = attention(q, k, buckets.expand_as(v))[..., :3].double().mean(dim=1)
+    bucket = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
+    bucket[:first_tokens], bucket[k.shape[1] - last_tokens :] = 0, 2
+    columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[bucket]
+    shares = attention(q, k, columns[None].expand_as(k))[..., :3].double().mean(dim=1)
     return attention(q, k, v), shares
+
+
+def frame_shares(attention: AttentionFunction, q: Tensor, k: Tensor, frame_tokens: int) -> Tensor:
+    """The share of attention that goes to each frame of the keys, `[heads, frames]` float64, averaged over the queries.
+
+    One attention call whose values are one-hot columns of the frames; there may be up to head_dim of them.
+    """
+    frames = k.shape[1] // frame_tokens
+    columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[:frames].repeat_interleave(frame_tokens, dim=0)
+    return attention(q, k, columns[None].expand_as(k))[..., :frames].double().mean(dim=1)
 
 
 @functools.cache

@@ -115,6 +115,7 @@ class HeadGroup:
         self.sources: list[list[int]] = []  # per used slot, the frames it was made of
         self.indices: list[int] = []  # per used slot, the temporal index baked into its keys
         self.entries = 0  # how many of the first slots are episodic
+        self.current = slice(0, 0)  # slots of the current block
 
     @property
     def frames(self) -> int:
@@ -243,7 +244,9 @@ class HeadCache:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
-        k, v = self.rope.rotate_spatial(self._by_head(k)), self._by_head(v)
+        self._write_rotated(layer, self.rope.rotate_spatial(self._by_head(k)), self._by_head(v))
+
+    def _write_rotated(self, layer: int, k: Tensor, v: Tensor) -> None:
         for group in self.groups:
             group.write(layer, k, v)
 
@@ -274,6 +277,17 @@ class HeadCache:
             group.advance()
         self.block += 1
         return event
+
+    def refill(self, full: HeadCache, block: int, prompt: PromptKV) -> MemoryEvent | None:
+        """Go through a block again from the keys and values of a cache that holds every frame in every head."""
+        (group,) = full.groups
+        frames = self.shape.frames_per_block
+        slots = slice(block * frames, (block + 1) * frames)
+        back = [-index for index in group.indices[slots]]
+        self.begin_block()
+        for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
+            self._write_rotated(layer, self.rope.rotate_temporal(k[:, slots], back), v[:, slots])
+        return self.commit(prompt)
 
     def _by_head(self, x: Tensor) -> Tensor:
         """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""

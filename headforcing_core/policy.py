@@ -105,8 +105,9 @@ class CachePolicy:
 
     def __post_init__(self) -> None:
         _check_choice("rope", self.rope, ("contiguous", "absolute"))
-        if self.local.episodic_frames or self.anchor.episodic_frames:
-            raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
+        for other in (self.local, self.anchor):
+            if other.episodic_frames and other != self.memory:
+                raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
 
     def of(self, role: str) -> RolePolicy:
         """The policy of a role."""
@@ -151,6 +152,8 @@ PRESETS: dict[str, CachePolicy] = {
     "fifo_eviction": replace(_HEAD_FORCING, episodic=EpisodicPolicy(eviction="fifo")),
     "random_tokens": replace(_HEAD_FORCING, episodic=EpisodicPolicy(token_selection="random")),
     "no_episodic_memory": replace(_HEAD_FORCING, memory=RolePolicy(recent_frames=8)),
+    # every head a memory head, at about the paper's mean of 8.6 frames a head
+    "uniform_memory": CachePolicy.uniform(RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"),
     # one cache for all heads; windows count the current block of three frames
     "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute"),
     "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18), "absolute"),

@@ -1,0 +1,134 @@
+"""Find the roles of the heads while the first seconds of the video are made, then go on with head-wise caches.
+
+Until `warm_up_blocks` are made, every head sees all frames, which is plain Self Forcing within the length it was trained
+on, and what each head looks at is measured in the same passes. Then the roles are fixed, and the head-wise caches are
+filled with what they would hold had they been there from the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .attention import AttentionFunction, sdpa
+from .cache import CacheShape, HeadCache
+from .memory import EpisodicMemory, MemoryEvent
+from .policy import CachePolicy, RolePolicy
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify
+from .profiler import ShareMeter
+from .wan import PromptKV
+
+WARM_UP_FRAMES = 21  # what Self Forcing was trained on
+FIRST_MEASURED_BLOCK = 2
+
+
+@dataclass(frozen=True)
+class AutoProfile:
+    """Stands in for a head profile where roles are to be found while sampling."""
+
+    anchor_fraction: float = ANCHOR_FRACTION
+    local_fraction: float = LOCAL_FRACTION
+
+    def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[str, ...], ...]:
+        """Roles in the right numbers, for sizes before anything is measured; which head has which is arbitrary."""
+        nothing = [[(1.0, 0.0, 0.0)] * num_heads] * num_layers
+        return classify(nothing, self.anchor_fraction, self.local_fraction)
+
+
+def warm_up_shape(shape: CacheShape) -> CacheShape:
+    """The cache of the warm-up: every frame in every head."""
+    blocks = max(FIRST_MEASURED_BLOCK + 1, WARM_UP_FRAMES // shape.frames_per_block)
+    everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
+    frames = min(shape.total_frames, blocks * shape.frames_per_block)
+    return replace(shape, policy=everything, total_frames=frames)
+
+
+class AutoProfileCache:
+    """Drop-in for `HeadCache` that chooses the roles itself.
+
+    Args:
+        shape: of the head-wise caches; its roles are replaced by those found.
+
+    Attributes:
+        profile: the profile found, None before the switch.
+        earlier_events: what episodic memory did in the warm-up, known only after it.
+    """
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        auto: AutoProfile,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        attention: AttentionFunction = sdpa,
+    ):
+        self.auto, self.dtype, self.device, self.attention = auto, dtype, torch.device(device), attention
+        self.shape = shape
+        self.warm_up = warm_up_shape(shape)
+        layers, heads = len(shape.roles), len(shape.roles[0])
+        self.cache = HeadCache(self.warm_up, dtype, device, attention)
+        self.meter = ShareMeter(layers, heads, WARM_UP_FRAMES, self.cache.rope.frame_tokens)
+        self.cache.meter = self.meter
+        self.profile: HeadProfile | None = None
+        self.earlier_events: list[MemoryEvent] = []
+        self._prompts: list[PromptKV] = []
+        self._sum, self._passes = torch.zeros(layers, heads, 3, dtype=torch.float64), 0
+        self._pass_open = False
+
+    @property
+    def memory(self) -> EpisodicMemory:
+        return self.cache.memory
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held now by all key and value buffers."""
+        return self.cache.bytes
+
+    def begin_block(self) -> None:
+        self.cache.begin_block()
+        self.meter.active = self.profile is None and self.cache.block >= FIRST_MEASURED_BLOCK
+        self._pass_open = False
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        if layer == 0 and self.meter.active:
+            # A pass counts once another follows it: the last one of a block is the clean pass, which does not count.
+            if self._pass_open:
+                self._sum += self.meter.shares
+                self._passes += 1
+            self._pass_open = True
+        self.cache.write(layer, k, v)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        return self.cache.attend(layer, q)
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        event = self.cache.commit(prompt)
+        if self.profile is None:
+            self._prompts.append(prompt)
+            if self.cache.block * self.shape.frames_per_block >= self.warm_up.total_frames and self._passes:
+                event = self._switch()
+        return event
+
+    def _switch(self) -> MemoryEvent | None:
+        """Fix the roles and refill; returns the memory event of the block that was just committed."""
+        shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
+        roles = classify(shares, self.auto.anchor_fraction, self.auto.local_fraction)
+        self.profile = HeadProfile(
+            "auto",
+            len(roles),
+            len(roles[0]),
+            roles,
+            shares,
+            self.auto.anchor_fraction,
+            self.auto.local_fraction,
+            measured={"window_frames": self.warm_up.total_frames, "rope": "absolute", "prompts": 1},
+            provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
+        )
+        full = self.cache
+        self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)
+        events = [self.cache.refill(full, block, prompt) for block, prompt in enumerate(self._prompts)]
+        self._prompts = []
+        self.earlier_events = [event for event in events[:-1] if event is not None]
+        return events[-1]
