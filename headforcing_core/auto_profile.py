@@ -1,22 +1,25 @@
 """Find the roles of the heads while the first seconds of the video are made, then go on with head-wise caches.
 
-Until `warm_up_blocks` are made, every head sees all frames, which is plain Self Forcing within the length it was trained
-on, and what each head looks at is measured in the same passes. Then the roles are fixed, and the head-wise caches are
-filled with what they would hold had they been there from the start.
+For the first 21 frames every head sees all of them, which is plain Self Forcing within its trained length, and what each
+head looks at is measured in the same passes. Then the roles are fixed, and the head-wise caches are filled with what they
+would hold had they been there from the start.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .attention import AttentionFunction, sdpa
 from .cache import CacheShape, HeadCache
+from .errors import HeadForcingError
 from .memory import EpisodicMemory, MemoryEvent
 from .policy import CachePolicy, RolePolicy
-from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
 from .profiler import ShareMeter
 from .wan import PromptKV
 
@@ -132,3 +135,24 @@ class AutoProfileCache:
         self._prompts = []
         self.earlier_events = [event for event in events[:-1] if event is not None]
         return events[-1]
+
+
+def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
+    """Keep a profile that was found for a model, for the next run with it."""
+    path = _place(folder, fingerprint)
+    replace(profile, measured={**profile.measured, "fingerprint": fingerprint}).save(path)
+    return path
+
+
+def recall(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
+    """The profile that was found for this model earlier, with the wanted thresholds; None if there is none."""
+    path = _place(folder, fingerprint)
+    if not path.exists():
+        return None
+    return load_profile(path).with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction)
+
+
+def _place(folder: Path, fingerprint: str) -> Path:
+    if not re.fullmatch(r"[0-9a-f]{8,64}", fingerprint):
+        raise HeadForcingError(f"a model's fingerprint must be hexadecimal, got {fingerprint[:80]!r}")
+    return folder / f"{fingerprint}.json"

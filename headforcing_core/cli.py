@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commands
+from . import commands, profile_commands
 from .attention import BACKENDS
 from .commands import DTYPES
 from .demo import word_hash
@@ -41,11 +41,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headforcing", description="Minute-long video from five-second models.")
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
-        sub = subcommands.add_parser(name, help=text, description=text)
+    def command(name: str, run: Any, text: str, parent: Any = subcommands) -> argparse.ArgumentParser:
+        sub = parent.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
         return sub
+
+    def group(name: str, text: str) -> Any:
+        parent = subcommands.add_parser(name, help=text, description=text)
+        return parent.add_subparsers(required=True, metavar="COMMAND")
 
     sub = command("demo", commands.demo, "A one-minute, three-prompt video with the embedded toy model; no download.")
     sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
@@ -82,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("file", type=Path)
     sub.add_argument("--num-heads", type=int)
 
+    profile_commands.add_parsers(command, group)
+
     sub = command("budget", commands.budget, "Size of the 1.3B model's KV cache by method and length.")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
@@ -100,7 +106,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_common(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--profile", help=f"head profile: a file, or {', '.join(bundled_profiles())}")
+    sub.add_argument(
+        "--profile",
+        help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
+        "seconds and keeps them for the next run; default: the bundled one that fits, else auto",
+    )
+    sub.add_argument("--found-profiles", type=Path, default=commands.FOUND_PROFILES, help="folder for found profiles")
     sub.add_argument("--method", choices=PRESETS, default="head_forcing")
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default="profile")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing", help="noise levels, block, profile")

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
+from .auto_profile import AutoProfile, recall, remember
+from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .checkpoint import convert as convert_checkpoint
-from .checkpoint import inspect_checkpoint, load_state_dict
 from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
@@ -35,27 +36,30 @@ if TYPE_CHECKING:
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
+FOUND_PROFILES = Path.home() / ".cache" / "headforcing" / "profiles"
+
 Result = dict[str, Any]  # {"text": for people, "json": for programs}
 
 
 def demo(args: argparse.Namespace) -> Result:
-    config, device = assets.TOY_CONFIG, _device(args.device)
+    info, device = inspect_checkpoint(assets.model_path()), pick_device(args.device)
     if args.prompts:
-        timeline = parse_timeline(_text(args.prompts), args.seconds or None)
+        timeline = parse_timeline(read_text(args.prompts), args.seconds or None)
     else:  # cut, or held, by the plan when another length is asked for
         timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS)
-    plan = _plan(args, config, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    plan = _plan(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
     texts = [segment.text for segment in timeline.segments]
     for unknown in (word_hash.check_prompt(text) for text in texts):
         if unknown:
             sys.stderr.write(f"note: the toy world does not know {', '.join(unknown)}. {word_hash.HELP}\n")
-    state_dict, _ = load_state_dict(assets.model_path(), num_heads=config.num_heads)
-    model = WanModel.from_state_dict(config, state_dict, torch.float32, device)
+    state_dict, _ = load_state_dict(assets.model_path())
+    model = WanModel.from_state_dict(info.config, state_dict, torch.float32, device)
     decoder = ToyStreamingDecoder(assets.load_autoencoder(device))
     embeds = [word_hash.encode(text) for text in texts]
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
     check_writable(video)
     result = _render(args, plan, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
+    _remember(args, info, result)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
     contact_sheet(video, sheet, labels=labels)
@@ -72,15 +76,15 @@ def generate(args: argparse.Namespace) -> Result:
         raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents and decode them in ComfyUI")
     check_writable(args.out)
     check_writable(args.latents)
-    width, height = _size(args.size)
-    timeline = parse_timeline(_text(args.prompts), args.seconds or None)
+    width, height = parse_size(args.size)
+    timeline = parse_timeline(read_text(args.prompts), args.seconds or None)
     info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
     start = None if args.start_latents is None else load_latents(args.start_latents, (width, height))
-    plan = _plan(args, info.config, timeline, width, height, 0 if start is None else len(start))
-    device, dtype = _device(args.device), DTYPES[args.dtype]
+    plan = _plan(args, info, timeline, width, height, 0 if start is None else len(start))
+    device, dtype = pick_device(args.device), DTYPES[args.dtype]
     texts = [segment.text for segment in timeline.segments]
-    embeds = _embeddings(args, texts, device)
-    _check_text_width(embeds[0], info.config.text_dim)
+    embeds = embeddings(args, texts, device)
+    check_text_width(embeds[0], info.config.text_dim)
     decoder = None
     if args.out is not None:
         from .wan_vae import load_streaming_decoder
@@ -90,6 +94,7 @@ def generate(args: argparse.Namespace) -> Result:
     model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
     del state_dict
     result = _render(args, plan, model, embeds, dtype, device, decoder, args.latents, start=start)
+    _remember(args, info, result)
     return {"text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{result.describe()}", "json": result.report()}
 
 
@@ -132,7 +137,7 @@ def inspect(args: argparse.Namespace) -> Result:
 
 def budget(args: argparse.Namespace) -> Result:
     """KV cache of the 1.3B model by method and length."""
-    width, height = _size(args.size)
+    width, height = parse_size(args.size)
     profile = load_profile(bundled_profiles()["self_forcing"])
     paper = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198  # where they lie makes no difference here
     rows = []
@@ -184,18 +189,18 @@ def convert(args: argparse.Namespace) -> Result:
 
 
 def _plan(
-    args: argparse.Namespace, config: Any, timeline: Timeline, width: int, height: int, start_frames: int = 0
+    args: argparse.Namespace, info: CheckpointInfo, timeline: Timeline, width: int, height: int, start_frames: int = 0
 ) -> RenderPlan:
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
     return RenderPlan.make(
-        config,
+        info.config,
         preset(args.method).with_memory(*memory),
         schedule(args.model_family, args.sigmas),
         timeline,
         width,
         height,
         args.seconds,
-        _profile(args.profile),
+        _profile(args.profile, args.found_profiles, info.fingerprint),
         start_frames,
         args.roles,
         args.seed,
@@ -234,7 +239,13 @@ def _render(
         )
 
 
-def _embeddings(args: argparse.Namespace, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+def _remember(args: argparse.Namespace, info: CheckpointInfo, result: RenderResult) -> None:
+    if result.found_profile is not None:
+        remember(args.found_profiles, info.fingerprint, result.found_profile)
+
+
+def embeddings(args: argparse.Namespace, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+    """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
     from .text import load_embeddings, load_text_encoder
 
     if (args.text_encoder is None) == (args.embeddings is None):
@@ -246,18 +257,26 @@ def _embeddings(args: argparse.Namespace, texts: list[str], device: torch.device
     return encoder.encode(texts)
 
 
-def _check_text_width(embeds: torch.Tensor, expected: int) -> None:
+def check_text_width(embeds: torch.Tensor, expected: int) -> None:
     if embeds.shape[-1] != expected:
         raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds.shape[-1]}")
 
 
-def _profile(name: str | None) -> HeadProfile | None:
-    if name is None:
-        return None
+def find_profile(name: str) -> HeadProfile:
+    """A bundled profile by name, or a file."""
     return load_profile(bundled_profiles().get(name, Path(name)))
 
 
-def _text(value: str) -> str:
+def _profile(name: str | None, found: Path, fingerprint: str) -> HeadProfile | AutoProfile | None:
+    if name is None:
+        return None
+    if name == "auto":
+        return recall(found, fingerprint, AutoProfile()) or AutoProfile()
+    return find_profile(name)
+
+
+def read_text(value: str) -> str:
+    """The argument itself, or the contents of @FILE."""
     if not value.startswith("@"):
         return value
     try:
@@ -266,14 +285,16 @@ def _text(value: str) -> str:
         raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read as UTF-8 text: {error}") from error
 
 
-def _size(text: str) -> tuple[int, int]:
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and height of `832x480`."""
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if match is None:
         raise HeadForcingError(f"--size must look like 832x480, got {text!r}")
     return int(match[1]), int(match[2])
 
 
-def _device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device of that name, tried; `auto` is the best there is."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

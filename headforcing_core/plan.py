@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .cache import CacheShape
+from .attention import AttentionFunction, sdpa
+from .auto_profile import AutoProfile, AutoProfileCache, warm_up_shape
+from .cache import CacheShape, HeadCache
 from .clock import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, pictures_of
 from .errors import HeadForcingError
 from .memory import MemoryEvent
@@ -42,6 +44,7 @@ class RenderPlan:
     start_frames: int
     pictures: int
     profile_name: str
+    auto: AutoProfile | None = None
 
     @classmethod
     def make(
@@ -53,7 +56,7 @@ class RenderPlan:
         width: int,
         height: int,
         seconds: float = 0.0,
-        profile: HeadProfile | None = None,
+        profile: HeadProfile | AutoProfile | None = None,
         start_frames: int = 0,
         roles: str = "profile",
         seed: int = 0,
@@ -64,7 +67,8 @@ class RenderPlan:
         Args:
             seconds: length of what is made; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
                 holds its last prompt.
-            profile: None takes the bundled profile that fits the model, and `family` where there are several.
+            profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile that fits the model
+                (and `family`, where there are several); without one the roles are found, too.
             roles: an arrangement of `policy.arrange_roles`.
         """
         _check_size("width", width)
@@ -88,21 +92,16 @@ class RenderPlan:
         start_blocks = start_frames // frames_per_block
         prompts = [0] * start_blocks + [timeline.prompt_index(block) for block in range(blocks)]
 
-        name, head_roles = _head_roles(config, policy, profile, roles, seed, family)
+        source = "profile"
+        if profile is None and policy.needs_profile:
+            source, profile = "bundled profile", _bundled_or_auto(config, family)
+        name, head_roles = _head_roles(config, policy, profile, source, roles, seed)
         shape = CacheShape.for_model(
             config, head_roles, policy, height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block
         )
-        return cls(
-            shape,
-            schedule,
-            timeline,
-            tuple(prompts),
-            width,
-            height,
-            start_frames,
-            pictures_of(start_frames) + wanted,
-            name,
-        )
+        pictures = pictures_of(start_frames) + wanted
+        auto = profile if isinstance(profile, AutoProfile) and policy.needs_profile else None
+        return cls(shape, schedule, timeline, tuple(prompts), width, height, start_frames, pictures, name, auto)
 
     @property
     def blocks(self) -> int:
@@ -130,6 +129,19 @@ class RenderPlan:
         """Shape of one block's latents, `(frames, channels, h, w)`."""
         return (self.schedule.frames_per_block, LATENT_CHANNELS, self.height // 8, self.width // 8)
 
+    def make_cache(
+        self, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction = sdpa
+    ) -> HeadCache | AutoProfileCache:
+        """The cache of this render."""
+        if self.auto is not None:
+            return AutoProfileCache(self.shape, self.auto, dtype, device, attention)
+        return HeadCache(self.shape, dtype, device, attention)
+
+    def cache_bytes(self, dtype: torch.dtype) -> int:
+        """The most that the cache holds at any time."""
+        held = self.shape.bytes(dtype)
+        return held if self.auto is None else held + warm_up_shape(self.shape).bytes(dtype)
+
     def describe(self, dtype: torch.dtype) -> str:
         """What will be made and what it needs, as plain text."""
         shape, fps = self.shape, self.timeline.clock.fps
@@ -148,6 +160,11 @@ class RenderPlan:
             if shape.frame_slots < everything
             else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
         ]
+        if self.auto is not None:
+            lines.append(
+                f"while the roles are being found, up to {format_bytes(self.cache_bytes(dtype))}: "
+                "every head sees all of the first frames"
+            )
         if len(self.timeline.segments) > 1:
             lines += ["", self.timeline.table()]
         return "\n".join(lines)
@@ -200,17 +217,30 @@ def _fit(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
     return replace(timeline, segments=tuple(kept), seconds=seconds, requested=tuple(asked))
 
 
+def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | AutoProfile:
+    try:
+        return default_profile(config.num_layers, config.num_heads, family)
+    except HeadForcingError:
+        return AutoProfile()
+
+
 def _head_roles(
-    config: WanConfig, policy: CachePolicy, profile: HeadProfile | None, arrangement: str, seed: int, family: str | None
+    config: WanConfig,
+    policy: CachePolicy,
+    profile: HeadProfile | AutoProfile | None,
+    source: str,
+    arrangement: str,
+    seed: int,
 ) -> tuple[str, Roles]:
-    if not policy.needs_profile:
+    """What the roles are called in the report, and the roles."""
+    if profile is None or not policy.needs_profile:
         return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers
-    if profile is None:
-        profile = default_profile(config.num_layers, config.num_heads, family)
-        name = f"bundled profile {profile.name!r}"
-    else:
-        profile.check_model(config.num_layers, config.num_heads)
-        name = f"profile {profile.name!r}"
+    if isinstance(profile, AutoProfile):
+        if arrangement != "profile":
+            raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
+        return "to be found in the first seconds", profile.expected_roles(config.num_layers, config.num_heads)
+    profile.check_model(config.num_layers, config.num_heads)
+    name = f"{source} {profile.name!r}"
     if arrangement != "profile":
         name += f", roles {arrangement}"
     return name, arrange_roles(profile.roles, arrangement, seed)

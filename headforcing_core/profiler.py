@@ -41,6 +41,7 @@ PUBLISHED_STABILITY = {
 }
 
 
+_FIXED_POINT = 2**40
 _TENSORS = ("sums", "counts", "frame_sums", "frame_counts")
 
 
@@ -145,9 +146,10 @@ class HeadShares:
         cells = (len(setup.prompts), setup.blocks - setup.first_block, len(setup.sigmas))
         self.sums = torch.zeros(*cells, setup.num_layers, setup.num_heads, 3, dtype=torch.float64)
         self.counts = torch.zeros(*cells, dtype=torch.float64)
-        # frame by frame, for pictures: at FRAME_STEP alone, over all prompts together
-        self.frame_sums = torch.zeros(cells[1], *self.sums.shape[3:5], setup.window_frames, dtype=torch.float64)
-        self.frame_counts = torch.zeros(cells[1], dtype=torch.float64)
+        # frame by frame, for pictures: at FRAME_STEP alone, over all prompts together, in fixed point so that the order
+        # of addition makes no difference
+        self.frame_sums = torch.zeros(cells[1], *self.sums.shape[3:5], setup.window_frames, dtype=torch.int64)
+        self.frame_counts = torch.zeros(cells[1], dtype=torch.int64)
 
     def add(self, prompt: int, block: int, step: int, meter: ShareMeter) -> None:
         """Add what the meter saw in one pass; `block` counts from the start of the video."""
@@ -155,7 +157,7 @@ class HeadShares:
         self.sums[cell] += meter.shares
         self.counts[cell] += 1
         if meter.per_frame:
-            self.frame_sums[cell[1]] += meter.frames
+            self.frame_sums[cell[1]] += (meter.frames * _FIXED_POINT).round().long()
             self.frame_counts[cell[1]] += 1
 
     def merge(self, other: HeadShares) -> None:
@@ -208,7 +210,7 @@ class HeadShares:
 
         In the first blocks the window is not full and begins with zeros.
         """
-        return self.frame_sums[:, layer, head] / self.frame_counts.clamp(min=1)[:, None]
+        return self.frame_sums[:, layer, head].double() / _FIXED_POINT / self.frame_counts.clamp(min=1)[:, None]
 
     def profile(
         self,

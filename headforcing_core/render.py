@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .attention import attention_function
-from .cache import HeadCache
+from .auto_profile import AutoProfileCache
 from .errors import HeadForcingError
 from .files import replacing
 from .memory import MemoryEvent
 from .noise import SeededNoise
 from .plan import LATENT_CHANNELS, RenderPlan, describe_events
+from .profile import HeadProfile
 from .rollout import StepCallback, WanVideoModel, rollout
 from .video import StreamingDecoder, VideoInfo, write_video
 
@@ -33,6 +34,7 @@ class RenderResult:
     events: list[MemoryEvent]
     cache_bytes: int
     seconds: float
+    found_profile: HeadProfile | None = None
 
     def report(self) -> dict[str, Any]:
         """The JSON form."""
@@ -52,6 +54,9 @@ class RenderResult:
             lines.append(f"video    {self.video.path} ({self.video.pictures} pictures)")
         if self.latents is not None:
             lines.append(f"latents  {self.latents}")
+        if self.found_profile is not None:
+            counts = ", ".join(f"{count} {role}" for role, count in self.found_profile.counts().items())
+            lines.append(f"found    {counts} heads")
         lines.append(f"took     {self.seconds:.1f} s")
         return "\n".join(lines)
 
@@ -84,7 +89,7 @@ def render(
     """
     begun = time.perf_counter()
     model = WanVideoModel(backbone, embeds, dtype, device)
-    cache = HeadCache(plan.shape, dtype, device, attention_function(attention))
+    cache = plan.make_cache(dtype, device, attention_function(attention))
     noise = SeededNoise(seed, plan.block_shape, batch_index)
     events: list[MemoryEvent] = []
     kept: list[Tensor] = []
@@ -115,7 +120,10 @@ def render(
         tags = {"head_forcing": json.dumps({"pictures": plan.pictures, "seed": seed})}
         with replacing(latents) as temporary:
             save_file({"latents": torch.cat(kept).float().contiguous()}, temporary, metadata=tags)
-    return RenderResult(info, latents, events, cache.bytes, time.perf_counter() - begun)
+    found = None
+    if isinstance(cache, AutoProfileCache):
+        found, events[:0] = cache.profile, cache.earlier_events
+    return RenderResult(info, latents, events, cache.bytes, time.perf_counter() - begun, found)
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:

@@ -150,7 +150,7 @@ def test_inspect_says_what_a_checkpoint_is(weights, capsys):
     assert main(["inspect", str(weights), "--num-heads", "4"]) == 0
     text = capsys.readouterr().out
     assert "4 layers x 4 heads" in text and "bfloat16" in text
-    assert "No bundled head profile fits a model of 4x4 heads" in text
+    assert "to be found in the first seconds" in text and "KV cache" in text
     assert main(["inspect", str(weights), "--num-heads", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"] == sum(tensor.numel() for tensor in load_file(weights).values())
@@ -229,7 +229,6 @@ WRONG = {
         "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4",
         "--embeddings",
     ),
-    "a model without profile": ("generate|--prompts|a|--latents|{tmp}/x|--num-heads|4", "No bundled head profile fits"),
     "noise levels that rise": ("demo|--sigmas|0.5, 1|--out|{tmp}", "sigmas must fall"),
     "recent frames within a block": ("demo|--recent-frames|4|--out|{tmp}", "whole blocks of 3, got 4"),
     "a memory of one": ("demo|--episodic-frames|1|--out|{tmp}", "episodic_frames"),

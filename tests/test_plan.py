@@ -21,7 +21,8 @@ TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
 
 def plan(text=TWO_PROMPTS, config=None, method="head_forcing", family="self_forcing", width=832, height=480, **options):
     config = config or WanConfig()
-    return RenderPlan.make(config, preset(method), schedule(family), parse_timeline(text), width, height, **options)
+    timeline = parse_timeline(text)
+    return RenderPlan.make(config, preset(method), schedule(family), timeline, width, height, family=family, **options)
 
 
 # ------------------------------------------------------------------------------------------------------ length
@@ -132,10 +133,13 @@ def test_a_profile_of_another_model_is_refused_with_both_shapes():
         plan(profile=profile([["local", "memory"]]))
 
 
-def test_without_a_profile_the_bundled_one_that_fits_is_taken_or_asked_for():
+def test_without_a_profile_the_bundled_one_that_fits_is_taken_or_the_roles_are_found():
     assert plan().profile_name == "bundled profile 'self_forcing'"
-    with pytest.raises(HeadForcingError, match="No bundled head profile fits a model of 2x6 heads"):
-        plan(config=TINY)
+    assert plan(family="longlive").profile_name == "bundled profile 'longlive'"
+    assert plan().auto is None
+    found = plan(config=TINY)
+    assert found.auto is not None and found.profile_name == "to be found in the first seconds"
+    assert found.cache_bytes(torch.float32) > found.shape.bytes(torch.float32)
 
 
 def test_a_method_with_one_cache_for_every_head_needs_no_profile():

@@ -1,0 +1,187 @@
+"""The commands that measure, merge, compare and draw head profiles."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from .checkpoint import inspect_checkpoint, load_state_dict
+from .clock import BlockClock
+from .commands import DTYPES, Result, embeddings, find_profile, parse_size, pick_device, read_text
+from .demo import assets, word_hash
+from .errors import HeadForcingError
+from .files import check_writable, replacing
+from .profiler import PRESETS, HeadShares, ProfileSetup, profile_heads, shard
+from .prompts import PROFILING_PROMPTS
+from .rollout import WanVideoModel
+from .schedule import SCHEDULES
+from .wan import WanModel
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
+    """Add `profile` and `profiles merge | compare | plot` to the command line."""
+    sub = command("profile", profile, "Measure what every attention head looks at and save a head profile.")
+    sub.add_argument("out", type=Path, help="head profile to write (.json); the measured shares go beside it")
+    source = sub.add_mutually_exclusive_group(required=True)
+    source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt")
+    source.add_argument("--demo", action="store_true", help="the embedded toy model")
+    sub.add_argument("--lora", type=Path, help="LoRA to merge")
+    sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
+    sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
+    sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
+    sub.add_argument("--prompts", help="one prompt per line, or @FILE; default: twenty that come with the pack")
+    sub.add_argument("--preset", choices=PRESETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
+    sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
+    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
+    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
+    sub.add_argument("--shard", default="1/1", help="the share of one machine of a farm: 2/4 is the second of four")
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
+    sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
+
+    profiles = group("profiles", "Merge, compare and draw head profiles.")
+    sub = command("merge", merge, "Add up measurements of one setup made on several machines.", profiles)
+    sub.add_argument("measured", type=Path, nargs="+", help="measured shares (.safetensors)")
+    sub.add_argument("--out", type=Path, required=True, help="head profile to write (.json)")
+    sub = command("compare", compare, "How far two head profiles agree.", profiles)
+    sub.add_argument("profiles", nargs=2, help="files, or names of bundled profiles")
+    sub = command("plot", plot, "Pictures of a head profile.", profiles)
+    sub.add_argument("profile", help="file, or name of a bundled profile")
+    sub.add_argument("out", type=Path, help="PNG to write")
+    sub.add_argument("--measured", type=Path, help="measured shares: adds stability")
+    sub.add_argument("--head", help="LAYER,HEAD: this head's attention over time instead (with --measured)")
+    sub.add_argument("--theme", choices=["dark", "light"], default="light")
+
+
+def profile(args: argparse.Namespace) -> Result:
+    """Measure, or go on measuring what is missing, and save shares and profile."""
+    if args.out.suffix != ".json":
+        raise HeadForcingError(f"the head profile to write must end in .json, got {args.out.name!r}")
+    check_writable(args.out)
+    count, seconds = PRESETS[args.preset]
+    device = pick_device(args.device)
+    if args.demo:
+        width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
+        info = inspect_checkpoint(assets.model_path())
+        texts = _prompts(args.prompts, toy_prompts(count), count)
+    else:
+        (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
+        info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
+        texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
+    family = SCHEDULES[args.model_family]
+    setup = ProfileSetup(
+        info.fingerprint,
+        info.config.num_layers,
+        info.config.num_heads,
+        texts,
+        BlockClock(family.frames_per_block).blocks_for(seconds),
+        family.sigmas,
+        family.frames_per_block,
+        width,
+        height,
+        rope=args.rope,
+        seed=args.seed,
+    )
+    shares, measured = HeadShares(setup), args.out.with_suffix(".safetensors")
+    if measured.exists():  # an interrupted run goes on where it stopped
+        shares.merge(HeadShares.load(measured))
+    source = assets.model_path() if args.demo else args.weights
+    state_dict, _ = load_state_dict(source, num_heads=args.num_heads, lora=args.lora)
+    backbone = WanModel.from_state_dict(info.config, state_dict, dtype, device)
+    embeds = [word_hash.encode(text) for text in texts] if args.demo else embeddings(args, list(texts), device)
+    model = WanVideoModel(backbone, embeds, dtype, device)
+    wanted = shard(len(texts), args.shard)
+    todo = [prompt for prompt in wanted if prompt in set(shares.missing_prompts())]
+    steps = len(todo) * setup.blocks * len(setup.sigmas)
+    try:
+        with tqdm(total=steps, unit="step", desc="profiling", disable=args.json) as bar:
+            profile_heads(
+                model,
+                info.config,
+                shares,
+                todo,
+                on_prompt=lambda prompt: shares.save(measured),
+                dtype=dtype,
+                device=device,
+                on_step=lambda block, step, latents: bar.update(latents is not None),
+            )
+    finally:
+        shares.save(measured)
+    return _finish(shares, args.out, measured, info.path.name)
+
+
+def merge(args: argparse.Namespace) -> Result:
+    """Add up measurements and save the profile of all of them."""
+    check_writable(args.out)
+    first, *others = [HeadShares.load(path) for path in args.measured]
+    for other in others:
+        first.merge(other)
+    measured = args.out.with_suffix(".safetensors")
+    first.save(measured)
+    return _finish(first, args.out, measured, "merged measurements")
+
+
+def compare(args: argparse.Namespace) -> Result:
+    """Compare two profiles, and say what is unusual about the first."""
+    from .compare import compare_profiles, sanity_checks
+
+    a, b = (find_profile(name) for name in args.profiles)
+    found = compare_profiles(a, b)
+    remarks = sanity_checks(a)
+    return {"text": "\n".join([found.text(), *remarks]), "json": {**found.to_dict(), "remarks": remarks}}
+
+
+def plot(args: argparse.Namespace) -> Result:
+    """Draw a profile, or one head over time."""
+    from . import plots
+
+    check_writable(args.out)
+    head_profile = find_profile(args.profile)
+    shares = None if args.measured is None else HeadShares.load(args.measured)
+    if args.head is None:
+        picture = plots.profile_picture(head_profile, shares, theme=args.theme)
+    else:
+        layer, _, head = args.head.partition(",")
+        if shares is None or not (layer.isdecimal() and head.isdecimal()):
+            raise HeadForcingError("--head needs --measured, and a layer and a head such as 3,1")
+        picture = plots.head_over_time(shares, int(layer), int(head), theme=args.theme)
+    with replacing(args.out) as temporary:
+        picture.save(temporary)
+    return {"text": f"picture  {args.out}", "json": {"picture": str(args.out)}}
+
+
+def toy_prompts(count: int) -> tuple[str, ...]:
+    """Prompts in the toy world's words, the same ones every time."""
+    words = list(word_hash.WORLD.values())
+    draw = random.Random(0)
+    picks = [[draw.choice(choices) for choices in words] for _ in range(count)]
+    return tuple("a {} {} {} on a {} {}".format(*pick) for pick in picks)
+
+
+def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[str, ...]:
+    if given is None:
+        return default[:count]
+    return tuple(line.strip() for line in read_text(given).splitlines() if line.strip())
+
+
+def _finish(shares: HeadShares, out: Path, measured: Path, source: str) -> Result:
+    made = shares.profile(out.stem, {"source": f"measured on {source}"})
+    made.save(out)
+    missing = shares.missing_prompts()
+    lines = [", ".join(f"{count} {role}" for role, count in made.counts().items())]
+    stability = shares.stability()
+    lines += [
+        f"stable over {condition}: " + ", ".join(f"{role} {value:.2f}" for role, value in ratios.items())
+        for condition, ratios in stability.items()
+    ]
+    if missing:
+        lines.append(f"{len(missing)} of {len(shares.setup.prompts)} prompts are not measured yet")
+    lines += [f"profile  {out}", f"shares   {measured}"]
+    found = {"profile": str(out), "measured": str(measured), "counts": made.counts(), "stability": stability}
+    return {"text": "\n".join(lines), "json": {**found, "missing_prompts": missing}}
