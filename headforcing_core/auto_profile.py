@@ -1,8 +1,8 @@
 """Find the roles of the heads while the first seconds of the video are made, then go on with head-wise caches.
 
-For the first 21 frames every head sees all of them, which is plain Self Forcing within its trained length, and what each
-head looks at is measured in the same passes. Then the roles are fixed, and the head-wise caches are filled with what they
-would hold had they been there from the start.
+For the first 21 frames every head sees all of them, which is plain Self Forcing within its trained length, and what
+each head looks at is measured in the same passes. Then the roles are fixed, and the head-wise caches are filled with
+what they would hold had they been there from the start.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from .commands import DTYPES, Result, embeddings, find_profile, parse_size, pick
 from .demo import assets, word_hash
 from .errors import HeadForcingError
 from .files import check_writable, replacing
-from .profiler import PRESETS, HeadShares, ProfileSetup, profile_heads, shard
+from .head_shares import HeadShares, ProfileSetup
+from .profiler import PRESETS, profile_heads, shard
 from .prompts import PROFILING_PROMPTS
 from .rollout import WanVideoModel
 from .schedule import SCHEDULES
@@ -69,7 +70,7 @@ def profile(args: argparse.Namespace) -> Result:
     if args.demo:
         width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
         info = inspect_checkpoint(assets.model_path())
-        texts = _prompts(args.prompts, toy_prompts(count), count)
+        texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
     else:
         (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
         info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
@@ -113,7 +114,8 @@ def profile(args: argparse.Namespace) -> Result:
             )
     finally:
         shares.save(measured)
-    return _finish(shares, args.out, measured, info.path.name)
+    made_for = "toy_world" if args.demo else args.model_family
+    return _finish(shares, args.out, measured, f"measured on {info.path.name}", (made_for,))
 
 
 def merge(args: argparse.Namespace) -> Result:
@@ -124,7 +126,7 @@ def merge(args: argparse.Namespace) -> Result:
         first.merge(other)
     measured = args.out.with_suffix(".safetensors")
     first.save(measured)
-    return _finish(first, args.out, measured, "merged measurements")
+    return _finish(first, args.out, measured, f"merged from {len(args.measured)} measurements")
 
 
 def compare(args: argparse.Namespace) -> Result:
@@ -156,32 +158,15 @@ def plot(args: argparse.Namespace) -> Result:
     return {"text": f"picture  {args.out}", "json": {"picture": str(args.out)}}
 
 
-def toy_prompts(count: int) -> tuple[str, ...]:
-    """Prompts in the toy world's words, the same ones every time."""
-    words = list(word_hash.WORLD.values())
-    draw = random.Random(0)
-    picks = [[draw.choice(choices) for choices in words] for _ in range(count)]
-    return tuple("a {} {} {} on a {} {}".format(*pick) for pick in picks)
-
-
 def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[str, ...]:
     if given is None:
         return default[:count]
     return tuple(line.strip() for line in read_text(given).splitlines() if line.strip())
 
 
-def _finish(shares: HeadShares, out: Path, measured: Path, source: str) -> Result:
-    made = shares.profile(out.stem, {"source": f"measured on {source}"})
+def _finish(shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = ()) -> Result:
+    made = replace(shares.profile(out.stem, {"source": source}), families=families)
     made.save(out)
-    missing = shares.missing_prompts()
-    lines = [", ".join(f"{count} {role}" for role, count in made.counts().items())]
-    stability = shares.stability()
-    lines += [
-        f"stable over {condition}: " + ", ".join(f"{role} {value:.2f}" for role, value in ratios.items())
-        for condition, ratios in stability.items()
-    ]
-    if missing:
-        lines.append(f"{len(missing)} of {len(shares.setup.prompts)} prompts are not measured yet")
-    lines += [f"profile  {out}", f"shares   {measured}"]
-    found = {"profile": str(out), "measured": str(measured), "counts": made.counts(), "stability": stability}
-    return {"text": "\n".join(lines), "json": {**found, "missing_prompts": missing}}
+    lines = [*shares.describe(made), f"profile  {out}", f"shares   {measured}"]
+    found = {"profile": str(out), "measured": str(measured), "counts": made.counts(), "stability": shares.stability()}
+    return {"text": "\n".join(lines), "json": {**found, "missing_prompts": shares.missing_prompts()}}

@@ -3,9 +3,11 @@
 from comfy_api.latest import ComfyExtension, io
 
 from .decode_video import DecodeLatentsToVideo
+from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
 from .load_profile import LoadHeadProfile
+from .profile_heads import ProfileHeads
 from .prompt_timeline import PromptTimeline
 from .sampler import HeadForcingSampler
 
@@ -20,5 +22,7 @@ class HeadForcingExtension(ComfyExtension):
             PromptTimeline,
             HeadForcingSampler,
             DecodeLatentsToVideo,
+            ProfileHeads,
+            InspectHeadProfile,
             LoadDemoModel,
         ]

@@ -6,10 +6,13 @@ the diffusion model's forward hands each call to `forward_block` while our sampl
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +25,25 @@ import comfy.sd
 import comfy.supported_models
 import folder_paths
 import latent_preview
+import numpy as np
 import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..headforcing_core.cache import HeadCache
+from ..headforcing_core import plots
+from ..headforcing_core.auto_profile import AutoProfileCache
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.head_shares import HeadShares
 from ..headforcing_core.memory import MemoryEvent
 from ..headforcing_core.noise import SeededNoise
 from ..headforcing_core.plan import RenderPlan
+from ..headforcing_core.profile import HeadProfile
+from ..headforcing_core.profiler import profile_heads
 from ..headforcing_core.rollout import BlockCache, StepCallback, rollout
+from ..headforcing_core.schedule import Schedule
 from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
+
+log = logging.getLogger(__name__)
 
 CATEGORY = "Head Forcing"
 PROFILE_FOLDER = "head_profiles"
@@ -150,6 +161,50 @@ def _room_for_cache(cache_bytes: int) -> Callable[..., Any]:
     return prepare
 
 
+def host(
+    model: Any,
+    embeds: Sequence[Tensor],
+    schedule: Schedule,
+    block_shape: Sequence[int],
+    cache_bytes: int,
+    body: Callable[[HostedModel, torch.device], Tensor],
+) -> Tensor:
+    """Run `body` inside ComfyUI's sampling machinery, with the weights in place and room for the cache.
+
+    Args:
+        embeds: one text embedding `[tokens, text_dim]` per prompt.
+        body: gets the hosted model and its device, returns latents `[1, 16, frames, h, w]` in the model's space.
+
+    Returns:
+        the latents as a LATENT holds them.
+    """
+
+    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
+        return body(HostedModel(denoiser, extra_args or {}, embeds), x.device)
+
+    patched = model.clone()
+    patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
+    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for_cache(cache_bytes))
+    guider = comfy.samplers.CFGGuider(patched)
+    guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
+    guider.set_cfg(1.0)
+    frames, channels, height, width = block_shape
+    one_block = torch.zeros(1, channels, frames, height, width)
+    sigmas = torch.tensor([*schedule.sigmas, 0.0])
+    sampler = comfy.samplers.KSAMPLER(sampler_function)
+    latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
+    return latents.to(comfy.model_management.intermediate_device())
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened."""
+
+    latents: Tensor
+    events: list[MemoryEvent]
+    found_profile: HeadProfile | None
+
+
 def sample(
     model: Any,
     plan: RenderPlan,
@@ -158,45 +213,66 @@ def sample(
     video: int,
     start_latents: Tensor | None,
     on_step: StepCallback,
-) -> tuple[Tensor, list[MemoryEvent]]:
-    """Run one video's rollout through ComfyUI's sampling machinery.
+) -> Sampled:
+    """Make one video of a plan.
 
     Args:
         embeds: one text embedding `[tokens, text_dim]` per timeline segment.
         start_latents: `[frames, 16, h, w]` as a LATENT holds them.
-
-    Returns:
-        latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and the memory events.
     """
     dtype = compute_dtype(model)
-    inner = model.model
-    start = None if start_latents is None else inner.process_latent_in(start_latents.transpose(0, 1)[None])[0]
-    start = None if start is None else start.transpose(0, 1)
+    start = None
+    if start_latents is not None:
+        start = model.model.process_latent_in(start_latents.transpose(0, 1)[None])[0].transpose(0, 1)
     noise = SeededNoise(seed, plan.block_shape, video)
     events: list[MemoryEvent] = []
+    found: list[HeadProfile] = []
 
-    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
-        cache = HeadCache(plan.shape, dtype, x.device)
-        hosted = HostedModel(denoiser, extra_args or {}, embeds)
-        blocks = [] if start is None else [start.to(x)]
+    def body(hosted: HostedModel, device: torch.device) -> Tensor:
+        cache = plan.make_cache(dtype, device)
+        blocks = [] if start is None else [start.to(device)]
         for block in rollout(hosted, cache, plan.schedule, noise, plan.prompts, start, on_step):
             blocks.append(block.latents)
             if block.event is not None:
                 events.append(block.event)
+        if isinstance(cache, AutoProfileCache) and cache.profile is not None:
+            events[:0] = cache.earlier_events
+            found.append(cache.profile)
         return torch.cat(blocks).transpose(0, 1)[None]
 
-    patched = model.clone()
-    patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
-    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for_cache(plan.shape.bytes(dtype)))
-    guider = comfy.samplers.CFGGuider(patched)
-    guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
-    guider.set_cfg(1.0)
-    one_block = torch.zeros(1, plan.block_shape[1], plan.block_shape[0], *plan.block_shape[2:])
-    sigmas = torch.tensor([*plan.schedule.sigmas, 0.0])
-    video_latents = guider.sample(
-        one_block, one_block, comfy.samplers.KSAMPLER(sampler_function), sigmas, disable_pbar=True, seed=seed
-    )
-    return video_latents[0].transpose(0, 1).to(comfy.model_management.intermediate_device()), events
+    latents = host(model, embeds, plan.schedule, plan.block_shape, plan.cache_bytes(dtype), body)
+    return Sampled(latents[0].transpose(0, 1), events, found[0] if found else None)
+
+
+def measure(
+    model: Any,
+    shares: HeadShares,
+    embeds: Sequence[Tensor],
+    prompts: Sequence[int],
+    on_step: StepCallback,
+    on_prompt: Callable[[int], None],
+) -> None:
+    """Profile the heads of a MODEL on some of the setup's prompts, into `shares`."""
+    setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
+    block_shape = (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8)
+
+    def body(hosted: HostedModel, device: torch.device) -> Tensor:
+        profile_heads(hosted, config, shares, prompts, on_prompt, dtype=dtype, device=device, on_step=on_step)
+        return torch.zeros(1, block_shape[1], block_shape[0], *block_shape[2:])
+
+    schedule = Schedule(setup.sigmas, setup.frames_per_block)
+    host(model, embeds, schedule, block_shape, setup.shape(config).bytes(dtype), body)
+
+
+def fingerprint(model: Any) -> str:
+    """Names the weights of a MODEL and the patches (LoRA) on it, from a few small tensors."""
+    net = model.model.diffusion_model
+    digest = hashlib.blake2b(digest_size=8)
+    for parameter in (net.head.modulation, *(block.modulation for block in net.blocks)):
+        digest.update(parameter.detach().to(device="cpu", dtype=torch.float32).numpy().tobytes())
+    for name, patches in sorted(model.patches.items()):
+        digest.update(repr((name, [patch[0] for patch in patches])).encode())
+    return digest.hexdigest()
 
 
 def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
@@ -352,3 +428,37 @@ def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> t
         ) from error
     file = f"{name}_{counter:05}_{suffix}"
     return Path(folder) / file, file, subfolder
+
+
+def user_folder(name: str) -> Path:
+    """The pack's own folder of that name in ComfyUI's user folder."""
+    return Path(folder_paths.get_user_directory()) / "head_forcing" / name
+
+
+def profile_path(name: str) -> Path:
+    """Where a head profile is saved under a name that was typed into a widget."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
+        raise HeadForcingError(
+            f"save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got {name[:80]!r}"
+        )
+    folder = Path(folder_paths.get_folder_paths(PROFILE_FOLDER)[0])
+    return folder / f"{name.removesuffix('.json')}.json"
+
+
+def no_picture() -> Tensor:
+    """An IMAGE where there is nothing to show."""
+    return torch.zeros(1, 64, 64, 3)
+
+
+def profile_picture(profile: HeadProfile) -> Tensor:
+    """The picture of a profile as an IMAGE; nothing, with a line in the log, where matplotlib is missing."""
+    try:
+        return to_image(plots.profile_picture(profile, theme="dark"))
+    except HeadForcingError as error:
+        log.warning("Head Forcing: no picture of the head profile, %s", error)
+        return no_picture()
+
+
+def to_image(picture: Any) -> Tensor:
+    """A PIL picture as an IMAGE, `[1, height, width, 3]` in 0..1."""
+    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]

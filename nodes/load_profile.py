@@ -5,9 +5,12 @@ from pathlib import Path
 import folder_paths
 from comfy_api.latest import io
 
+from ..headforcing_core.auto_profile import AutoProfile
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.profile import bundled_profiles, load_profile
+from ..headforcing_core.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
 from . import comfy_bridge
+
+AUTO = "auto"
 
 HeadProfileType = io.Custom("HEAD_PROFILE")
 
@@ -24,10 +27,13 @@ class LoadHeadProfile(io.ComfyNode):
                 io.Combo.Input(
                     "profile",
                     options=[
+                        AUTO,
                         *bundled_profiles(),
                         *folder_paths.get_filename_list(comfy_bridge.PROFILE_FOLDER),
                     ],
-                    tooltip="Profiles shipped with the pack, and files in ComfyUI/models/head_profiles.",
+                    default="self_forcing",
+                    tooltip="Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: found while the "
+                    "first five seconds are sampled, and kept for the next run with the same model.",
                 ),
                 comfy_bridge.advanced(
                     io.Float.Input(
@@ -54,23 +60,27 @@ class LoadHeadProfile(io.ComfyNode):
                     )
                 ),
             ],
-            outputs=[HeadProfileType.Output(display_name="head_profile")],
+            outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:
         """Load again when the file has changed."""
-        return _path(profile).stat().st_mtime
+        return 0.0 if profile == AUTO else _path(profile).stat().st_mtime
 
     @classmethod
     def execute(cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0) -> io.NodeOutput:
+        if profile == AUTO:
+            anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
+            local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
+            return io.NodeOutput(AutoProfile(anchor, local), comfy_bridge.no_picture())
         loaded = load_profile(_path(profile))
         if anchor_percent >= 0 or local_percent >= 0:
             loaded = loaded.with_thresholds(
                 anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
                 local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
             )
-        return io.NodeOutput(loaded)
+        return io.NodeOutput(loaded, comfy_bridge.profile_picture(loaded))
 
 
 def _path(profile: str) -> Path:

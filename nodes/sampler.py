@@ -9,6 +9,7 @@ import torch
 from comfy_api.latest import io
 from server import PromptServer
 
+from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plan import RenderPlan, describe_events
 from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS, preset
@@ -17,6 +18,8 @@ from ..headforcing_core.schedule import SCHEDULES, schedule
 from . import comfy_bridge
 from .load_profile import HeadProfileType
 from .prompt_timeline import timeline_of
+
+FOUND_PROFILES = comfy_bridge.user_folder("found_profiles")
 
 
 class HeadForcingSampler(io.ComfyNode):
@@ -73,7 +76,8 @@ class HeadForcingSampler(io.ComfyNode):
                 HeadProfileType.Input(
                     "head_profile",
                     optional=True,
-                    tooltip="Roles of the heads. Not connected: the bundled profile that fits the model.",
+                    tooltip="Roles of the heads. Not connected: the bundled profile that fits the model; without one "
+                    "they are found while the first seconds are made.",
                 ),
                 io.Latent.Input(
                     "start_frames",
@@ -184,7 +188,7 @@ class HeadForcingSampler(io.ComfyNode):
         height: int,
         seconds: float,
         seed: int,
-        head_profile: HeadProfile | None = None,
+        head_profile: HeadProfile | AutoProfile | None = None,
         start_frames: dict[str, Any] | None = None,
         method: str = "head_forcing",
         model_family: str = "self_forcing",
@@ -197,6 +201,8 @@ class HeadForcingSampler(io.ComfyNode):
         batch_size: int = 1,
     ) -> io.NodeOutput:
         timeline, embeds = timeline_of(positive, seconds)
+        if isinstance(head_profile, AutoProfile):
+            head_profile = recall(FOUND_PROFILES, comfy_bridge.fingerprint(model), head_profile) or head_profile
         chosen = schedule(model_family, sigmas)
         start, dropped = _start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
@@ -226,10 +232,14 @@ class HeadForcingSampler(io.ComfyNode):
             begun = time.perf_counter()
             given = None if start is None else start[video % len(start)]
             progress.video = video
-            latents, events = comfy_bridge.sample(model, plan, embeds, seed, video, given, progress)
-            videos.append(latents.transpose(0, 1))
+            sampled = comfy_bridge.sample(model, plan, embeds, seed, video, given, progress)
+            videos.append(sampled.latents.transpose(0, 1))
             took = time.perf_counter() - begun
-            report += ["", f"video {video + 1} of {count}: sampled in {took:.1f} s", describe_events(events)]
+            report += ["", f"video {video + 1} of {count}: sampled in {took:.1f} s", describe_events(sampled.events)]
+            if sampled.found_profile is not None:
+                path = remember(FOUND_PROFILES, comfy_bridge.fingerprint(model), sampled.found_profile)
+                counts = ", ".join(f"{n} {role}" for role, n in sampled.found_profile.counts().items())
+                report.append(f"found {counts} heads; kept for the next run with this model in {path.name}")
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = {"samples": torch.stack(videos), "head_forcing": trim}
         return io.NodeOutput(samples, "\n".join(report).rstrip())

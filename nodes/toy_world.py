@@ -138,3 +138,8 @@ def load_model() -> Any:
 def load_clip() -> Any:
     """The word-hash encoder as a native CLIP."""
     return comfy.sd.CLIP(_ToyClipTarget())
+
+
+def is_toy(clip: Any) -> bool:
+    """Whether a CLIP is the toy world's."""
+    return isinstance(getattr(clip, "cond_stage_model", None), ToyTextEncoder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from functools import lru_cache
 
 import numpy as np
@@ -74,3 +75,10 @@ class WordHashEncoder:
 def _gaussian(salted_word: str, dim: int) -> np.ndarray:
     seed = int.from_bytes(hashlib.sha256(salted_word.encode()).digest()[:8], "little")
     return np.random.Generator(np.random.PCG64(seed)).standard_normal(dim).astype(np.float32)
+
+
+def sample_prompts(count: int) -> tuple[str, ...]:
+    """Random prompts in the toy world's words, the same ones every time."""
+    draw = random.Random(0)
+    picks = [[draw.choice(words) for words in WORLD.values()] for _ in range(count)]
+    return tuple("a {} {} {} on a {} {}".format(*pick) for pick in picks)

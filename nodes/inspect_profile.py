@@ -1,0 +1,46 @@
+"""Inspect Head Profile: pictures of one profile, or of how far two agree."""
+
+from comfy_api.latest import io
+
+from ..headforcing_core import plots
+from ..headforcing_core.auto_profile import AutoProfile
+from ..headforcing_core.compare import compare_profiles, sanity_checks
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.profile import HeadProfile
+from . import comfy_bridge
+from .load_profile import HeadProfileType
+
+
+class InspectHeadProfile(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingInspectProfile",
+            display_name="Inspect Head Profile",
+            category=comfy_bridge.CATEGORY,
+            description="Shows which head plays which role, and how far two profiles of one model agree.",
+            inputs=[
+                HeadProfileType.Input("head_profile", tooltip="The profile to look at."),
+                HeadProfileType.Input("compare_with", optional=True, tooltip="Another profile of the same model."),
+                io.Combo.Input(
+                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Of the pictures."
+                ),
+            ],
+            outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
+        )
+
+    @classmethod
+    def execute(
+        cls, head_profile: HeadProfile, compare_with: HeadProfile | None = None, theme: str = "dark"
+    ) -> io.NodeOutput:
+        if isinstance(head_profile, AutoProfile) or isinstance(compare_with, AutoProfile):
+            raise HeadForcingError(
+                "head_profile: auto has nothing to show before the sampler has found the roles; load one"
+            )
+        if compare_with is None:
+            picture = plots.profile_picture(head_profile, theme=theme)
+            lines = [", ".join(f"{count} {role}" for role, count in head_profile.counts().items())]
+        else:
+            picture = plots.comparison_map(head_profile, compare_with, theme=theme)
+            lines = [compare_profiles(head_profile, compare_with).text()]
+        return io.NodeOutput(comfy_bridge.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))

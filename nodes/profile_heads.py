@@ -1,0 +1,161 @@
+"""Profile Heads: measure what every attention head of a MODEL looks at."""
+
+import hashlib
+from typing import Any
+
+import comfy.model_management
+import comfy.utils
+import torch
+from comfy_api.latest import io
+from server import PromptServer
+
+from ..headforcing_core import plots
+from ..headforcing_core.clock import BlockClock
+from ..headforcing_core.compare import sanity_checks
+from ..headforcing_core.demo import word_hash
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.head_shares import HeadShares, ProfileSetup
+from ..headforcing_core.profiler import PRESETS
+from ..headforcing_core.prompts import PROFILING_PROMPTS
+from ..headforcing_core.schedule import SCHEDULES, schedule
+from . import comfy_bridge, toy_world
+from .load_profile import HeadProfileType
+
+
+class ProfileHeads(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        schema = io.Schema(
+            node_id="HeadForcingProfileHeads",
+            display_name="Profile Heads",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "Measures which attention heads of a model are local, anchor or memory heads, while it makes videos "
+                "that are thrown away. Needed once per model. Cancelling keeps what was measured; queue again to go on."
+            ),
+            inputs=[
+                io.Model.Input("model", tooltip="Any autoregressive Wan 2.1 model, with its LoRA."),
+                io.Clip.Input("clip", tooltip="The text encoder of the model."),
+                io.Combo.Input(
+                    "preset",
+                    options=list(PRESETS),
+                    default="quick",
+                    tooltip="quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
+                ),
+                io.Int.Input("width", default=832, min=16, max=4096, step=16, tooltip="In pixels; 64 for the demo."),
+                io.Int.Input("height", default=480, min=16, max=4096, step=16, tooltip="In pixels; 64 for the demo."),
+                io.Int.Input("seed", default=0, min=0, max=2**64 - 1, tooltip="Of the videos' noise."),
+                io.String.Input(
+                    "save_name",
+                    default="my_model",
+                    tooltip="Saved under this name in ComfyUI/models/head_profiles. Empty: not saved.",
+                ),
+                io.String.Input(
+                    "prompts",
+                    default="",
+                    multiline=True,
+                    optional=True,
+                    tooltip="One prompt per line. Empty: the ones that come with the pack.",
+                ),
+                comfy_bridge.advanced(
+                    io.Combo.Input(
+                        "rope",
+                        options=["absolute", "contiguous"],
+                        default="absolute",
+                        optional=True,
+                        tooltip="Frame positions while measuring. absolute: as in the paper. contiguous: closer to how "
+                        "the sampler will use the heads.",
+                    )
+                ),
+                comfy_bridge.advanced(
+                    io.Combo.Input(
+                        "model_family",
+                        options=list(SCHEDULES),
+                        default="self_forcing",
+                        optional=True,
+                        tooltip="Which weights: sets noise levels and frames per block.",
+                    )
+                ),
+            ],
+            outputs=[
+                HeadProfileType.Output(display_name="head_profile"),
+                io.Image.Output(display_name="picture"),
+                io.String.Output(display_name="report"),
+            ],
+            hidden=[io.Hidden.unique_id],
+        )
+        return comfy_bridge.aliases(schema, "head roles", "attention", "measure")
+
+    @classmethod
+    def execute(
+        cls,
+        model: Any,
+        clip: Any,
+        preset: str,
+        width: int,
+        height: int,
+        seed: int,
+        save_name: str,
+        prompts: str = "",
+        rope: str = "absolute",
+        model_family: str = "self_forcing",
+    ) -> io.NodeOutput:
+        path = comfy_bridge.profile_path(save_name) if save_name.strip() else None
+        if width % 16 or height % 16:
+            raise HeadForcingError(f"width and height must be multiples of 16, got {width}x{height}")
+        config, family = comfy_bridge.wan_config(model), schedule(model_family)
+        count, seconds = PRESETS[preset]
+        texts = tuple(line.strip() for line in prompts.splitlines() if line.strip())
+        if not texts:
+            texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]
+        setup = ProfileSetup(
+            comfy_bridge.fingerprint(model),
+            config.num_layers,
+            config.num_heads,
+            texts,
+            BlockClock(family.frames_per_block).blocks_for(seconds),
+            family.sigmas,
+            family.frames_per_block,
+            width,
+            height,
+            rope=rope,
+            seed=seed,
+        )
+        shares = _measure(model, clip, setup, cls.hidden.unique_id)
+        profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
+        report = [*shares.describe(profile), *sanity_checks(profile)]
+        if path is not None:
+            profile.save(path)
+            report.append(f"saved as {path.name} in models/head_profiles")
+        picture = comfy_bridge.to_image(plots.profile_picture(profile, shares, theme="dark"))
+        return io.NodeOutput(profile, picture, "\n".join(report))
+
+
+def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadShares:
+    """Measure all prompts, from where a cancelled run of the same setup stopped."""
+    name = hashlib.blake2b(repr(setup).encode(), digest_size=8).hexdigest()
+    path = comfy_bridge.user_folder("measured") / f"{name}.safetensors"
+    shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
+    missing = shares.missing_prompts()
+    if not missing:
+        return shares
+    embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
+    bar = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas))
+    previewer = comfy_bridge.previewer(model)
+
+    def on_step(block: int, step: int, latents: torch.Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if latents is None:
+            done = len(missing) - len(shares.missing_prompts())
+            text = f"prompt {done + 1} of {len(missing)} - block {block + 1} of {setup.blocks}"
+            PromptServer.instance.send_progress_text(text, node_id)
+        else:
+            last = step == len(setup.sigmas)
+            image = previewer(latents.transpose(0, 1)[None]) if last else None
+            bar.update_absolute(bar.current + 1, preview=image)
+
+    try:
+        comfy_bridge.measure(model, shares, embeds, missing, on_step, lambda prompt: shares.save(path))
+    finally:
+        shares.save(path)
+    return shares
