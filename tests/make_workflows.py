@@ -46,6 +46,8 @@ FILES = """In **ComfyUI/models**:
 - `vae/wan_2.1_vae.safetensors`, from the same
 """
 
+RUNNABLE = {"demo": 24.5, "profile_heads": 5.0}  # without downloads; a second of the video that shows something
+
 Node = tuple[str, dict[str, Any], tuple[int, int], tuple[int, int]]
 
 SELF_FORCING: dict[str, Node] = {
@@ -131,6 +133,49 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
             (330, 430),
         ),
     },
+    "profile_heads": {
+        "model": ("HeadForcingLoadDemo", {}, (LOADERS, 0), (330, 90)),
+        "measure": (
+            "HeadForcingProfileHeads",
+            {
+                "model": ["model", 0],
+                "clip": ["model", 1],
+                "preset": "quick",
+                "width": 64,
+                "height": 64,
+                "seed": 0,
+                "save_name": "my_model",
+            },
+            (PROMPT, 0),
+            (440, 620),
+        ),
+        "known": ("HeadForcingLoadProfile", {"profile": "toy_world"}, (LOADERS, 630), (330, 110)),
+        "inspect": (
+            "HeadForcingInspectProfile",
+            {"head_profile": ["measure", 0], "compare_with": ["known", 0]},
+            (LOADERS, 800),
+            (330, 110),
+        ),
+        "prompt": (
+            "HeadForcingPromptTimeline",
+            {"clip": ["model", 1], "prompts": "a yellow ring circling on a navy checkerboard", "seconds": 10.0},
+            (PROMPT, 680),
+            (440, 220),
+        ),
+        "sampler": sampler(0.0, head_profile=["measure", 0], width=64, height=64),
+        "decode": decode(["model", 2], upscale=6),
+        "picture": ("PreviewImage", {"images": ["measure", 1]}, (RESULT + 540, 0), (420, 900)),
+        "agreement": ("PreviewImage", {"images": ["inspect", 0]}, (RESULT + 1000, 0), (420, 560)),
+        "report": text(["measure", 2], (RESULT, 680), (480, 220)),
+        "note": note(
+            "## Which head looks at what\n\nPress **Run**: the demo model is measured in a few seconds, compared with "
+            "the profile that comes with the pack, and used to make a video.\n\nFor your own model replace *Load Demo "
+            "Model* by *Load Self Forcing* and *Load CLIP*, and set width and height to 832 x 480. *quick* is enough to "
+            "start; *full* is what the paper does. The profile is saved in models/head_profiles.",
+            (LOADERS, 150),
+            (330, 420),
+        ),
+    },
     "extend_a_video": SELF_FORCING
     | {
         "load": ("LoadVideo", {"file": "my_video.mp4"}, (PROMPT, 320), (440, 330)),
@@ -213,14 +258,14 @@ def stand_ins(server: ComfyServer) -> None:
     (server.input_dir / "my_video.mp4").touch()
 
 
-def run_demo(editor: Browser) -> None:
-    """Run the open workflow and stop its video where there is something to see."""
+def run_it(editor: Browser, second: float) -> None:
+    """Run the open workflow and stop its video at `second`, where there is something to see."""
     editor.queue()
     outcome = editor.wait_done(120)
     if outcome != "success":
-        raise RuntimeError(f"the demo workflow ended with {outcome}")
+        raise RuntimeError(f"the workflow ended with {outcome}")
     editor.page.wait_for_function("document.querySelector('video')?.readyState >= 2", timeout=30_000)
-    editor.page.evaluate("() => { const v = document.querySelector('video'); v.pause(); v.currentTime = 24.5; }")
+    editor.page.evaluate("(t) => { const v = document.querySelector('video'); v.pause(); v.currentTime = t; }", second)
     editor.page.wait_for_timeout(1500)
 
 
@@ -232,8 +277,8 @@ def main() -> int:
             with Browser(server, size=(1920, 1080)) as editor:
                 graph = draw(editor, nodes)
                 (FOLDER / f"{name}.json").write_text(json.dumps(graph, indent=1) + "\n", encoding="utf-8")
-                if name == "demo":
-                    run_demo(editor)
+                if name in RUNNABLE:
+                    run_it(editor, RUNNABLE[name])
                 editor.fit_view()
                 shot = editor.screenshot(Path(base) / f"{name}.png")
                 thumbnail(shot, FOLDER / f"{name}.jpg")

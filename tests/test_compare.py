@@ -1,0 +1,164 @@
+"""Comparing profiles, with numbers worked out by hand, and the soft remarks about a single one."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from headforcing.headforcing_core.compare import compare_profiles, sanity_checks
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles, load_profile
+
+LETTERS = {"L": "local", "A": "anchor", "M": "memory"}
+
+
+def profile(name, *layers, **more):
+    roles = tuple(tuple(LETTERS[letter] for letter in layer) for layer in layers)
+    return HeadProfile(name, len(roles), len(roles[0]), roles, **more)
+
+
+def with_shares(name, layers, sinks, currents, **more):
+    """A profile whose heads, counted through all layers, have these sink and current shares."""
+    flat = [(sink, 1 - sink - current, current) for sink, current in zip(sinks, currents, strict=True)]
+    width = len(layers[0])
+    shares = tuple(tuple(flat[i : i + width]) for i in range(0, len(flat), width))
+    return profile(name, *layers, shares=shares, **more)
+
+
+A = profile("first", "LLA", "AMM")
+B = profile("second", "LAA", "LMM")
+
+
+def test_the_counts_of_a_small_example_are_those_worked_out_by_hand():
+    found = compare_profiles(A, B)
+    assert (found.same, found.heads) == (4, 6)
+    assert found.agreement == pytest.approx(4 / 6)
+    assert found.confusion == ((1, 1, 0), (1, 1, 0), (0, 0, 2))  # local, anchor, memory; rows are the first profile
+    local = found.overlaps["local"]
+    assert (local.in_a, local.in_b, local.in_both) == (2, 2, 1)
+    assert local.jaccard == pytest.approx(1 / 3)
+    assert found.overlaps["memory"].jaccard == 1
+
+
+def test_a_profile_agrees_with_itself_and_an_empty_role_counts_as_agreement():
+    only_anchors = profile("x", "AAA")
+    found = compare_profiles(only_anchors, only_anchors)
+    assert found.agreement == 1
+    assert [overlap.jaccard for overlap in found.overlaps.values()] == [1, 1, 1]
+
+
+def test_a_role_that_only_one_side_has_overlaps_by_nothing():
+    assert compare_profiles(profile("x", "AA"), profile("y", "MM")).overlaps["anchor"].jaccard == 0
+
+
+def test_different_dimensions_are_refused_with_both_names_and_sizes():
+    with pytest.raises(HeadForcingError, match=r"'first' \(2x3 heads\) and 'tall' \(3x2\)"):
+        compare_profiles(A, profile("tall", "LA", "MM", "AA"))
+
+
+def test_rank_correlation_of_a_hand_computed_example_with_a_tie():
+    """Ranks 1 2 3 4 against 1 2.5 2.5 4 (shares .1 .2 .2 .4): covariance 4.5, variances 5 and 4.5."""
+    a = with_shares("a", ["AL", "MM"], [0.0, 0.1, 0.2, 0.3], [0.5, 0.4, 0.3, 0.2])
+    b = with_shares("b", ["AL", "MM"], [0.1, 0.2, 0.2, 0.4], [0.1, 0.2, 0.3, 0.4])
+    found = compare_profiles(a, b)
+    assert found.sink_correlation == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
+    assert found.current_correlation == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [B, with_shares("flat", ["LLA", "AMM"], [0.25] * 6, [0.25] * 6)],
+    ids=["without shares", "all shares equal"],
+)
+def test_correlations_are_not_known_without_varying_shares_on_both_sides(other):
+    a = with_shares("a", ["LLA", "AMM"], [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.1] * 6)
+    found = compare_profiles(a, other)
+    assert found.sink_correlation is None and found.current_correlation is None
+    assert "first frame not known" in found.text()
+
+
+def test_the_text_holds_every_number_and_the_dictionary_is_json():
+    found = compare_profiles(A, B)
+    rows = [line.split() for line in found.text().splitlines()]
+    assert "4 of 6 heads have the same role in both (66.7%)" in found.text()
+    assert ["local", "2", "2", "1", "0.33"] in rows
+    assert ["anchor", "in", "a", "1", "1", "0"] in rows
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["confusion"] == [[1, 1, 0], [1, 1, 0], [0, 0, 2]]
+    assert data["overlaps"]["local"] == {"in_a": 2, "in_b": 2, "in_both": 1, "jaccard": pytest.approx(1 / 3)}
+    assert data["agreement"] == pytest.approx(4 / 6) and data["name_b"] == "second"
+
+
+def test_the_imported_lists_of_two_models_overlap_as_published():
+    lists = {name: load_profile(bundled_profiles()[name]) for name in ("self_forcing", "longlive")}
+    found = compare_profiles(lists["self_forcing"], lists["longlive"]).overlaps["anchor"]
+    assert (found.in_a, found.in_b, found.in_both) == (134, 154, 129)
+    assert found.jaccard == pytest.approx(0.811, abs=5e-4)
+
+
+def made_from_list(name, local_parts, families):
+    """A three-way profile from a bundled list: of each 10 static heads `local_parts` are local, of the rest one is."""
+    listed = load_profile(bundled_profiles()[name])
+    roles, seen = [], {"anchor": 0, "memory": 0}
+    for row in listed.roles:
+        roles.append([])
+        for role in row:
+            seen[role] += 1
+            local = seen[role] % 10 < (local_parts if role == "anchor" else 0)
+            roles[-1].append("local" if local else role)
+    return replace(listed, name="mine", roles=roles, families=families)
+
+
+def test_a_profile_in_line_with_the_list_of_its_family_is_said_to_be_so():
+    remarks = sanity_checks(made_from_list("longlive", 10, ("longlive",)))
+    assert len(remarks) == 2
+    assert remarks[0].startswith("100% of the 154 local heads") and "'longlive';" in remarks[0]
+    assert remarks[1].startswith("0% of the 206 memory heads")
+    assert all("expected, as a guess" in remark and "in line with it" in remark for remark in remarks)
+
+
+def test_a_profile_that_contradicts_the_list_is_remarked_on():
+    upright = made_from_list("self_forcing", 10, ("self_forcing",))
+    swap = {"local": "memory", "memory": "local"}
+    remarks = sanity_checks(replace(upright, roles=[[swap[role] for role in row] for row in upright.roles]))
+    assert remarks[0].startswith("0% of the 226 local") and remarks[1].startswith("100% of the 134 memory")
+    assert all("may not fit this model, or the expectation is wrong" in remark for remark in remarks)
+
+
+def test_without_a_family_the_list_is_an_assumption_and_of_an_unknown_family_there_is_none():
+    assert "an assumption" in sanity_checks(made_from_list("self_forcing", 5, ()))[0]
+    assert sanity_checks(made_from_list("self_forcing", 5, ("another_model",))) == []
+
+
+@pytest.mark.parametrize("name", sorted(bundled_profiles()))
+def test_a_bundled_two_way_list_is_not_held_against_itself(name):
+    listed = load_profile(bundled_profiles()[name])
+    if not listed.counts()["local"]:
+        assert sanity_checks(listed) == []
+
+
+def test_anchors_below_even_attention_are_counted_and_the_weakest_is_named():
+    measured = {"window_frames": 10}
+    found = sanity_checks(
+        with_shares("p", ["AA", "LM"], [0.3, 0.05, 0.01, 0.02], [0.2, 0.2, 0.9, 0.3], measured=measured)
+    )
+    assert len(found) == 1
+    assert found[0].startswith("1 of 2 anchors") and "(10.0%)" in found[0] and "layer 0, head 1 with 5.0%" in found[0]
+
+
+@pytest.mark.parametrize("window", [None, "10", 0, True, -3])
+def test_an_unusable_window_leaves_the_anchors_without_a_remark(window):
+    p = with_shares("p", ["AL"], [0.01, 0.0], [0.5, 0.9], measured={"window_frames": window})
+    assert sanity_checks(p) == []
+
+
+def test_local_heads_that_look_elsewhere_are_remarked_on():
+    found = sanity_checks(with_shares("p", ["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1]))
+    assert len(found) == 1
+    assert found[0].startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in found[0]
+
+
+def test_importing_compare_imports_no_matplotlib(tmp_path):
+    program = "import sys, headforcing.headforcing_core.compare; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
