@@ -170,7 +170,7 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
         "note": note(
             "## Which head looks at what\n\nPress **Run**: the demo model is measured in a few seconds, compared with "
             "the profile that comes with the pack, and used to make a video.\n\nFor your own model replace *Load Demo "
-            "Model* by *Load Self Forcing* and *Load CLIP*, and set width and height to 832 x 480. *quick* is enough to "
+            "Model* by *Load Self Forcing* and *Load CLIP*, and set the size to 832 x 480. *quick* is enough to "
             "start; *full* is what the paper does. The profile is saved in models/head_profiles.",
             (LOADERS, 150),
             (330, 420),
