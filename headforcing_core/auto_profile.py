@@ -40,12 +40,17 @@ class AutoProfile:
         return classify(nothing, self.anchor_fraction, self.local_fraction)
 
 
+def warm_up_frames(frames_per_block: int) -> int:
+    """Latent frames after which the roles are fixed, whole blocks; a video that has fewer keeps every frame."""
+    return max(FIRST_MEASURED_BLOCK + 1, WARM_UP_FRAMES // frames_per_block) * frames_per_block
+
+
 def warm_up_shape(shape: CacheShape) -> CacheShape:
     """The cache of the warm-up: every frame in every head."""
-    blocks = max(FIRST_MEASURED_BLOCK + 1, WARM_UP_FRAMES // shape.frames_per_block)
     everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
-    frames = min(shape.total_frames, blocks * shape.frames_per_block)
-    return replace(shape, policy=everything, total_frames=frames)
+    return replace(
+        shape, policy=everything, total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block))
+    )
 
 
 class AutoProfileCache:
@@ -55,7 +60,7 @@ class AutoProfileCache:
         shape: of the head-wise caches; its roles are replaced by those found.
 
     Attributes:
-        profile: the profile found, None before the switch.
+        profile: the profile found; None before the switch, and for good where the video ends before it.
         earlier_events: what episodic memory did in the warm-up, known only after it.
     """
 
@@ -85,6 +90,10 @@ class AutoProfileCache:
         return self.cache.memory
 
     @property
+    def block(self) -> int:
+        return self.cache.block
+
+    @property
     def bytes(self) -> int:
         """Bytes held now by all key and value buffers."""
         return self.cache.bytes
@@ -110,7 +119,8 @@ class AutoProfileCache:
         event = self.cache.commit(prompt)
         if self.profile is None:
             self._prompts.append(prompt)
-            if self.cache.block * self.shape.frames_per_block >= self.warm_up.total_frames and self._passes:
+            frames = self.shape.frames_per_block
+            if self.cache.block * frames >= warm_up_frames(frames):
                 event = self._switch()
         return event
 

@@ -120,5 +120,7 @@ def _add_common(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--recent-frames", type=int, default=3)
     sub.add_argument("--novelty-threshold", type=float, default=0.95)
     sub.add_argument("--update-interval", type=int, default=3)
+    sub.add_argument("--runs", type=Path, help="folder for finished blocks: the same render goes on where it stopped")
+    sub.add_argument("--state-seconds", type=float, default=300.0, help="how often the cache is stored there; 0 never")
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS])

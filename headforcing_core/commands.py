@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
+from .attention import attention_function
 from .auto_profile import AutoProfile, recall, remember
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .checkpoint import convert as convert_checkpoint
@@ -26,9 +28,12 @@ from .profile import HeadProfile, bundled_profiles, load_profile
 from .render import RenderResult, load_latents, render
 from .replay import Case
 from .replay import replay as run_case
+from .rollout import WanVideoModel
+from .run import RunFolder
 from .schedule import schedule
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
+from .video_rollout import VideoRollout, setup_hash, video_keys
 from .wan import WanConfig, WanModel
 
 if TYPE_CHECKING:
@@ -58,8 +63,7 @@ def demo(args: argparse.Namespace) -> Result:
     embeds = [word_hash.encode(text) for text in texts]
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
     check_writable(video)
-    result = _render(args, plan, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
-    _remember(args, info, result)
+    result = _render(args, plan, info, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
     contact_sheet(video, sheet, labels=labels)
@@ -93,8 +97,7 @@ def generate(args: argparse.Namespace) -> Result:
     state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)
     model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
     del state_dict
-    result = _render(args, plan, model, embeds, dtype, device, decoder, args.latents, start=start)
-    _remember(args, info, result)
+    result = _render(args, plan, info, model, embeds, dtype, device, decoder, args.latents, start=start)
     return {"text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{result.describe()}", "json": result.report()}
 
 
@@ -211,37 +214,49 @@ def _plan(
 def _render(
     args: argparse.Namespace,
     plan: RenderPlan,
-    model: WanModel,
+    info: CheckpointInfo,
+    backbone: WanModel,
     embeds: list[torch.Tensor],
     dtype: torch.dtype,
     device: torch.device,
-    video: Any,
+    mp4: Any,
     latents: Path | None,
     start: torch.Tensor | None = None,
     scale: int = 1,
 ) -> RenderResult:
+    """Render one video, in a run folder where one is given, and keep roles that were found."""
     tags = {"seed": args.seed, "method": args.method, "prompts": [s.text for s in plan.timeline.segments]}
-    with tqdm(total=plan.steps, unit="step", desc="sampling", disable=args.json) as bar:
-        return render(
+    model = WanVideoModel(backbone, embeds, dtype, device)
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "device": device,
+        "attention": attention_function(args.attention),
+        "start_latents": start,
+    }
+    with ExitStack() as stack:
+        if args.runs is not None:
+            setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
+            keys = video_keys(plan, setup, embeds)
+            run = stack.enter_context(RunFolder(args.runs, setup, {**tags, "weights": info.path.name}))
+            run.save_video(keys, {**tags, "pictures": plan.pictures, "fps": plan.timeline.clock.fps})
+            options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
+        video = VideoRollout(plan, args.seed, **options)
+        reused = sum(len(plan.schedule.for_block(block)) for block in range(video.reused))
+        bar = stack.enter_context(
+            tqdm(total=plan.steps, initial=reused, unit="step", desc="sampling", disable=args.json)
+        )
+        result = render(
             model,
-            embeds,
-            plan,
-            args.seed,
-            dtype=dtype,
-            device=device,
-            attention=args.attention,
-            start_latents=start,
-            video=video,
+            video,
+            mp4=mp4,
             latents=latents,
             scale=scale,
             metadata={"head_forcing": json.dumps(tags)},
             on_step=lambda block, step, clean: bar.update(clean is not None),
         )
-
-
-def _remember(args: argparse.Namespace, info: CheckpointInfo, result: RenderResult) -> None:
     if result.found_profile is not None:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
+    return result
 
 
 def embeddings(args: argparse.Namespace, texts: list[str], device: torch.device) -> list[torch.Tensor]:

@@ -64,6 +64,8 @@ class ProfileSetup:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise HeadForcingError("profiling needs at least one prompt")
+        if self.first_block < 1:
+            raise HeadForcingError(f"first_block must be at least 1: block 0 sees nothing else, got {self.first_block}")
         if self.blocks <= self.first_block:
             raise HeadForcingError(
                 f"profiling measures from block {self.first_block + 1} on, the rollout has only {self.blocks}; "
@@ -114,14 +116,18 @@ class HeadShares:
         Args:
             block: counted from the start of the video.
             shares: `[layers, heads, 3]`, sink, middle, current.
-            frames: `[layers, heads, window_frames]`, frame by frame, newest last.
+            frames: as in `add_frames`.
         """
         cell = (prompt, block - self.setup.first_block, step)
         self.sums[cell] += shares
         self.counts[cell] += 1
         if frames is not None:
-            self.frame_sums[cell[1]] += (frames * _FIXED_POINT).round().long()
-            self.frame_counts[cell[1]] += 1
+            self.add_frames(block, frames)
+
+    def add_frames(self, block: int, frames: Tensor) -> None:
+        """Add one pass of any prompt frame by frame: `frames [layers, heads, window_frames]`, newest last."""
+        self.frame_sums[block - self.setup.first_block] += (frames * _FIXED_POINT).round().long()
+        self.frame_counts[block - self.setup.first_block] += 1
 
     def merge(self, other: HeadShares) -> None:
         """Add another measurement of the same setup."""
@@ -254,16 +260,18 @@ class HeadShares:
                 setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
             version = setup.pop("format_version")
+            if version != FORMAT_VERSION:
+                raise HeadForcingError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
             setup = {key: tuple(value) if isinstance(value, list) else value for key, value in setup.items()}
             shares = cls(ProfileSetup(**setup))
         except HeadForcingError:
             raise
         except Exception as error:  # safetensors has an exception class of its own
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
-        if version != FORMAT_VERSION:
-            raise HeadForcingError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
         for name, tensor in tensors.items():
-            if tensor.shape != getattr(shares, name).shape or not tensor.isfinite().all():
+            expected = getattr(shares, name)
+            fits = (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
+            if not fits or not tensor.isfinite().all() or (tensor < 0).any():
                 raise HeadForcingError(f"{path} is damaged: its {name} do not fit its setup")
             setattr(shares, name, tensor)
         return shares

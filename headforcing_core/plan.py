@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from .attention import AttentionFunction, sdpa
-from .auto_profile import AutoProfile, AutoProfileCache, warm_up_shape
+from .auto_profile import AutoProfile, AutoProfileCache, warm_up_frames, warm_up_shape
 from .cache import CacheShape, HeadCache
 from .clock import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, pictures_of
 from .errors import HeadForcingError
@@ -101,6 +101,11 @@ class RenderPlan:
         )
         pictures = pictures_of(start_frames) + wanted
         auto = profile if isinstance(profile, AutoProfile) and policy.needs_profile else None
+        if auto is not None and start_frames >= warm_up_frames(frames_per_block):
+            raise HeadForcingError(
+                f"head_profile: roles are found while the first {warm_up_frames(frames_per_block)} latent frames are "
+                f"made, but start_frames gives {start_frames}; use a profile that was measured, or fewer start frames"
+            )
         return cls(shape, schedule, timeline, tuple(prompts), width, height, start_frames, pictures, name, auto)
 
     @property

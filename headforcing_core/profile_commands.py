@@ -62,9 +62,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
 
 def profile(args: argparse.Namespace) -> Result:
     """Measure, or go on measuring what is missing, and save shares and profile."""
-    if args.out.suffix != ".json":
-        raise HeadForcingError(f"the head profile to write must end in .json, got {args.out.name!r}")
-    check_writable(args.out)
+    _check_profile_name(args.out)
     count, seconds = PRESETS[args.preset]
     device = pick_device(args.device)
     if args.demo:
@@ -120,7 +118,7 @@ def profile(args: argparse.Namespace) -> Result:
 
 def merge(args: argparse.Namespace) -> Result:
     """Add up measurements and save the profile of all of them."""
-    check_writable(args.out)
+    _check_profile_name(args.out)
     first, *others = [HeadShares.load(path) for path in args.measured]
     for other in others:
         first.merge(other)
@@ -156,6 +154,12 @@ def plot(args: argparse.Namespace) -> Result:
     with replacing(args.out) as temporary:
         picture.save(temporary)
     return {"text": f"picture  {args.out}", "json": {"picture": str(args.out)}}
+
+
+def _check_profile_name(out: Path) -> None:
+    if out.suffix != ".json":  # the shares beside it have the same name with another suffix
+        raise HeadForcingError(f"the head profile to write must end in .json, got {out.name!r}")
+    check_writable(out)
 
 
 def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[str, ...]:

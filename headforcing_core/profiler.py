@@ -48,9 +48,9 @@ class ShareMeter:
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             out, shares = with_shares(attention, q, k, v, self.frame_tokens, q.shape[1])
             heads = group.heads[layer].cpu()
-            self.shares[layer, heads] = shares.cpu()
+            self.shares[layer, heads] = shares
             if self.per_frame:
-                frames = frame_shares(attention, q, k, self.frame_tokens).cpu()
+                frames = frame_shares(attention, q, k, self.frame_tokens)
                 self.frames[layer, heads] = 0
                 self.frames[layer, heads, -frames.shape[1] :] = frames
             return out
@@ -80,10 +80,13 @@ def measure_prompt(
     meter = ShareMeter(setup.num_layers, setup.num_heads, setup.window_frames, cache.rope.frame_tokens)
     cache.meter = meter
     shares.forget(prompt)
+    frames: list[tuple[int, Tensor]] = []  # added with the last block: a prompt that is cut short is measured again
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:
         if latents is not None and meter.active:
-            shares.add(prompt, block, step - 1, meter.shares, meter.frames if meter.per_frame else None)
+            shares.add(prompt, block, step - 1, meter.shares)
+            if meter.per_frame:
+                frames.append((block, meter.frames.clone()))
         # the clean pass, which follows the last step, is not measured
         meter.active = block >= setup.first_block and step < len(setup.sigmas)
         meter.per_frame = step == min(FRAME_STEP, len(setup.sigmas) - 1)
@@ -95,6 +98,8 @@ def measure_prompt(
     )
     for _ in rollout(model, cache, schedule, noise, [prompt] * setup.blocks, on_step=watch):
         pass
+    for block, seen in frames:
+        shares.add_frames(block, seen)
 
 
 def profile_heads(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .attention import attention_function
-from .auto_profile import AutoProfileCache
 from .errors import HeadForcingError
 from .files import replacing
 from .memory import MemoryEvent
-from .noise import SeededNoise
-from .plan import LATENT_CHANNELS, RenderPlan, describe_events
+from .plan import LATENT_CHANNELS, describe_events
 from .profile import HeadProfile
-from .rollout import StepCallback, WanVideoModel, rollout
+from .rollout import StepCallback, VideoModel
 from .video import StreamingDecoder, VideoInfo, write_video
+from .video_rollout import VideoRollout
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class RenderResult:
     cache_bytes: int
     seconds: float
     found_profile: HeadProfile | None = None
+    reused_blocks: int = 0
 
     def report(self) -> dict[str, Any]:
         """The JSON form."""
@@ -44,6 +43,7 @@ class RenderResult:
             "pictures": None if self.video is None else self.video.pictures,
             "memory_events": [event.to_dict() for event in self.events],
             "cache_bytes": self.cache_bytes,
+            "reused_blocks": self.reused_blocks,
             "seconds": round(self.seconds, 2),
         }
 
@@ -57,23 +57,18 @@ class RenderResult:
         if self.found_profile is not None:
             counts = ", ".join(f"{count} {role}" for role, count in self.found_profile.counts().items())
             lines.append(f"found    {counts} heads")
+        if self.reused_blocks:
+            lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
         lines.append(f"took     {self.seconds:.1f} s")
         return "\n".join(lines)
 
 
 def render(
-    backbone: Any,
-    embeds: Sequence[Tensor],
-    plan: RenderPlan,
-    seed: int,
+    model: VideoModel,
+    video: VideoRollout,
     *,
-    dtype: torch.dtype,
-    device: torch.device | str = "cpu",
-    attention: str = "auto",
-    start_latents: Tensor | None = None,
-    video: tuple[Path, StreamingDecoder] | None = None,
+    mp4: tuple[Path, StreamingDecoder] | None = None,
     latents: Path | None = None,
-    batch_index: int = 0,
     scale: int = 1,
     crf: int = 18,
     metadata: Mapping[str, str] | None = None,
@@ -82,24 +77,17 @@ def render(
     """Make one video; blocks are decoded and written as they are finished.
 
     Args:
-        embeds: one text embedding `[tokens, text_dim]` per timeline segment.
-        start_latents: `[frames, 16, h, w]`, normalised.
-        video: where to write the MP4, and the decoder.
+        mp4: where to write the video, and the decoder.
         latents: where to write `latents [frames, 16, h, w]` float32, normalised, as safetensors.
     """
     begun = time.perf_counter()
-    model = WanVideoModel(backbone, embeds, dtype, device)
-    cache = plan.make_cache(dtype, device, attention_function(attention))
-    noise = SeededNoise(seed, plan.block_shape, batch_index)
-    events: list[MemoryEvent] = []
+    plan = video.plan
     kept: list[Tensor] = []
 
     def blocks() -> Iterator[Tensor]:
-        if start_latents is not None:
-            yield from start_latents.split(plan.schedule.frames_per_block)
-        for block in rollout(model, cache, plan.schedule, noise, plan.prompts, start_latents, on_step):
-            if block.event is not None:
-                events.append(block.event)
+        if video.start_latents is not None:
+            yield from video.start_latents.split(plan.schedule.frames_per_block)
+        for block in video.blocks(model, on_step):
             yield block.latents
 
     def kept_blocks() -> Iterator[Tensor]:
@@ -109,21 +97,19 @@ def render(
             yield block
 
     info = None
-    if video is None:
+    if mp4 is None:
         for _ in kept_blocks():
             pass
     else:
-        path, decoder = video
+        path, decoder = mp4
         fps = plan.timeline.clock.fps
         info = write_video(path, kept_blocks(), decoder, fps, plan.pictures, scale, metadata, crf=crf)
     if latents is not None:
-        tags = {"head_forcing": json.dumps({"pictures": plan.pictures, "seed": seed})}
+        tags = {"head_forcing": json.dumps({"pictures": plan.pictures})}
         with replacing(latents) as temporary:
             save_file({"latents": torch.cat(kept).float().contiguous()}, temporary, metadata=tags)
-    found = None
-    if isinstance(cache, AutoProfileCache):
-        found, events[:0] = cache.profile, cache.earlier_events
-    return RenderResult(info, latents, events, cache.bytes, time.perf_counter() - begun, found)
+    took = time.perf_counter() - begun
+    return RenderResult(info, latents, video.events, video.cache.bytes, took, video.found_profile, video.reused)
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:

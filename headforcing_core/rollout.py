@@ -33,6 +33,10 @@ class BlockCache(KeyValueCache, Protocol):
 
     device: torch.device
 
+    @property
+    def block(self) -> int:
+        """How many blocks it holds."""
+
     def begin_block(self) -> None:
         """Open the next block."""
 
@@ -62,6 +66,7 @@ def rollout(
     noise: NoiseSource,
     prompts: Sequence[int],
     start_latents: Tensor | None = None,
+    made: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video; stop taking them and the rollout stops.
@@ -70,34 +75,50 @@ def rollout(
         prompts: for every block, start blocks included, the number of its prompt.
         start_latents: `[n * frames_per_block, channels, h, w]`, the video so far. It is written to the cache and not
             yielded; block numbers go on after it.
+        made: blocks that were made before, the first ones after the start; they are yielded as they are. Those that the
+            cache does not hold yet are written to it.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
             raise from it to stop within one model call.
     """
-    active = None
     if not prompts:
         raise HeadForcingError("a rollout needs a prompt for every block")
-    start_blocks = split_start_latents(start_latents, schedule.frames_per_block)
+    start = split_start_latents(start_latents, schedule.frames_per_block)
+    known = [*start, *made]
+    active = None
     for block, prompt in enumerate(prompts):
-        if prompt != active:
-            model.use_prompt(prompt)
-            active = prompt
-        cache.begin_block()
-        on_step(block, 0, None)
-        if block < len(start_blocks):
-            model.write_clean(start_blocks[block], cache)
-            cache.commit(model.prompt)
-            continue
+        event = None
+        latents = known[block] if block < len(known) else None
+        if block >= cache.block:
+            if prompt != active:
+                model.use_prompt(prompt)
+                active = prompt
+            cache.begin_block()
+            on_step(block, 0, None)
+            if latents is None:
+                latents = _denoise_block(model, cache, schedule.for_block(block), noise, block, on_step)
+            model.write_clean(latents, cache)
+            event = cache.commit(model.prompt)
+        assert latents is not None
+        if block >= len(start):
+            yield Block(block, prompt, latents, event)
 
-        sigmas = schedule.for_block(block)
-        x = noise.initial(block).to(cache.device)
-        for step, sigma in enumerate(sigmas):
-            clean = model.denoise(x, sigma, cache)
-            on_step(block, step + 1, clean)
-            if step + 1 < len(sigmas):
-                fresh = noise.renoise(block, step).to(clean)
-                x = (1 - sigmas[step + 1]) * clean + sigmas[step + 1] * fresh
-        model.write_clean(clean, cache)
-        yield Block(block, prompt, clean, cache.commit(model.prompt))
+
+def _denoise_block(
+    model: VideoModel,
+    cache: BlockCache,
+    sigmas: Sequence[float],
+    noise: NoiseSource,
+    block: int,
+    on_step: StepCallback,
+) -> Tensor:
+    x = noise.initial(block).to(cache.device)
+    for step, sigma in enumerate(sigmas):
+        clean = model.denoise(x, sigma, cache)
+        on_step(block, step + 1, clean)
+        if step + 1 < len(sigmas):
+            fresh = noise.renoise(block, step).to(clean)
+            x = (1 - sigmas[step + 1]) * clean + sigmas[step + 1] * fresh
+    return clean
 
 
 def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:

@@ -12,6 +12,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,16 @@ from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
 from ..headforcing_core import plots
-from ..headforcing_core.auto_profile import AutoProfileCache
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_shares import HeadShares
 from ..headforcing_core.memory import MemoryEvent
-from ..headforcing_core.noise import SeededNoise
 from ..headforcing_core.plan import RenderPlan
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.profiler import profile_heads
-from ..headforcing_core.rollout import BlockCache, StepCallback, rollout
+from ..headforcing_core.rollout import BlockCache, StepCallback
+from ..headforcing_core.run import RunFolder
 from ..headforcing_core.schedule import Schedule
+from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
 from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
 
 log = logging.getLogger(__name__)
@@ -203,6 +204,7 @@ class Sampled:
     latents: Tensor
     events: list[MemoryEvent]
     found_profile: HeadProfile | None
+    reused_blocks: int
 
 
 def sample(
@@ -213,35 +215,44 @@ def sample(
     video: int,
     start_latents: Tensor | None,
     on_step: StepCallback,
+    runs: Path | None = None,
+    state_seconds: float = 0.0,
+    about: dict[str, Any] | None = None,
+    on_begin: Callable[[VideoRollout], None] = lambda rollout: None,
 ) -> Sampled:
     """Make one video of a plan.
 
     Args:
         embeds: one text embedding `[tokens, text_dim]` per timeline segment.
         start_latents: `[frames, 16, h, w]` as a LATENT holds them.
+        runs: folder for finished blocks; None keeps nothing.
+        about: what to note in the run folder.
+        on_begin: gets the rollout before the first block, with what is reused.
     """
     dtype = compute_dtype(model)
     start = None
     if start_latents is not None:
         start = model.model.process_latent_in(start_latents.transpose(0, 1)[None])[0].transpose(0, 1)
-    noise = SeededNoise(seed, plan.block_shape, video)
-    events: list[MemoryEvent] = []
-    found: list[HeadProfile] = []
+    done: list[tuple[list[MemoryEvent], HeadProfile | None, int]] = []
 
     def body(hosted: HostedModel, device: torch.device) -> Tensor:
-        cache = plan.make_cache(dtype, device)
-        blocks = [] if start is None else [start.to(device)]
-        for block in rollout(hosted, cache, plan.schedule, noise, plan.prompts, start, on_step):
-            blocks.append(block.latents)
-            if block.event is not None:
-                events.append(block.event)
-        if isinstance(cache, AutoProfileCache) and cache.profile is not None:
-            events[:0] = cache.earlier_events
-            found.append(cache.profile)
+        with ExitStack() as stack:
+            options: dict[str, Any] = {"dtype": dtype, "device": device, "start_latents": start}
+            if runs is not None:
+                setup = setup_hash(plan, fingerprint(model), seed, video, dtype, start)
+                keys = video_keys(plan, setup, embeds)
+                run = stack.enter_context(RunFolder(runs, setup, about or {}))
+                run.save_video(keys, {**(about or {}), "pictures": plan.pictures, "fps": plan.timeline.clock.fps})
+                options |= {"run": run, "keys": keys, "state_seconds": state_seconds}
+            rollout = VideoRollout(plan, seed, video, **options)
+            on_begin(rollout)
+            blocks = [] if start is None else [start.to(device)]
+            blocks += [block.latents.to(device) for block in rollout.blocks(hosted, on_step)]
+            done.append((rollout.events, rollout.found_profile, rollout.reused))
         return torch.cat(blocks).transpose(0, 1)[None]
 
     latents = host(model, embeds, plan.schedule, plan.block_shape, plan.cache_bytes(dtype), body)
-    return Sampled(latents[0].transpose(0, 1), events, found[0] if found else None)
+    return Sampled(latents[0].transpose(0, 1), *done[0])
 
 
 def measure(
@@ -437,7 +448,8 @@ def user_folder(name: str) -> Path:
 
 def profile_path(name: str) -> Path:
     """Where a head profile is saved under a name that was typed into a widget."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
+    reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)  # devices of Windows
+    if reserved or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
         raise HeadForcingError(
             f"save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got {name[:80]!r}"
         )

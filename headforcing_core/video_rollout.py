@@ -1,0 +1,160 @@
+"""One video of a plan: its cache, its noise, and, where it has a run folder, what was finished before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attention import AttentionFunction, sdpa
+from .auto_profile import AutoProfileCache
+from .cache import HeadCache
+from .cache_state import cache_state, restore_cache
+from .memory import MemoryEvent
+from .noise import SeededNoise
+from .plan import RenderPlan
+from .profile import HeadProfile
+from .rollout import Block, StepCallback, VideoModel, rollout
+from .run import RunFolder, StoredBlock, block_keys, digest
+
+FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
+
+
+class VideoRollout:
+    """Rolls out one video of a plan; with a run folder, from where an earlier render of the same stopped.
+
+    Args:
+        start_latents: `[frames, 16, h, w]`, normalised.
+        keys: of every block, see `video_keys`; needed with a run folder.
+        state_seconds: how often the cache's state is stored; 0 never, then it is rebuilt from the blocks.
+
+    Attributes:
+        events: what episodic memory did so far, earlier renders included.
+        reused: how many blocks come from the run folder.
+        found_profile: the roles that were found while sampling, or None.
+    """
+
+    def __init__(
+        self,
+        plan: RenderPlan,
+        seed: int,
+        video: int = 0,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        attention: AttentionFunction = sdpa,
+        start_latents: Tensor | None = None,
+        run: RunFolder | None = None,
+        keys: Sequence[str] = (),
+        state_seconds: float = 0.0,
+    ):
+        self.plan, self.start_latents = plan, start_latents
+        self.noise = SeededNoise(seed, plan.block_shape, video)
+        self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
+        self.events: list[MemoryEvent] = []
+        self._made: list[StoredBlock] = []
+        self.found_profile: HeadProfile | None = None
+        if run is not None:
+            self._made = run.load_blocks(self.keys)
+        self.cache = self._make_cache(dtype, device, attention)
+        self._restore()
+
+    @property
+    def reused(self) -> int:
+        return len(self._made)
+
+    def blocks(self, model: VideoModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
+        """Yield all blocks after the start, finished ones first; each new one is stored before it is yielded."""
+        start_blocks = self.plan.blocks - self.plan.new_blocks
+        saved = time.monotonic()
+        made = [block.latents for block in self._made]
+        for block in rollout(
+            model, self.cache, self.plan.schedule, self.noise, self.plan.prompts, self.start_latents, made, on_step
+        ):
+            place = block.index - start_blocks
+            if place < len(self._made):
+                block = replace(block, event=self._made[place].event)
+            else:
+                self._notice_profile(place)
+                self._store(place, block)
+                if self.run is not None and self.state_seconds and time.monotonic() - saved > self.state_seconds:
+                    self._store_state(place)
+                    saved = time.monotonic()
+            if block.event is not None:
+                self.events.append(block.event)
+            yield block
+
+    def _make_cache(
+        self, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+    ) -> HeadCache | AutoProfileCache:
+        """The plan's cache; where roles were found in an earlier render and blocks are reused, one with those."""
+        if self.plan.auto is None or self.run is None:
+            return self.plan.make_cache(dtype, device, attention)
+        text = self.run.load_text(FOUND, self.keys[: len(self._made)])
+        if text is None:  # stopped before the roles were found: measuring needs every pass
+            self._made = []
+            return self.plan.make_cache(dtype, device, attention)
+        found = json.loads(text)
+        self.found_profile = HeadProfile.from_json(found["profile"])
+        self.events = [MemoryEvent(**event) for event in found["events"]]
+        shape = replace(self.plan.shape, roles=self.found_profile.roles)
+        return HeadCache(shape, dtype, device, attention)
+
+    def _restore(self) -> None:
+        if self.run is None or not self._made or not isinstance(self.cache, HeadCache):
+            return
+        state = self.run.load_state(self.keys[: len(self._made)])
+        if state is not None:
+            restore_cache(self.cache, state)
+
+    def _store(self, place: int, block: Block) -> None:
+        if self.run is not None:
+            self.run.save_block(place, self.keys[place], block.latents, block.event)
+
+    def _store_state(self, place: int) -> None:
+        cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
+        finding = isinstance(self.cache, AutoProfileCache) and self.cache.profile is None
+        if self.run is not None and not finding:
+            self.run.save_state(place, self.keys[place], cache_state(cache))
+
+    def _notice_profile(self, place: int) -> None:
+        """Note the roles in the block after which they were found."""
+        if isinstance(self.cache, AutoProfileCache) and self.cache.profile is not None and self.found_profile is None:
+            self.found_profile = self.cache.profile
+            self.events += self.cache.earlier_events
+            if self.run is not None:
+                events = [event.to_dict() for event in self.events]
+                found = {"profile": self.found_profile.to_json(), "events": events}
+                self.run.save_text(FOUND, self.keys[place], json.dumps(found))
+
+
+def setup_hash(
+    plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
+) -> str:
+    """The hash of everything a block depends on but the prompts and the length of the video."""
+    shape = plan.shape
+    parts: list[Any] = [
+        fingerprint,
+        str(dtype),
+        "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
+        None if plan.auto is None else asdict(plan.auto),
+        asdict(shape.policy),
+        asdict(plan.schedule),
+        [plan.width, plan.height],
+        [seed, video],
+    ]
+    if start_latents is not None:
+        parts.append(start_latents)
+    return digest(*parts)
+
+
+def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[str]:
+    """The key of every block after the start."""
+    hashes = [digest(embed) for embed in embeds]
+    start_blocks = plan.blocks - plan.new_blocks
+    return block_keys(setup, [hashes[prompt] for prompt in plan.prompts[start_blocks:]])
