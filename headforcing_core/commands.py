@@ -237,7 +237,9 @@ def _render(
         if args.runs is not None:
             setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
             keys = video_keys(plan, setup, embeds)
-            run = stack.enter_context(RunFolder(args.runs, setup, {**tags, "weights": info.path.name}))
+            run = stack.enter_context(
+                RunFolder(args.runs, setup, {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"})
+            )
             run.save_video(keys, {**tags, "pictures": plan.pictures, "fps": plan.timeline.clock.fps})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)

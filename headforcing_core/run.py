@@ -35,7 +35,7 @@ from .memory import MemoryEvent
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-_SHORT = 16  # characters of a hash in a file name
+SHORT = 16  # characters of a hash in a file name
 
 
 def digest(*parts: Any) -> str:
@@ -76,7 +76,7 @@ class RunFolder:
     """
 
     def __init__(self, parent: Path, setup: str, about: dict[str, Any]):
-        self.folder = parent / setup[:_SHORT]
+        self.folder = parent / setup[:SHORT]
         self.setup, self.about = setup, about
         self.problems: list[str] = []
         self._lock = FileLock(self.folder / "lock")
@@ -140,20 +140,30 @@ class RunFolder:
         for path in older:
             path.unlink(missing_ok=True)
 
+    def save_start(self, latents: Tensor) -> None:
+        """Store the start frames `[frames, 16, h, w]` that the whole setup begins with."""
+        if self._load("start", self.setup) is None:
+            self._save("start", 0, self.setup, {"latents": latents.float()}, {})
+
+    def load_start(self) -> Tensor | None:
+        """The start frames, where there are some."""
+        found = self._load("start", self.setup)
+        return None if found is None else found[0]["latents"]
+
     # --- small things
 
     def save_video(self, keys: Sequence[str], about: dict[str, Any]) -> None:
         """Note which blocks make up a video, in order, and what it is."""
-        self._write_json(f"video-{keys[-1][:_SHORT]}", {"keys": list(keys), "about": about})
+        self._write_json(f"video-{keys[-1][:SHORT]}", {"keys": list(keys), "about": about})
 
     def save_text(self, kind: str, key: str, text: str) -> None:
         """Store a small text that belongs to a block."""
-        self._store(f"{kind}-{key[:_SHORT]}", ".json", lambda path: path.write_text(text, encoding="utf-8"))
+        self._store(f"{kind}-{key[:SHORT]}", ".json", lambda path: path.write_text(text, encoding="utf-8"))
 
     def load_text(self, kind: str, keys: Sequence[str]) -> str | None:
         """The text of that kind that belongs to one of these blocks."""
         for key in keys:
-            path = self._find(f"{kind}-{key[:_SHORT]}-*.json")
+            path = self._find(f"{kind}-{key[:SHORT]}-*.json")
             if path is not None and self._intact(path):
                 return path.read_text(encoding="utf-8")
         return None
@@ -179,11 +189,11 @@ class RunFolder:
     def _save(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         tags = {"plain": json.dumps(plain), "key": key}
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        stem = f"{kind}-{index:05}-{key[:_SHORT]}"
+        stem = f"{kind}-{index:05}-{key[:SHORT]}"
         self._store(stem, ".safetensors", lambda path: save_file(held, path, metadata=tags))
 
     def _load(self, kind: str, key: str) -> State | None:
-        path = self._find(f"{kind}-*-{key[:_SHORT]}-*.safetensors")
+        path = self._find(f"{kind}-*-{key[:SHORT]}-*.safetensors")
         if path is None or not self._intact(path):
             return None
         with safe_open(path, "pt") as file:
@@ -228,7 +238,7 @@ class RunFolder:
 
 def file_hash(path: Path) -> str:
     """A hash of a file's bytes, as it stands in the name of every file of a run."""
-    found = hashlib.blake2b(digest_size=_SHORT // 2)
+    found = hashlib.blake2b(digest_size=SHORT // 2)
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
             found.update(chunk)

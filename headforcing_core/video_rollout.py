@@ -61,6 +61,8 @@ class VideoRollout:
         self.found_profile: HeadProfile | None = None
         if run is not None:
             self._made = run.load_blocks(self.keys)
+            if start_latents is not None:
+                run.save_start(start_latents)
         self.cache = self._make_cache(dtype, device, attention)
         self._restore()
 

@@ -7,6 +7,7 @@ from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
 from .load_profile import LoadHeadProfile
+from .load_run import LoadHeadForcingRun
 from .profile_heads import ProfileHeads
 from .prompt_timeline import PromptTimeline
 from .sampler import HeadForcingSampler
@@ -22,6 +23,7 @@ class HeadForcingExtension(ComfyExtension):
             PromptTimeline,
             HeadForcingSampler,
             DecodeLatentsToVideo,
+            LoadHeadForcingRun,
             ProfileHeads,
             InspectHeadProfile,
             LoadDemoModel,

@@ -282,8 +282,16 @@ def fingerprint(model: Any) -> str:
     for parameter in (net.head.modulation, *(block.modulation for block in net.blocks)):
         digest.update(parameter.detach().to(device="cpu", dtype=torch.float32).numpy().tobytes())
     for name, patches in sorted(model.patches.items()):
-        digest.update(repr((name, [patch[0] for patch in patches])).encode())
+        digest.update(repr((name, [(patch[0], _few_numbers(patch[1])) for patch in patches])).encode())
     return digest.hexdigest()
+
+
+def _few_numbers(patch: Any) -> list[Any]:
+    """The first numbers of every tensor in a patch: a weight adapter, or tuples of tensors and settings."""
+    parts = getattr(patch, "weights", patch)
+    if isinstance(parts, Tensor):
+        return parts.detach().flatten()[:4].float().tolist()
+    return [_few_numbers(part) for part in parts] if isinstance(parts, (list, tuple)) else []
 
 
 def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
@@ -439,6 +447,11 @@ def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> t
         ) from error
     file = f"{name}_{counter:05}_{suffix}"
     return Path(folder) / file, file, subfolder
+
+
+def runs_folder() -> Path:
+    """Where the sampler keeps finished blocks."""
+    return Path(folder_paths.get_output_directory()) / "head_forcing"
 
 
 def user_folder(name: str) -> Path:

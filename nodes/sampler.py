@@ -15,11 +15,13 @@ from ..headforcing_core.plan import RenderPlan, describe_events
 from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS, preset
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.schedule import SCHEDULES, schedule
+from ..headforcing_core.video_rollout import VideoRollout
 from . import comfy_bridge
 from .load_profile import HeadProfileType
 from .prompt_timeline import timeline_of
 
 FOUND_PROFILES = comfy_bridge.user_folder("found_profiles")
+RUNS = comfy_bridge.runs_folder()
 
 
 class HeadForcingSampler(io.ComfyNode):
@@ -173,6 +175,25 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="Videos to make, one after another, each with noise of its own.",
                     )
                 ),
+                io.Boolean.Input(
+                    "resume",
+                    default=True,
+                    optional=True,
+                    tooltip="Keep every finished block in ComfyUI/output/head_forcing. The same graph queued again "
+                    "goes on where it stopped, a longer one extends it, one with another prompt begins at that prompt.",
+                ),
+                comfy_bridge.advanced(
+                    io.Float.Input(
+                        "checkpoint_seconds",
+                        default=300.0,
+                        min=0.0,
+                        max=36000.0,
+                        step=10.0,
+                        optional=True,
+                        tooltip="How often the cache itself is stored, up to 2.5 GB at 832x480, so that going on is "
+                        "immediate. 0: never, it is rebuilt from the blocks in a fifth of the time they took.",
+                    )
+                ),
             ],
             outputs=[io.Latent.Output(display_name="latents"), io.String.Output(display_name="report")],
             hidden=[io.Hidden.unique_id],
@@ -199,6 +220,8 @@ class HeadForcingSampler(io.ComfyNode):
         memory_every_blocks: int = 3,
         roles: str = "profile",
         batch_size: int = 1,
+        resume: bool = True,
+        checkpoint_seconds: float = 300.0,
     ) -> io.NodeOutput:
         timeline, embeds = timeline_of(positive, seconds)
         if isinstance(head_profile, AutoProfile):
@@ -232,9 +255,23 @@ class HeadForcingSampler(io.ComfyNode):
             begun = time.perf_counter()
             given = None if start is None else start[video % len(start)]
             progress.video = video
-            sampled = comfy_bridge.sample(model, plan, embeds, seed, video, given, progress)
+            sampled = comfy_bridge.sample(
+                model,
+                plan,
+                embeds,
+                seed,
+                video,
+                given,
+                progress,
+                RUNS if resume else None,
+                checkpoint_seconds,
+                _about(model, plan, method, seed),
+                progress.begin,
+            )
             videos.append(sampled.latents.transpose(0, 1))
             took = time.perf_counter() - begun
+            if sampled.reused_blocks:
+                report.append(f"reused {sampled.reused_blocks} blocks of an earlier render")
             report += ["", f"video {video + 1} of {count}: sampled in {took:.1f} s", describe_events(sampled.events)]
             if sampled.found_profile is not None:
                 path = remember(FOUND_PROFILES, comfy_bridge.fingerprint(model), sampled.found_profile)
@@ -245,16 +282,35 @@ class HeadForcingSampler(io.ComfyNode):
         return io.NodeOutput(samples, "\n".join(report).rstrip())
 
 
+def _about(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, Any]:
+    """What to note in the run folder, for people and for Load Head Forcing Run."""
+    return {
+        "method": method,
+        "seed": seed,
+        "size": f"{plan.width}x{plan.height}",
+        "prompts": [segment.text for segment in plan.timeline.segments],
+        "latent_format": type(model.model.latent_format).__name__,
+    }
+
+
 class _Progress:
     """Progress bar, live preview and a status line on the node; stops within one model call on cancel."""
 
     def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
         self.plan, self.videos, self.node_id = plan, videos, node_id
-        self.video = 0
+        self.video = self.reused = 0
         self.bar = comfy.utils.ProgressBar(plan.steps * videos)
         self.done = 0
         self.previewer = comfy_bridge.previewer(model)
         self.begun = time.perf_counter()
+
+    def begin(self, rollout: VideoRollout) -> None:
+        """Take note of what need not be made."""
+        first = self.plan.blocks - self.plan.new_blocks
+        blocks = range(first, first + rollout.reused)
+        steps = sum(len(self.plan.schedule.for_block(block)) for block in blocks)
+        self.reused += steps
+        self.done += steps
 
     def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -273,8 +329,8 @@ class _Progress:
             text = f"video {self.video + 1} of {self.videos} - {text}"
         if len(self.plan.timeline.segments) > 1:
             text += f" - prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}"
-        if self.done:
-            left = (self.bar.total - self.done) * (time.perf_counter() - self.begun) / self.done
+        if self.done > self.reused:
+            left = (self.bar.total - self.done) * (time.perf_counter() - self.begun) / (self.done - self.reused)
             text += f" - about {left:.0f} s left"
         PromptServer.instance.send_progress_text(text, self.node_id)
 

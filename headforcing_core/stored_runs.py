@@ -1,0 +1,92 @@
+"""The videos that lie in run folders: to list, to load and to prune."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from .errors import HeadForcingError
+from .run import SHORT, RunFolder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StoredVideo:
+    """A video noted in a run folder, finished or not.
+
+    Attributes:
+        name: `folder/video`, unique below the parent folder of all runs.
+        about: as noted when the render began: prompts, pictures, fps, seed ...
+    """
+
+    name: str
+    folder: Path
+    setup: str
+    keys: list[str]
+    about: dict[str, Any]
+
+    def latents(self) -> Tensor:
+        """All finished frames `[frames, 16, h, w]`, start frames included."""
+        run = RunFolder(self.folder.parent, self.setup, {})
+        start = run.load_start()
+        found = [block.latents for block in run.load_blocks(self.keys)]
+        if start is not None:
+            found.insert(0, start)
+        if not found:
+            raise HeadForcingError(f"{self.folder} holds no finished block of this video")
+        return torch.cat(found)
+
+    @property
+    def finished(self) -> int:
+        """How many blocks are there."""
+        there = {path.name.split("-")[2] for path in self.folder.glob("block-*.safetensors")}
+        return next((i for i, key in enumerate(self.keys) if key[:SHORT] not in there), len(self.keys))
+
+
+def stored_videos(parent: Path) -> list[StoredVideo]:
+    """All videos noted below a folder of runs, the newest first; unreadable notes are left out."""
+    found: list[tuple[float, StoredVideo]] = []
+    for path in parent.glob("*/video-*.json"):
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            setup = next(iter(path.parent.glob("run-*.json"))).read_text(encoding="utf-8")
+            name = f"{path.parent.name}/{path.stem.split('-')[1]}"
+            video = StoredVideo(name, path.parent, json.loads(setup)["setup"], fields["keys"], fields["about"])
+            found.append((path.stat().st_mtime, video))
+        except (OSError, ValueError, KeyError, StopIteration, TypeError) as error:
+            log.warning("Head Forcing: %s cannot be read: %s", path, error)
+    return [video for _, video in sorted(found, key=lambda entry: -entry[0])]
+
+
+def prune(parent: Path, keep_bytes: int) -> list[Path]:
+    """Remove whole run folders, the oldest first, until those that are left take at most `keep_bytes`."""
+    folders = sorted(
+        (folder for folder in parent.iterdir() if any(folder.glob("run-*.json"))),
+        key=lambda folder: max(path.stat().st_mtime for path in folder.iterdir()),
+        reverse=True,
+    )
+    kept, removed = 0, []
+    for folder in folders:
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        if kept + size <= keep_bytes:
+            kept += size
+            continue
+        try:
+            with FileLock(folder / "lock", timeout=0):
+                for path in folder.iterdir():
+                    if path.name != "lock":
+                        path.unlink()
+        except Timeout:  # somebody renders there
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        removed.append(folder)
+    return removed

@@ -1,0 +1,68 @@
+"""Load Head Forcing Run: what an earlier render left, finished or not."""
+
+from typing import Any
+
+import comfy.latent_formats
+from comfy_api.latest import io
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.stored_runs import StoredVideo, stored_videos
+from . import comfy_bridge
+
+NONE = "no runs yet"
+
+
+class LoadHeadForcingRun(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HeadForcingLoadRun",
+            display_name="Load Head Forcing Run",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "The latents of an earlier render, as far as it came: to decode a video whose render was stopped or "
+                "whose decoding failed. To go on with a render, queue its graph again."
+            ),
+            inputs=[
+                io.Combo.Input(
+                    "run",
+                    options=[_label(video) for video in _videos()] or [NONE],
+                    tooltip="Renders kept in ComfyUI/output/head_forcing, the newest first. Press R to refresh.",
+                )
+            ],
+            outputs=[io.Latent.Output(display_name="latents"), io.String.Output(display_name="report")],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, run: str) -> int:
+        """Load again when more blocks are there."""
+        return next((video.finished for video in _videos() if _label(video) == run), 0)
+
+    @classmethod
+    def execute(cls, run: str) -> io.NodeOutput:
+        video = next((video for video in _videos() if _label(video) == run), None)
+        if video is None:
+            raise HeadForcingError(f"run: {run[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
+        latents = video.latents().transpose(0, 1)[None]
+        # latents are stored as the model sees them; the toy world's are the same in a LATENT
+        latent_format = getattr(comfy.latent_formats, str(video.about.get("latent_format")), None)
+        if latent_format is not None:
+            latents = latent_format().process_out(latents)
+        frames = latents.shape[2]
+        lines = [
+            f"{video.finished} of {len(video.keys)} blocks, {frames} latent frames",
+            *map(str, video.about["prompts"]),
+        ]
+        samples: dict[str, Any] = {"samples": latents}
+        if video.finished == len(video.keys):
+            samples["head_forcing"] = {"pictures": video.about["pictures"], "frames": frames}
+        return io.NodeOutput(samples, "\n".join(lines))
+
+
+def _videos() -> list[StoredVideo]:
+    return stored_videos(comfy_bridge.runs_folder())
+
+
+def _label(video: StoredVideo) -> str:
+    prompts = video.about.get("prompts") or [""]
+    return f"{video.name} {video.about.get('size', '')} {str(prompts[0])[:60]}"
