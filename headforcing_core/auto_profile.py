@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .attention import AttentionFunction, sdpa
 from .cache import CacheShape, HeadCache
+from .cache_state import State, restore_cache
 from .errors import HeadForcingError
 from .memory import EpisodicMemory, MemoryEvent
 from .policy import CachePolicy, RolePolicy
@@ -58,6 +59,7 @@ class AutoProfileCache:
 
     Args:
         shape: of the head-wise caches; its roles are replaced by those found.
+        known: what an earlier render of the same video found. It is used at the same moment, and nothing is measured.
 
     Attributes:
         profile: the profile found; None before the switch, and for good where the video ends before it.
@@ -71,7 +73,9 @@ class AutoProfileCache:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
+        known: HeadProfile | None = None,
     ):
+        self.known = known
         self.auto, self.dtype, self.device, self.attention = auto, dtype, torch.device(device), attention
         self.shape = shape
         self.warm_up = warm_up_shape(shape)
@@ -100,7 +104,8 @@ class AutoProfileCache:
 
     def begin_block(self) -> None:
         self.cache.begin_block()
-        self.meter.active = self.profile is None and self.cache.block >= FIRST_MEASURED_BLOCK
+        wanted = self.profile is None and self.known is None
+        self.meter.active = wanted and self.cache.block >= FIRST_MEASURED_BLOCK
         self._pass_open = False
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -124,11 +129,17 @@ class AutoProfileCache:
                 event = self._switch()
         return event
 
-    def _switch(self) -> MemoryEvent | None:
-        """Fix the roles and refill; returns the memory event of the block that was just committed."""
+    def restore(self, state: State) -> None:
+        """Go on from the state of the head-wise caches that an earlier render stored, with the roles it found."""
+        assert self.known is not None
+        cache = HeadCache(replace(self.shape, roles=self.known.roles), self.dtype, self.device, self.attention)
+        restore_cache(cache, state)
+        self.cache, self.profile = cache, self.known
+
+    def _measured(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
         roles = classify(shares, self.auto.anchor_fraction, self.auto.local_fraction)
-        self.profile = HeadProfile(
+        return HeadProfile(
             "auto",
             len(roles),
             len(roles[0]),
@@ -139,6 +150,11 @@ class AutoProfileCache:
             measured={"window_frames": self.warm_up.total_frames, "rope": "absolute", "prompts": 1},
             provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
         )
+
+    def _switch(self) -> MemoryEvent | None:
+        """Fix the roles and refill; returns the memory event of the block that was just committed."""
+        self.profile = self.known or self._measured()
+        roles = self.profile.roles
         full = self.cache
         self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)
         events = [self.cache.refill(full, block, prompt) for block, prompt in enumerate(self._prompts)]

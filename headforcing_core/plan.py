@@ -101,6 +101,11 @@ class RenderPlan:
         )
         pictures = pictures_of(start_frames) + wanted
         auto = profile if isinstance(profile, AutoProfile) and policy.needs_profile else None
+        if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
+            raise HeadForcingError(
+                f"head roles cannot be found while going on from {start_frames} start frames, at most {most}; "
+                "load or measure a head profile"
+            )
         if auto is not None and start_frames >= warm_up_frames(frames_per_block):
             raise HeadForcingError(
                 f"head_profile: roles are found while the first {warm_up_frames(frames_per_block)} latent frames are "
@@ -135,11 +140,15 @@ class RenderPlan:
         return (self.schedule.frames_per_block, LATENT_CHANNELS, self.height // 8, self.width // 8)
 
     def make_cache(
-        self, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction = sdpa
+        self,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        attention: AttentionFunction = sdpa,
+        known: HeadProfile | None = None,
     ) -> HeadCache | AutoProfileCache:
-        """The cache of this render."""
+        """The cache of this render; `known` is what an earlier one found, where roles are found while sampling."""
         if self.auto is not None:
-            return AutoProfileCache(self.shape, self.auto, dtype, device, attention)
+            return AutoProfileCache(self.shape, self.auto, dtype, device, attention, known)
         return HeadCache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from .attention import AttentionFunction, sdpa
 from .auto_profile import AutoProfileCache
-from .cache import HeadCache
 from .cache_state import cache_state, restore_cache
 from .memory import MemoryEvent
 from .noise import SeededNoise
@@ -63,7 +62,8 @@ class VideoRollout:
             self._made = run.load_blocks(self.keys)
             if start_latents is not None:
                 run.save_start(start_latents)
-        self.cache = self._make_cache(dtype, device, attention)
+        self._recall_roles()
+        self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
         self._restore()
 
     @property
@@ -91,28 +91,25 @@ class VideoRollout:
                 self.events.append(block.event)
             yield block
 
-    def _make_cache(
-        self, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> HeadCache | AutoProfileCache:
-        """The plan's cache; where roles were found in an earlier render and blocks are reused, one with those."""
-        if self.plan.auto is None or self.run is None:
-            return self.plan.make_cache(dtype, device, attention)
+    def _recall_roles(self) -> None:
+        """Take the roles an earlier render found; without them its blocks are of no use, measuring needs every pass."""
+        if self.run is None or self.plan.auto is None or not self._made:
+            return
         text = self.run.load_text(FOUND, self.keys[: len(self._made)])
-        if text is None:  # stopped before the roles were found: measuring needs every pass
+        if text is None:
             self._made = []
-            return self.plan.make_cache(dtype, device, attention)
+            return
         found = json.loads(text)
         self.found_profile = HeadProfile.from_json(found["profile"])
         self.events = [MemoryEvent(**event) for event in found["events"]]
-        shape = replace(self.plan.shape, roles=self.found_profile.roles)
-        return HeadCache(shape, dtype, device, attention)
 
     def _restore(self) -> None:
-        if self.run is None or not self._made or not isinstance(self.cache, HeadCache):
-            return
-        state = self.run.load_state(self.keys[: len(self._made)])
+        state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None
         if state is not None:
-            restore_cache(self.cache, state)
+            if isinstance(self.cache, AutoProfileCache):
+                self.cache.restore(state)
+            else:
+                restore_cache(self.cache, state)
 
     def _store(self, place: int, block: Block) -> None:
         if self.run is not None:

@@ -1,0 +1,329 @@
+"""Run folders: whatever stops a render, the next one goes on and ends with the same bytes."""
+
+import json
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core import run as run_module
+from headforcing.headforcing_core.auto_profile import AutoProfile
+from headforcing.headforcing_core.checkpoint import load_state_dict
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.plan import RenderPlan
+from headforcing.headforcing_core.policy import preset
+from headforcing.headforcing_core.rollout import WanVideoModel
+from headforcing.headforcing_core.run import RunFolder, file_hash
+from headforcing.headforcing_core.schedule import schedule
+from headforcing.headforcing_core.stored_runs import prune, stored_videos
+from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
+from headforcing.headforcing_core.wan import WanModel
+
+STORY = "0:00 a red ball bouncing on a teal floor\n0:05 a yellow ring circling on a navy checkerboard"
+OTHER = STORY.replace("yellow ring", "pink star")
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    state_dict, info = load_state_dict(assets.model_path())
+    return WanModel.from_state_dict(info.config, state_dict, torch.float32)
+
+
+class Stopped(Exception):
+    pass
+
+
+class Render:
+    """A render of the toy model that can be stopped and repeated."""
+
+    def __init__(self, backbone, folder, text=STORY, seconds=9.0, seed=3, state_seconds=0.0, start=None, **options):
+        self.timeline = parse_timeline(text)
+        family = options.pop("family", "self_forcing")
+        method = options.pop("method", "head_forcing")
+        policy = preset(method).with_memory(5, 3, 0.99, 1)  # admits much and often: summaries are made
+        frames = 0 if start is None else len(start)
+        config = backbone.config
+        self.plan = RenderPlan.make(
+            config, policy, schedule(family), self.timeline, 64, 64, seconds, start_frames=frames, **options
+        )
+        self.embeds = [word_hash.encode(segment.text) for segment in self.timeline.segments]
+        self.backbone, self.folder, self.seed, self.start = backbone, folder, seed, start
+        self.state_seconds = state_seconds
+        self.setup = setup_hash(self.plan, "toy", seed, 0, torch.float32, start)
+        self.keys = video_keys(self.plan, self.setup, self.embeds)
+
+    def go(self, stop_after=None, on_step=lambda block, step, latents: None):
+        """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is stopped."""
+        model = WanVideoModel(self.backbone, self.embeds, torch.float32)
+        with RunFolder(self.folder, self.setup, {"about": "a test"}) as run:
+            run.save_video(self.keys, {"prompts": [segment.text for segment in self.plan.timeline.segments]})
+            video = VideoRollout(
+                self.plan,
+                self.seed,
+                dtype=torch.float32,
+                start_latents=self.start,
+                run=run,
+                keys=self.keys,
+                state_seconds=self.state_seconds,
+            )
+            made = []
+            for block in video.blocks(model, on_step):
+                made.append(block.latents)
+                if stop_after is not None and len(made) == stop_after:
+                    break
+            self.video, self.problems = video, run.problems
+        return torch.cat(made)
+
+    def straight(self):
+        """The same render in one go, without a run folder."""
+        video = VideoRollout(self.plan, self.seed, dtype=torch.float32, start_latents=self.start)
+        model = WanVideoModel(self.backbone, self.embeds, torch.float32)
+        self.straight_events = None
+        latents = torch.cat([block.latents for block in video.blocks(model)])
+        self.straight_events = video.events
+        return latents
+
+
+SETTINGS = {
+    "rebuilt from the blocks": {},
+    "restored from the cache's state": {"state_seconds": 1e-9},
+    "roles found while sampling": {"profile": AutoProfile()},
+    "roles found, state restored": {"profile": AutoProfile(), "state_seconds": 1e-9},
+    "one frame a block": {"family": "causal_forcing_framewise", "seconds": 3.0},
+    "absolute positions": {"method": "no_rope_reencoding", "state_seconds": 1e-9},
+    "everything kept": {"method": "self_forcing"},
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("stop_after", [1, 9])
+def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, setting, stop_after):
+    render = Render(backbone, tmp_path, **SETTINGS[setting])
+    expected = render.straight()
+    first = render.go(stop_after=stop_after)
+    assert torch.equal(first, expected[: len(first)])
+    assert torch.equal(render.go(), expected)
+    found_early = "found" in setting and stop_after == 1  # measuring needs every pass: nothing can be reused
+    assert render.video.reused == (0 if found_early else stop_after)
+    assert render.video.events == render.straight_events
+    calls = []
+    assert torch.equal(render.go(on_step=lambda block, step, latents: calls.append(latents is not None)), expected)
+    assert render.video.reused == render.plan.new_blocks and not any(calls), "nothing was left to denoise"
+
+
+def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path):
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+    render.go(stop_after=8)
+    touched = []
+    render.go(on_step=lambda block, step, latents: touched.append(block))
+    assert min(touched) == 8
+    assert len(list(render.folder.glob("*/state-*"))) == 1, "older states are removed"
+
+
+def test_extending_equals_rendering_at_once(backbone, tmp_path):
+    short, long = (Render(backbone, tmp_path, seconds=seconds) for seconds in (6.0, 10.0))
+    short.go()
+    extended = long.go()
+    assert long.video.reused == short.plan.new_blocks
+    assert torch.equal(extended, long.straight())
+
+
+def test_a_changed_prompt_renders_again_only_from_its_first_block(backbone, tmp_path):
+    first, second = Render(backbone, tmp_path), Render(backbone, tmp_path, text=OTHER)
+    before = first.go()
+    switch = first.plan.prompts.index(1)
+    after = second.go()
+    assert second.video.reused == switch
+    assert torch.equal(after[: 3 * switch], before[: 3 * switch])
+    assert torch.equal(after, second.straight())
+    assert not torch.equal(after[3 * switch :], before[3 * switch :])
+    first.go()
+    assert first.video.reused == first.plan.new_blocks, "the first version is still there"
+
+
+def test_start_frames_are_part_of_the_setup(backbone, tmp_path):
+    start = Render(backbone, tmp_path).straight()[:6]
+    render = Render(backbone, tmp_path, start=start, seconds=4.5)
+    render.go(stop_after=2)
+    assert torch.equal(render.go(), render.straight())
+    assert Render(backbone, tmp_path, start=start + 1, seconds=4.5).setup != render.setup
+    (video,) = stored_videos(tmp_path)
+    assert torch.equal(video.latents(), torch.cat([start, render.straight()]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 4}, {"method": "fifo_eviction"}, {"method": "no_rope_reencoding"}, {"profile": AutoProfile()}],
+    ids=str,
+)
+def test_another_setup_shares_nothing(backbone, tmp_path, change):
+    assert Render(backbone, tmp_path, **change).setup != Render(backbone, tmp_path).setup
+
+
+# --- damage
+
+
+def files(render):
+    return sorted(path for path in (render.folder / render.setup[:16]).iterdir() if path.name != "lock")
+
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "flipped":
+        data[len(data) // 2] ^= 1
+    else:
+        data = data[: len(data) // 2]
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut short"])
+@pytest.mark.parametrize("kind", ["block", "state", "found"])
+def test_a_damaged_file_is_named_and_made_again(backbone, tmp_path, kind, how, caplog):
+    render = Render(backbone, tmp_path, profile=AutoProfile(), state_seconds=1e-9)
+    expected = render.go()
+    path = next(path for path in files(render)[3:] if path.name.startswith(kind))
+    damage(path, how)
+    assert torch.equal(render.go(), expected)
+    assert [problem for problem in render.problems if path.name in problem]
+    assert path.name in caplog.text
+    assert all(file_hash(found) == found.stem.rpartition("-")[2] for found in files(render))
+
+
+def test_every_file_of_a_run_is_covered_by_its_hash(backbone, tmp_path):
+    render = Render(backbone, tmp_path, profile=AutoProfile(), state_seconds=1e-9)
+    render.go()
+    kinds = {path.name.split("-")[0] for path in files(render)}
+    assert kinds == {"run", "video", "block", "state", "found"}
+    assert all(file_hash(path) == path.stem.rpartition("-")[2] for path in files(render))
+
+
+def test_a_newer_format_is_refused_politely(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    render.go(stop_after=1)
+    (path,) = render.folder.glob("*/run-*.json")
+    fields = json.loads(path.read_text()) | {"format_version": 99}
+    path.write_text(json.dumps(fields))
+    path.rename(path.with_name(f"run-{file_hash(path)}.json"))
+    with pytest.raises(HeadForcingError, match="format version 99, this version of Head Forcing reads 1; update"):
+        render.go()
+    assert list(render.folder.glob("*/block-*")), "nothing was thrown away"
+
+
+def test_two_renders_do_not_write_to_one_folder(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    with RunFolder(tmp_path, render.setup, {}):
+        with pytest.raises(HeadForcingError, match="another render is writing to"):
+            render.go()
+    render.go(stop_after=1)
+
+
+def test_a_full_disk_ends_with_one_sentence_and_loses_nothing(backbone, tmp_path, monkeypatch):
+    render = Render(backbone, tmp_path)
+    save = run_module.save_file
+
+    def full(tensors, path, metadata):
+        if len(list(render.folder.glob("*/block-*"))) == 4:
+            raise OSError(28, "No space left on device")
+        save(tensors, path, metadata)
+
+    monkeypatch.setattr(run_module, "save_file", full)
+    with pytest.raises(HeadForcingError, match="No space left on device.*make room and queue the same render again"):
+        render.go()
+    monkeypatch.setattr(run_module, "save_file", save)
+    assert not list(render.folder.glob("*/.*.tmp"))
+    assert torch.equal(render.go(), render.straight())
+    assert render.video.reused == 4
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(backbone, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    render = Render(backbone, tmp_path / "file")
+    with pytest.raises(HeadForcingError, match="cannot be written"):
+        render.go(on_step=lambda *_: pytest.fail("work was begun"))
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 2), (3, 0), (5, 4)], ids=lambda at: f"block {at[0]} step {at[1]}")
+@pytest.mark.parametrize("kind", [Stopped, type("BaseStopped", (BaseException,), {})])
+def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, at, kind):
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+
+    def interrupt(block, step, latents):
+        if (block, step) == at:
+            raise kind
+
+    with pytest.raises(kind):
+        render.go(on_step=interrupt)
+    assert torch.equal(render.go(), render.straight())
+    assert render.video.reused == at[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process, which this system does not have")
+def test_twenty_kills_at_random_moments_lose_nothing(backbone, tmp_path):
+    """SIGKILL at random moments, while denoising, writing blocks or states; then the render goes on."""
+    render = Render(backbone, tmp_path, seconds=60.0, state_seconds=0.05)
+    expected = render.straight()
+    pick = random.Random(0)
+    kills = 0
+    for _ in range(200):
+        child = os.fork()
+        if child == 0:
+            try:
+                render.go()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        if kills < 20:
+            time.sleep(pick.uniform(0.02, 0.2))
+            os.kill(child, signal.SIGKILL)
+            kills += 1
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+    assert kills == 20
+    assert torch.equal(render.go(), expected)
+    assert render.video.events == render.straight_events
+    assert render.problems == []
+    assert not list(Path(tmp_path).glob("*/.*.tmp"))
+
+
+# --- looking after runs
+
+
+def test_stored_videos_are_listed_with_what_is_finished(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    render.go(stop_after=5)
+    (video,) = stored_videos(tmp_path)
+    assert video.finished == 5 and len(video.keys) == render.plan.new_blocks
+    assert torch.equal(video.latents(), render.straight()[:15])
+    assert video.about["prompts"] == [segment.text for segment in render.plan.timeline.segments]
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / "video-x.json").write_text("{")
+    assert len(stored_videos(tmp_path)) == 1
+
+
+def test_old_runs_can_be_pruned_but_not_one_in_use(backbone, tmp_path):
+    renders = [Render(backbone, tmp_path, seed=seed) for seed in (1, 2, 3)]
+    for age, render in enumerate(renders):
+        render.go(stop_after=1)
+        for path in files(render):
+            os.utime(path, (1_000_000 + age, 1_000_000 + age))
+        os.utime(render.folder / render.setup[:16] / "lock", (1_000_000 + age, 1_000_000 + age))
+    size = sum(path.stat().st_size for path in files(renders[2]))
+    assert prune(tmp_path, keep_bytes=size + 10) == [tmp_path / r.setup[:16] for r in (renders[1], renders[0])]
+    with RunFolder(tmp_path, renders[2].setup, {}):
+        assert prune(tmp_path, keep_bytes=0) == []
+    assert (tmp_path / renders[2].setup[:16]).exists()
+
+
+def test_a_block_key_depends_on_every_prompt_before_it(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    other = replace(render.plan, prompts=(1, *render.plan.prompts[1:]))
+    keys = video_keys(other, render.setup, render.embeds)
+    assert not set(keys) & set(render.keys)
