@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -166,7 +167,13 @@ class AutoProfileCache:
 def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     """Keep a profile that was found for a model, for the next run with it."""
     path = _place(folder, fingerprint)
-    replace(profile, measured={**profile.measured, "fingerprint": fingerprint}).save(path)
+    source = f"found while sampling on {date.today().isoformat()}"
+    replace(
+        profile,
+        name=source,
+        measured={**profile.measured, "fingerprint": fingerprint},
+        provenance={**profile.provenance, "source": source},
+    ).save(path)
     return path
 
 

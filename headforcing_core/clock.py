@@ -22,10 +22,12 @@ class BlockClock:
     """Converts between seconds, pictures and blocks of `frames_per_block` latent frames, at `fps` pictures a second.
 
     n blocks decode to 4(n * frames_per_block - 1) + 1 pictures: with 3 frames the first gives 9, each later one 12.
+    With `continues` the blocks go on from start frames, and the first is like every other.
     """
 
     frames_per_block: int = 3
     fps: float = PICTURES_PER_SECOND
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if type(self.frames_per_block) is not int or not 1 <= self.frames_per_block <= 1000:
@@ -42,7 +44,12 @@ class BlockClock:
         """Pictures that the first `blocks` blocks decode to; 0 for none."""
         if blocks < 0:
             raise HeadForcingError(f"a number of blocks cannot be negative, got {blocks}")
-        return pictures_of(blocks * self.frames_per_block)
+        return PICTURES_PER_FRAME * blocks * self.frames_per_block - self._lost if blocks else 0
+
+    @property
+    def _lost(self) -> int:
+        """Pictures that a video's first latent frame lacks."""
+        return 0 if self.continues else PICTURES_PER_FRAME - 1
 
     def start_picture(self, block: int) -> int:
         """Index of the first picture of a 0-based block."""
@@ -56,12 +63,12 @@ class BlockClock:
         """The smallest number of blocks, at least one, whose pictures last `seconds` or longer."""
         pictures = math.ceil(self._position(seconds) - 1e-6)
         per_block = PICTURES_PER_FRAME * self.frames_per_block
-        return max(1, -(-(pictures + PICTURES_PER_FRAME - 1) // per_block))
+        return max(1, -(-(pictures + self._lost) // per_block))
 
     def block_at(self, seconds: float) -> int:
         """The 0-based block whose start is nearest to `seconds`; the earlier of two that are equally near."""
         position = self._position(seconds)
-        block = int((position + PICTURES_PER_FRAME - 1) // (PICTURES_PER_FRAME * self.frames_per_block))
+        block = int((position + self._lost) // (PICTURES_PER_FRAME * self.frames_per_block))
         before, after = self.pictures(block), self.pictures(block + 1)
         return block if position - before <= after - position else block + 1
 

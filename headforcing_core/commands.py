@@ -7,6 +7,8 @@ import json
 import re
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +31,11 @@ from .render import RenderResult, load_latents, render
 from .replay import Case
 from .replay import replay as run_case
 from .rollout import WanVideoModel
-from .run import RunFolder
+from .run import RunFolder, digest, file_hash
 from .schedule import schedule
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
-from .video_rollout import VideoRollout, setup_hash, video_keys
+from .video_rollout import VideoRollout, has_run, setup_hash, video_keys
 from .wan import WanConfig, WanModel
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def demo(args: argparse.Namespace) -> Result:
         timeline = parse_timeline(read_text(args.prompts), args.seconds or None)
     else:  # cut, or held, by the plan when another length is asked for
         timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS)
-    plan = _plan(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    plan = _plan(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32)
     texts = [segment.text for segment in timeline.segments]
     for unknown in (word_hash.check_prompt(text) for text in texts):
         if unknown:
@@ -82,10 +84,10 @@ def generate(args: argparse.Namespace) -> Result:
     check_writable(args.latents)
     width, height = parse_size(args.size)
     timeline = parse_timeline(read_text(args.prompts), args.seconds or None)
-    info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
+    info = inspect_weights(args)
     start = None if args.start_latents is None else load_latents(args.start_latents, (width, height))
-    plan = _plan(args, info, timeline, width, height, 0 if start is None else len(start))
     device, dtype = pick_device(args.device), DTYPES[args.dtype]
+    plan = _plan(args, info, timeline, width, height, dtype, start)
     texts = [segment.text for segment in timeline.segments]
     embeds = embeddings(args, texts, device)
     check_text_width(embeds[0], info.config.text_dim)
@@ -192,10 +194,18 @@ def convert(args: argparse.Namespace) -> Result:
 
 
 def _plan(
-    args: argparse.Namespace, info: CheckpointInfo, timeline: Timeline, width: int, height: int, start_frames: int = 0
+    args: argparse.Namespace,
+    info: CheckpointInfo,
+    timeline: Timeline,
+    width: int,
+    height: int,
+    dtype: torch.dtype,
+    start: torch.Tensor | None = None,
 ) -> RenderPlan:
+    """The plan of a render. Roles are found once per model, but a video that began so goes on so."""
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
-    return RenderPlan.make(
+    make = partial(
+        RenderPlan.make,
         info.config,
         preset(args.method).with_memory(*memory),
         schedule(args.model_family, args.sigmas),
@@ -203,12 +213,19 @@ def _plan(
         width,
         height,
         args.seconds,
-        _profile(args.profile, args.found_profiles, info.fingerprint),
-        start_frames,
-        args.roles,
-        args.seed,
-        args.model_family,
+        start_frames=0 if start is None else len(start),
+        roles=args.roles,
+        seed=args.seed,
+        family=args.model_family,
     )
+    plan = make(profile=_profile(args.profile))
+    if plan.auto is None:
+        return plan
+    if args.runs is not None:
+        setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
+        if has_run(args.runs, setup):
+            return plan
+    return make(profile=recall(args.found_profiles, info.fingerprint, plan.auto) or plan.auto)
 
 
 def _render(
@@ -279,17 +296,23 @@ def check_text_width(embeds: torch.Tensor, expected: int) -> None:
         raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds.shape[-1]}")
 
 
+def inspect_weights(args: argparse.Namespace) -> CheckpointInfo:
+    """What `--weights` is; the fingerprint names the weights as they are used, with `--lora` where it is given."""
+    info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
+    if args.lora is None:
+        return info
+    return replace(info, fingerprint=digest(info.fingerprint, file_hash(args.lora))[:16])
+
+
 def find_profile(name: str) -> HeadProfile:
     """A bundled profile by name, or a file."""
     return load_profile(bundled_profiles().get(name, Path(name)))
 
 
-def _profile(name: str | None, found: Path, fingerprint: str) -> HeadProfile | AutoProfile | None:
+def _profile(name: str | None) -> HeadProfile | AutoProfile | None:
     if name is None:
         return None
-    if name == "auto":
-        return recall(found, fingerprint, AutoProfile()) or AutoProfile()
-    return find_profile(name)
+    return AutoProfile() if name == "auto" else find_profile(name)
 
 
 def read_text(value: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from .attention import AttentionFunction, sdpa
 from .auto_profile import AutoProfile, AutoProfileCache, warm_up_frames, warm_up_shape
 from .cache import CacheShape, HeadCache
-from .clock import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, pictures_of
+from .clock import MAX_SECONDS, BlockClock, pictures_of
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .policy import CachePolicy, Roles, arrange_roles
@@ -81,13 +81,12 @@ class RenderPlan:
             raise HeadForcingError(
                 f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
             )
-        clock = BlockClock(frames_per_block)
+        clock = BlockClock(frames_per_block, continues=start_frames > 0)
         if timeline.clock != clock:
             timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
 
         wanted = math.ceil(seconds * clock.fps - 1e-6)
-        pictures_per_block = PICTURES_PER_FRAME * frames_per_block  # but for a video's first block
-        blocks = math.ceil(wanted / pictures_per_block) if start_frames else clock.blocks_for(seconds)
+        blocks = clock.blocks_for(seconds)
         timeline = _fit(timeline, blocks, seconds)
         start_blocks = start_frames // frames_per_block
         prompts = [0] * start_blocks + [timeline.prompt_index(block) for block in range(blocks)]
@@ -105,11 +104,6 @@ class RenderPlan:
             raise HeadForcingError(
                 f"head roles cannot be found while going on from {start_frames} start frames, at most {most}; "
                 "load or measure a head profile"
-            )
-        if auto is not None and start_frames >= warm_up_frames(frames_per_block):
-            raise HeadForcingError(
-                f"head_profile: roles are found while the first {warm_up_frames(frames_per_block)} latent frames are "
-                f"made, but start_frames gives {start_frames}; use a profile that was measured, or fewer start frames"
             )
         return cls(shape, schedule, timeline, tuple(prompts), width, height, start_frames, pictures, name, auto)
 
@@ -162,13 +156,14 @@ class RenderPlan:
         policy = shape.policy
         roles = [role for layer in shape.roles for role in layer]
         counts = ", ".join(f"{roles.count(role)} {role}" for role in ("local", "anchor", "memory") if role in roles)
+        counts = counts if policy.needs_profile else "none"
         everything = self.frames * len(roles)
         lines = [
             f"{self.width}x{self.height}, {self.pictures} pictures = {self.pictures / fps:.2f} s at {fps:g} fps, "
             f"{self.new_blocks} blocks of {self.schedule.frames_per_block} latent frames to make"
             + (f" after {self.start_frames} given ones" if self.start_frames else ""),
             f"head roles: {counts} ({self.profile_name}); rotary positions {policy.rope}",
-            f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the same at any length "
+            f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the most at any length "
             f"(keeping all {self.frames} frames in every head would take {everything:,} = "
             f"{format_bytes(shape.bytes(dtype) * everything / shape.frame_slots)})"
             if shape.frame_slots < everything
@@ -179,8 +174,9 @@ class RenderPlan:
                 f"while the roles are being found, up to {format_bytes(self.cache_bytes(dtype))}: "
                 "every head sees all of the first frames"
             )
-        if len(self.timeline.segments) > 1:
-            lines += ["", self.timeline.table()]
+        lines += ["", self.timeline.table()]
+        if self.start_frames:
+            lines.append(f"Times and blocks are counted from the end of the {self.start_frames} start frames.")
         return "\n".join(lines)
 
 

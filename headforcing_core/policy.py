@@ -122,12 +122,18 @@ class CachePolicy:
     def with_memory(
         self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
     ) -> CachePolicy:
-        """The same policy with other numbers for memory heads; unchanged when it holds no episodic memory."""
+        """The same policy with other numbers for memory heads; unchanged when it holds no episodic memory.
+
+        A uniform policy keeps its frames: its point is to have a certain size.
+        """
         if not self.memory.episodic_frames:
             return self
+        memory = self.memory
+        if self.needs_profile:
+            memory = replace(memory, recent_frames=recent_frames, episodic_frames=episodic_frames)
         return replace(
             self,
-            memory=replace(self.memory, recent_frames=recent_frames, episodic_frames=episodic_frames),
+            memory=memory,
             episodic=replace(self.episodic, novelty_threshold=novelty_threshold, update_interval=update_interval),
         )
 
@@ -151,6 +157,8 @@ PRESETS: dict[str, CachePolicy] = {
     "uniform_admission": replace(_HEAD_FORCING, episodic=EpisodicPolicy(admission="uniform")),
     "fifo_eviction": replace(_HEAD_FORCING, episodic=EpisodicPolicy(eviction="fifo")),
     "random_tokens": replace(_HEAD_FORCING, episodic=EpisodicPolicy(token_selection="random")),
+    "centered_keys": replace(_HEAD_FORCING, episodic=EpisodicPolicy(center_keys=True)),
+    "pinned_first_entry": replace(_HEAD_FORCING, episodic=EpisodicPolicy(pin_first=True)),
     "no_episodic_memory": replace(_HEAD_FORCING, memory=RolePolicy(recent_frames=8)),
     # every head a memory head, at about the paper's mean of 8.6 frames a head
     "uniform_memory": CachePolicy.uniform(RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"),

@@ -84,7 +84,7 @@ class HeadProfile:
         """Raise HeadForcingError unless the profile has one role for every head of such a model."""
         if (num_layers, num_heads) != (self.num_layers, self.num_heads):
             raise HeadForcingError(
-                f"Head profile '{self.name}' was measured on {self.num_layers}x{self.num_heads} heads, the model has "
+                f"Head profile '{self.name}' is for {self.num_layers}x{self.num_heads} heads, the model has "
                 f"{num_layers}x{num_heads}. Choose a profile that was made for this model."
             )
 

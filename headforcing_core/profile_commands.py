@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from .checkpoint import inspect_checkpoint, load_state_dict
 from .clock import BlockClock
-from .commands import DTYPES, Result, embeddings, find_profile, parse_size, pick_device, read_text
+from .commands import DTYPES, Result, embeddings, find_profile, inspect_weights, parse_size, pick_device, read_text
 from .demo import assets, word_hash
 from .errors import HeadForcingError
 from .files import check_writable, replacing
@@ -71,7 +71,7 @@ def profile(args: argparse.Namespace) -> Result:
         texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
     else:
         (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
-        info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
+        info = inspect_weights(args)
         texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
     family = SCHEDULES[args.model_family]
     setup = ProfileSetup(
@@ -86,10 +86,14 @@ def profile(args: argparse.Namespace) -> Result:
         height,
         rope=args.rope,
         seed=args.seed,
+        first_block_sigmas=family.first_block_sigmas,
     )
     shares, measured = HeadShares(setup), args.out.with_suffix(".safetensors")
     if measured.exists():  # an interrupted run goes on where it stopped
-        shares.merge(HeadShares.load(measured))
+        earlier = HeadShares.load(measured)
+        if earlier.setup != setup:
+            raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
+        shares.merge(earlier)
     source = assets.model_path() if args.demo else args.weights
     state_dict, _ = load_state_dict(source, num_heads=args.num_heads, lora=args.lora)
     backbone = WanModel.from_state_dict(info.config, state_dict, dtype, device)
@@ -141,9 +145,13 @@ def plot(args: argparse.Namespace) -> Result:
     """Draw a profile, or one head over time."""
     from . import plots
 
+    if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
+        raise HeadForcingError(f"the picture must end in .png, .jpg or .webp, got {args.out.name!r}")
     check_writable(args.out)
     head_profile = find_profile(args.profile)
     shares = None if args.measured is None else HeadShares.load(args.measured)
+    if shares is not None:
+        head_profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
     if args.head is None:
         picture = plots.profile_picture(head_profile, shares, theme=args.theme)
     else:

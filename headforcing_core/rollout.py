@@ -68,6 +68,7 @@ def rollout(
     start_latents: Tensor | None = None,
     made: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
+    on_start_event: Callable[[MemoryEvent], None] = lambda event: None,
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video; stop taking them and the rollout stops.
 
@@ -77,6 +78,7 @@ def rollout(
             yielded; block numbers go on after it.
         made: blocks that were made before, the first ones after the start; they are yielded as they are. Those that the
             cache does not hold yet are written to it.
+        on_start_event: gets what episodic memory did after start blocks, which are not yielded.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
             raise from it to stop within one model call.
     """
@@ -101,6 +103,8 @@ def rollout(
         assert latents is not None
         if block >= len(start):
             yield Block(block, prompt, latents, event)
+        elif event is not None:
+            on_start_event(event)
 
 
 def _denoise_block(
@@ -128,7 +132,7 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
     if not len(latents) or len(latents) % frames_per_block:
         raise HeadForcingError(
             f"start frames must fill whole blocks of {frames_per_block} latent frames, got {len(latents)}; "
-            f"drop {len(latents) % frames_per_block} from the beginning"
+            f"drop {len(latents) % frames_per_block} from the end"
         )
     return latents.split(frames_per_block)
 

@@ -69,6 +69,8 @@ _FOUR_STEPS = [1000, 750, 500, 250]
 SCHEDULES: dict[str, Schedule] = {
     "self_forcing": Schedule.warped(_FOUR_STEPS),
     "longlive": Schedule.warped(_FOUR_STEPS),
+    "raven": Schedule.warped(_FOUR_STEPS),
+    "krea_14b": Schedule.warped(_FOUR_STEPS),
     "causal_forcing_chunkwise": Schedule.warped(_FOUR_STEPS),
     "causal_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
     "causal_forcing_framewise_2_steps": Schedule.warped([1000, 500], frames_per_block=1, first=_FOUR_STEPS),

@@ -59,7 +59,7 @@ class Timeline:
 
     def table(self) -> str:
         """Plain text for people: when each prompt was asked for and where it really starts."""
-        rows = [("#", "asked", "starts", "picture", "block", "prompt")]
+        rows = [("no.", "asked", "starts", "picture", "block", "prompt")]
         for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
             block = segment.start_block
             times = format_time(start), format_time(self.clock.start_seconds(block))

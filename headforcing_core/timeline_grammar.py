@@ -37,7 +37,8 @@ _BARE = re.compile(  # a clock time of day such as "6:00 pm" is prose
     re.ASCII | re.IGNORECASE,
 )
 _DECADE = re.compile(r"[1-9]\d{0,8}0s\b", re.ASCII | re.IGNORECASE)  # "80s", "1920s"
-_ALMOST_TIME = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]]{0,40}\]", re.ASCII)
+_ALMOST_TIME = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
+_ALMOST_BARE = re.compile(r"\d{1,3}:\d{1,2}(?!\d)(?!\s?[ap]\.?m\b)", re.ASCII | re.IGNORECASE)
 _SCENE = re.compile(rf"scene\s{{1,8}}\d{{1,9}}\s{{0,8}}(?:{_BRACKETS}|(?=[{SEPARATORS}]))", re.ASCII | re.I)
 _MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"prompts"|\[\s*")')
 
@@ -63,7 +64,7 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
         found = _read_json(data, clock)
     elif (time := _match_time(first, decades=False)) or _ALMOST_TIME.match(first):
         in_seconds = time is not None and time.re is _BARE and ":" not in time["start"]
-        found = _read_headed(lines, lambda line: _match_time(line, decades=in_seconds))
+        found = _read_headed(lines, lambda line: _match_time(line, decades=in_seconds), timed=True)
     elif _SCENE.match(first):
         found = _read_headed(lines, _SCENE.match)
     elif "|" in text:
@@ -88,16 +89,18 @@ def _match_time(line: str, decades: bool) -> re.Match[str] | None:
     return _BRACKETED.match(line) or _BARE.match(line)
 
 
-def _read_headed(lines: list[str], match: Callable[[str], re.Match[str] | None]) -> Iterator[Prompt]:
+def _read_headed(
+    lines: list[str], match: Callable[[str], re.Match[str] | None], timed: bool = False
+) -> Iterator[Prompt]:
     """Prompts that begin at lines with a header (a time or a scene); lines without one continue the prompt above."""
     header: dict[str, Any] | None = None
     parts: list[str] = []
     for number, line in enumerate(map(str.strip, lines), 1):
         found = match(line)
         if found is None:
-            if _ALMOST_TIME.match(line) and not _BRACKETED.match(line):
-                token = line[: line.index("]") + 1]
-                raise TimelineError(f"{token!r} is not a time; write [m:ss] or [m:ss-m:ss]", number)
+            almost = _ALMOST_TIME.match(line) or (_ALMOST_BARE.match(line) if timed else None)
+            if almost and not _BRACKETED.match(line):
+                raise TimelineError(f"{almost[0]!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]", number)
             parts.append(line)
             continue
         if header is not None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from .noise import SeededNoise
 from .plan import RenderPlan
 from .profile import HeadProfile
 from .rollout import Block, StepCallback, VideoModel, rollout
-from .run import RunFolder, StoredBlock, block_keys, digest
+from .run import SHORT, RunFolder, StoredBlock, block_keys, digest
 
 FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
 
@@ -76,7 +77,15 @@ class VideoRollout:
         saved = time.monotonic()
         made = [block.latents for block in self._made]
         for block in rollout(
-            model, self.cache, self.plan.schedule, self.noise, self.plan.prompts, self.start_latents, made, on_step
+            model,
+            self.cache,
+            self.plan.schedule,
+            self.noise,
+            self.plan.prompts,
+            self.start_latents,
+            made,
+            on_step,
+            self.events.append,
         ):
             place = block.index - start_blocks
             if place < len(self._made):
@@ -150,6 +159,11 @@ def setup_hash(
     if start_latents is not None:
         parts.append(start_latents)
     return digest(*parts)
+
+
+def has_run(parent: Path, setup: str) -> bool:
+    """Whether there are blocks of this setup. A video that began by finding roles goes on as such a video."""
+    return any((parent / setup[:SHORT]).glob("block-*"))
 
 
 def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[str]:

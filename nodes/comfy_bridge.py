@@ -31,7 +31,7 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..headforcing_core import plots
+from ..headforcing_core import plots, video_rollout
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_shares import HeadShares
 from ..headforcing_core.memory import MemoryEvent
@@ -229,10 +229,7 @@ def sample(
         about: what to note in the run folder.
         on_begin: gets the rollout before the first block, with what is reused.
     """
-    dtype = compute_dtype(model)
-    start = None
-    if start_latents is not None:
-        start = model.model.process_latent_in(start_latents.transpose(0, 1)[None])[0].transpose(0, 1)
+    dtype, start = compute_dtype(model), _in_model_space(model, start_latents)
     done: list[tuple[list[MemoryEvent], HeadProfile | None, int]] = []
 
     def body(hosted: HostedModel, device: torch.device) -> Tensor:
@@ -255,6 +252,19 @@ def sample(
     return Sampled(latents[0].transpose(0, 1), *done[0])
 
 
+def _in_model_space(model: Any, latents: Tensor | None) -> Tensor | None:
+    if latents is None:
+        return None
+    return model.model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+
+def has_run(model: Any, plan: RenderPlan, seed: int, start_latents: Tensor | None, runs: Path) -> bool:
+    """Whether blocks of this render's first video are in the folder of runs; arguments as for `sample`."""
+    start = _in_model_space(model, None if start_latents is None else start_latents[0])
+    setup = setup_hash(plan, fingerprint(model), seed, 0, compute_dtype(model), start)
+    return video_rollout.has_run(runs, setup)
+
+
 def measure(
     model: Any,
     shares: HeadShares,
@@ -271,8 +281,7 @@ def measure(
         profile_heads(hosted, config, shares, prompts, on_prompt, dtype=dtype, device=device, on_step=on_step)
         return torch.zeros(1, block_shape[1], block_shape[0], *block_shape[2:])
 
-    schedule = Schedule(setup.sigmas, setup.frames_per_block)
-    host(model, embeds, schedule, block_shape, setup.shape(config).bytes(dtype), body)
+    host(model, embeds, setup.schedule, block_shape, setup.shape(config).bytes(dtype), body)
 
 
 def fingerprint(model: Any) -> str:

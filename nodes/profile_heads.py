@@ -120,6 +120,7 @@ class ProfileHeads(io.ComfyNode):
             height,
             rope=rope,
             seed=seed,
+            first_block_sigmas=family.first_block_sigmas,
         )
         shares = _measure(model, clip, setup, cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})

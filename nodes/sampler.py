@@ -1,5 +1,6 @@
 """Head Forcing Sampler: a minute-long video, block by block, on any Wan MODEL."""
 
+import functools
 import time
 from typing import Any
 
@@ -224,13 +225,13 @@ class HeadForcingSampler(io.ComfyNode):
         checkpoint_seconds: float = 300.0,
     ) -> io.NodeOutput:
         timeline, embeds = timeline_of(positive, seconds)
-        if isinstance(head_profile, AutoProfile):
-            head_profile = recall(FOUND_PROFILES, comfy_bridge.fingerprint(model), head_profile) or head_profile
         chosen = schedule(model_family, sigmas)
         start, dropped = _start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
             height, width = start.shape[-2] * 8, start.shape[-1] * 8
-        plan = RenderPlan.make(
+        weights = comfy_bridge.fingerprint(model)
+        make_plan = functools.partial(
+            RenderPlan.make,
             comfy_bridge.wan_config(model),
             preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
             chosen,
@@ -238,12 +239,14 @@ class HeadForcingSampler(io.ComfyNode):
             width,
             height,
             seconds,
-            head_profile,
             start_frames=0 if start is None else start.shape[1],
             roles=roles,
             seed=seed,
             family=model_family,
         )
+        plan = make_plan(profile=head_profile)
+        if plan.auto is not None and not (resume and comfy_bridge.has_run(model, plan, seed, start, RUNS)):
+            plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
         _check_text_width(model, embeds)
         report = [plan.describe(comfy_bridge.compute_dtype(model))]
         if dropped:
@@ -274,7 +277,8 @@ class HeadForcingSampler(io.ComfyNode):
                 report.append(f"reused {sampled.reused_blocks} blocks of an earlier render")
             report += ["", f"video {video + 1} of {count}: sampled in {took:.1f} s", describe_events(sampled.events)]
             if sampled.found_profile is not None:
-                path = remember(FOUND_PROFILES, comfy_bridge.fingerprint(model), sampled.found_profile)
+                path = remember(FOUND_PROFILES, weights, sampled.found_profile)
+                plan = make_plan(profile=sampled.found_profile)  # the other videos of a batch have the same roles
                 counts = ", ".join(f"{n} {role}" for role, n in sampled.found_profile.counts().items())
                 report.append(f"found {counts} heads; kept for the next run with this model in {path.name}")
         trim = {"pictures": plan.pictures, "frames": plan.frames}

@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
-from playwright.sync_api import Route, sync_playwright
+from playwright.sync_api import Dialog, Route, sync_playwright
 
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -39,13 +39,15 @@ _FIT = """() => {
 class Browser:
     """One editor page on a running server. Use as a context manager.
 
-    `page_errors` are uncaught JavaScript errors, `blocked` the requests to other machines, none of which are let out.
+    `page_errors` are uncaught JavaScript errors, `alerts` what pages said in alert boxes, `blocked` the requests to
+    other machines, none of which are let out.
     `page` is the Playwright page for everything not wrapped here.
     """
 
     def __init__(self, server: ComfyServer, *, vue_nodes: bool = False, size: tuple[int, int] = (1600, 900)):
         self.server, self._vue_nodes, self._size = server, vue_nodes, size
         self.page_errors: list[str] = []
+        self.alerts: list[str] = []
         self.blocked: list[str] = []
 
     def __enter__(self) -> "Browser":
@@ -58,6 +60,7 @@ class Browser:
             self.page = self._browser.new_page(viewport={"width": self._size[0], "height": self._size[1]})
             self.page.route("**/*", self._only_local)
             self.page.on("pageerror", lambda error: self.page_errors.append(str(error)[:400]))
+            self.page.on("dialog", self._note_alert)
             settings = {
                 "Comfy.TutorialCompleted": True,
                 "Comfy.Minimap.Visible": False,
@@ -128,6 +131,14 @@ class Browser:
     def screenshot(self, path: Path) -> Path:
         self.page.screenshot(path=str(path))
         return path
+
+    def _note_alert(self, dialog: Dialog) -> None:
+        self.alerts.append(dialog.message[:400])
+        dialog.dismiss()
+
+    def toasts(self) -> list[str]:
+        """Texts of the messages now shown in the editor's corner."""
+        return self.page.locator(".p-toast-message").all_inner_texts()
 
     def _only_local(self, route: Route) -> None:
         url = urlparse(route.request.url)

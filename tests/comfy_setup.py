@@ -114,12 +114,12 @@ def _tree(cache: Path, version: str) -> Path:
 
 
 def _environment(cache: Path, comfy_requirements: Path) -> Path:
-    folder = cache / "venv"
-    python = folder / "bin" / "python"
     left_out = re.compile(r"(torch|torchvision|torchaudio|comfyui-workflow-templates.*|#.*)?")
     wanted = [line for line in comfy_requirements.read_text().split("\n") if not left_out.fullmatch(line.strip())]
     wanted += [line for line in (REPO / "requirements.txt").read_text().split("\n") if line and line[0] != "#"]
     key = hashlib.sha256("\n".join([sys.version, TORCH, *TORCH_COMPANIONS, TEMPLATES, *wanted]).encode()).hexdigest()
+    folder = cache / f"venv-{key[:12]}"  # another checkout's tests may be running in one made from other requirements
+    python = folder / "bin" / "python"
     with _made_once(folder, key, "Python environment (torch first, about a minute)") as todo:
         if todo:
             venv.create(folder, with_pip=True)

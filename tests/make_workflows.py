@@ -113,7 +113,7 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
         "decode": decode(["vae", 0]),
         "report": text(["sampler", 1], (PROMPT, 410), (440, 350)),
         "note": note(
-            f"## One prompt, one minute\n\n{FILES}\nThe KV cache takes 2.5 GB at 832x480 however long the video is. "
+            f"## One prompt, one minute\n\n{FILES}\nThe KV cache takes 2.7 GB at 832x480 however long the video is. "
             "Change *seconds* for any other length.",
             (LOADERS, 480),
             (330, 430),
@@ -236,7 +236,8 @@ def draw(editor: Browser, nodes: dict[str, Node]) -> dict[str, Any]:
     body = {"text": notes[0][1]["text"], "pos": notes[0][2], "size": notes[0][3]} if notes else None
     editor.page.evaluate(_ARRANGE, [places, body])
     editor.page.wait_for_timeout(300)
-    graph = editor.page.evaluate("() => app.graph.serialize()")
+    # As the editor writes a file: undefined fields left out, where playwright would hand over null.
+    graph = json.loads(editor.page.evaluate("() => JSON.stringify(app.graph.serialize())"))
     graph.pop("extra", None)
     return graph
 

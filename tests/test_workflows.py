@@ -7,7 +7,7 @@ from typing import Any
 import av
 import pytest
 from comfy_browser import Browser
-from make_workflows import WORKFLOWS, stand_ins
+from make_workflows import RUNNABLE, WORKFLOWS, stand_ins
 
 FOLDER = Path(__file__).resolve().parents[1] / "workflows"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -26,7 +26,7 @@ def test_a_workflow_is_small_and_has_a_note(name):
 
 
 def test_notes_of_workflows_with_models_name_every_file_and_its_folder():
-    for name in set(NAMES) - {"demo"}:
+    for name in set(NAMES) - set(RUNNABLE):
         nodes = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["nodes"]
         (note,) = (node["widgets_values"][0] for node in nodes if node["type"] == "MarkdownNote")
         for file in ("diffusion_models/self_forcing_dmd", "text_encoders/umt5_xxl", "vae/wan_2.1_vae"):
@@ -73,7 +73,9 @@ def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
         prompt = editor.api_prompt()
         assert prompt, name
         assert problems(prompt, known) == [], name
+        assert editor.toasts() == [], name
     assert editor.page_errors == []
+    assert editor.alerts == []
 
 
 def test_the_demo_workflow_fills_the_video_node(editor, tmp_path_factory):
