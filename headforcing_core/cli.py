@@ -1,4 +1,4 @@
-"""The command line: `headforcing demo | generate | replay | inspect | budget | convert`."""
+"""The command line: `headforcing demo | generate | profile | report | ...`; `headforcing --help` lists them all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commands, profile_commands
+from . import commands, profile_commands, report_command
+from .arguments import DTYPES, FOUND_PROFILES
 from .attention import BACKENDS
-from .commands import DTYPES
 from .demo import word_hash
 from .errors import HeadForcingError
 from .policy import PRESETS, ROLE_ARRANGEMENTS
@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--num-heads", type=int)
 
     profile_commands.add_parsers(command, group)
+    report_command.add_parsers(command)
 
     sub = command("budget", commands.budget, "Size of the 1.3B model's KV cache by method and length.")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
@@ -111,7 +112,7 @@ def _add_common(sub: argparse.ArgumentParser) -> None:
         help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
         "seconds and keeps them for the next run; default: the bundled one that fits, else auto",
     )
-    sub.add_argument("--found-profiles", type=Path, default=commands.FOUND_PROFILES, help="folder for found profiles")
+    sub.add_argument("--found-profiles", type=Path, default=FOUND_PROFILES, help="folder for found profiles")
     sub.add_argument("--method", choices=PRESETS, default="head_forcing")
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default="profile")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing", help="noise levels, block, profile")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +14,19 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
+from .arguments import (
+    DTYPES,
+    Result,
+    check_text_width,
+    choose_profile,
+    embeddings,
+    inspect_weights,
+    parse_size,
+    pick_device,
+    read_text,
+)
 from .attention import attention_function
-from .auto_profile import AutoProfile, recall, remember
+from .auto_profile import recall, remember
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .checkpoint import convert as convert_checkpoint
 from .demo import assets, word_hash
@@ -31,7 +40,7 @@ from .render import RenderResult, load_latents, render
 from .replay import Case
 from .replay import replay as run_case
 from .rollout import WanVideoModel
-from .run import RunFolder, digest, file_hash
+from .run import RunFolder
 from .schedule import schedule
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
@@ -39,13 +48,7 @@ from .video_rollout import VideoRollout, has_run, setup_hash, video_keys
 from .wan import WanConfig, WanModel
 
 if TYPE_CHECKING:
-    from .text import TextEncoder
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-FOUND_PROFILES = Path.home() / ".cache" / "headforcing" / "profiles"
-
-Result = dict[str, Any]  # {"text": for people, "json": for programs}
+    pass
 
 
 def demo(args: argparse.Namespace) -> Result:
@@ -218,7 +221,7 @@ def _plan(
         seed=args.seed,
         family=args.model_family,
     )
-    plan = make(profile=_profile(args.profile))
+    plan = make(profile=choose_profile(args.profile))
     if plan.auto is None:
         return plan
     if args.runs is not None:
@@ -242,7 +245,14 @@ def _render(
     scale: int = 1,
 ) -> RenderResult:
     """Render one video, in a run folder where one is given, and keep roles that were found."""
-    tags = {"seed": args.seed, "method": args.method, "prompts": [s.text for s in plan.timeline.segments]}
+    clock, segments = plan.timeline.clock, plan.timeline.segments
+    tags = {
+        "seed": args.seed,
+        "method": args.method,
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [clock.start_seconds(segment.start_block) for segment in segments],
+        "frames_per_block": clock.frames_per_block,
+    }
     model = WanVideoModel(backbone, embeds, dtype, device)
     options: dict[str, Any] = {
         "dtype": dtype,
@@ -257,7 +267,7 @@ def _render(
             run = stack.enter_context(
                 RunFolder(args.runs, setup, {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"})
             )
-            run.save_video(keys, {**tags, "pictures": plan.pictures, "fps": plan.timeline.clock.fps})
+            run.save_video(keys, {**tags, "pictures": plan.pictures, "fps": clock.fps})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)
         reused = sum(len(plan.schedule.for_block(block)) for block in range(video.reused))
@@ -276,70 +286,3 @@ def _render(
     if result.found_profile is not None:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
     return result
-
-
-def embeddings(args: argparse.Namespace, texts: list[str], device: torch.device) -> list[torch.Tensor]:
-    """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
-    from .text import load_embeddings, load_text_encoder
-
-    if (args.text_encoder is None) == (args.embeddings is None):
-        raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
-    if args.embeddings is not None:
-        stored = load_embeddings(args.embeddings)
-        return [stored[text] for text in texts]
-    encoder: TextEncoder = load_text_encoder(args.text_encoder, device)
-    return encoder.encode(texts)
-
-
-def check_text_width(embeds: torch.Tensor, expected: int) -> None:
-    if embeds.shape[-1] != expected:
-        raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds.shape[-1]}")
-
-
-def inspect_weights(args: argparse.Namespace) -> CheckpointInfo:
-    """What `--weights` is; the fingerprint names the weights as they are used, with `--lora` where it is given."""
-    info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
-    if args.lora is None:
-        return info
-    return replace(info, fingerprint=digest(info.fingerprint, file_hash(args.lora))[:16])
-
-
-def find_profile(name: str) -> HeadProfile:
-    """A bundled profile by name, or a file."""
-    return load_profile(bundled_profiles().get(name, Path(name)))
-
-
-def _profile(name: str | None) -> HeadProfile | AutoProfile | None:
-    if name is None:
-        return None
-    return AutoProfile() if name == "auto" else find_profile(name)
-
-
-def read_text(value: str) -> str:
-    """The argument itself, or the contents of @FILE."""
-    if not value.startswith("@"):
-        return value
-    try:
-        return Path(value[1:]).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read as UTF-8 text: {error}") from error
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Width and height of `832x480`."""
-    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
-    if match is None:
-        raise HeadForcingError(f"--size must look like 832x480, got {text!r}")
-    return int(match[1]), int(match[2])
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name, tried; `auto` is the best there is."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise HeadForcingError(f"--device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    return device

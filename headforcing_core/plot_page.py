@@ -84,9 +84,7 @@ def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise HeadForcingError(
-            "pictures of head profiles need matplotlib; install it with: pip install matplotlib"
-        ) from error
+        raise HeadForcingError("these pictures need matplotlib; install it with: pip install matplotlib") from error
     look = THEMES[theme]
     height = 2 * MARGIN + sum(panel.header + panel.height + _BELOW for panel in panels) - MARGIN
     with _DRAWING:

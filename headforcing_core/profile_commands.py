@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from .arguments import DTYPES, Result, embeddings, find_profile, inspect_weights, parse_size, pick_device, read_text
 from .checkpoint import inspect_checkpoint, load_state_dict
 from .clock import BlockClock
-from .commands import DTYPES, Result, embeddings, find_profile, inspect_weights, parse_size, pick_device, read_text
 from .demo import assets, word_hash
 from .errors import HeadForcingError
 from .files import check_writable, replacing

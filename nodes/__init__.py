@@ -11,6 +11,7 @@ from .load_run import LoadHeadForcingRun
 from .profile_heads import ProfileHeads
 from .prompt_timeline import PromptTimeline
 from .sampler import HeadForcingSampler
+from .video_drift_report import VideoDriftReport
 
 
 class HeadForcingExtension(ComfyExtension):
@@ -26,5 +27,6 @@ class HeadForcingExtension(ComfyExtension):
             LoadHeadForcingRun,
             ProfileHeads,
             InspectHeadProfile,
+            VideoDriftReport,
             LoadDemoModel,
         ]

@@ -284,12 +284,26 @@ def measure(
     host(model, embeds, setup.schedule, block_shape, setup.shape(config).bytes(dtype), body)
 
 
+_FINGERPRINT_WEIGHTS = ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "cross_attn.q", "ffn.0", "ffn.2")
+
+
 def fingerprint(model: Any) -> str:
-    """Names the weights of a MODEL and the patches (LoRA) on it, from a few small tensors."""
+    """Names the weights of a MODEL and the patches (LoRA) on it, from a few numbers of every layer.
+
+    The same whether the model is loaded or not: where a LoRA was merged into a loaded weight, the original counts.
+    """
     net = model.model.diffusion_model
     digest = hashlib.blake2b(digest_size=8)
     for parameter in (net.head.modulation, *(block.modulation for block in net.blocks)):
         digest.update(parameter.detach().to(device="cpu", dtype=torch.float32).numpy().tobytes())
+    for layer, block in enumerate(net.blocks):
+        for name in _FINGERPRINT_WEIGHTS:
+            merged = model.backup.get(f"diffusion_model.blocks.{layer}.{name}.weight")
+            weight = block.get_submodule(name).weight if merged is None else merged.weight
+            if (
+                type(weight) in (Tensor, torch.nn.Parameter) and not weight.is_meta
+            ):  # a quantised one has no plain values
+                digest.update(repr(weight.detach().flatten()[:4].float().tolist()).encode())
     for name, patches in sorted(model.patches.items()):
         digest.update(repr((name, [(patch[0], _few_numbers(patch[1])) for patch in patches])).encode())
     return digest.hexdigest()

@@ -134,13 +134,15 @@ class ProfileHeads(io.ComfyNode):
 
 def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadShares:
     """Measure all prompts, from where a cancelled run of the same setup stopped."""
-    name = hashlib.blake2b(repr(setup).encode(), digest_size=8).hexdigest()
-    path = comfy_bridge.user_folder("measured") / f"{name}.safetensors"
+    embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
+    digest = hashlib.blake2b(repr(setup).encode(), digest_size=8)
+    for embed in embeds:  # another text encoder makes another measurement
+        digest.update(embed.float().cpu().numpy().tobytes())
+    path = comfy_bridge.user_folder("measured") / f"{digest.hexdigest()}.safetensors"
     shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
     missing = shares.missing_prompts()
     if not missing:
         return shares
-    embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
     bar = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas))
     previewer = comfy_bridge.previewer(model)
 

@@ -1,0 +1,160 @@
+"""What thumbnails of a video tell: whether it repeats itself, and how fast it follows a new prompt."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Array = NDArray[np.float64]
+
+WIDTH, HEIGHT = 32, 18  # pixels of a thumbnail
+MOST_THUMBNAILS = 600
+RESPONSE_SECONDS = 10.0  # how long after a switch its effect is followed; the second half is where it has led to
+BEFORE_SECONDS = 2.0  # whose mean it starts from
+REPEAT_SECONDS = 2.0  # nearer pictures are alike in every video
+_LONGEST_LAG = 0.75  # of the length: longer ones are seen too few times
+_LEAST_RISE = 0.1  # of similarity, after a fall, that counts as a return
+_NOISE = 1.0  # of 255: smaller differences between thumbnails carry no meaning
+
+
+def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
+    """`[18, 32, 3]`, each pixel the mean of the area it stands for."""
+    return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.BOX))
+
+
+class Thumbnails:
+    """Evenly spaced thumbnails of a video whose length is not known: at most 600, every `spacing` pictures."""
+
+    def __init__(self, most: int = MOST_THUMBNAILS):
+        self.spacing, self._most = 1, most
+        self._kept: list[NDArray[np.uint8]] = []
+        self._seen = 0
+
+    def add(self, small: NDArray[np.uint8]) -> None:
+        """The next picture's thumbnail, which is kept or not."""
+        if self._seen % self.spacing == 0:
+            if len(self._kept) == self._most:
+                self._kept = self._kept[::2]
+                self.spacing *= 2
+            if self._seen % self.spacing == 0:
+                self._kept.append(small)
+        self._seen += 1
+
+    def stack(self, pictures: int | None = None) -> NDArray[np.uint8]:
+        """Those kept, `[n, 18, 32, 3]`, or those of the first `pictures` pictures."""
+        count = len(self._kept) if pictures is None else -(-pictures // self.spacing)
+        return np.stack(self._kept[:count])
+
+
+def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Cosine between every two of `n` thumbnails after their mean is taken out, `[n, n]`, -1 to 1.
+
+    What never changes does not count, so 1 means that what does change is the same.
+    """
+    x = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
+    x = x - x.mean(axis=0)
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), _NOISE * x.shape[1] ** 0.5)
+    return x @ x.T
+
+
+def similarity_by_lag(similarity: NDArray[np.float32]) -> Array:
+    """Mean similarity of all pictures that lie 0, 1, 2 ... thumbnails apart, up to 3/4 of the length."""
+    return np.array([similarity.diagonal(lag).mean() for lag in range(int(len(similarity) * _LONGEST_LAG) + 1)])
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """The similarity (0..1) with which a video comes back to itself, and after how long; 0 and None if it does not."""
+
+    similarity: float
+    lag_seconds: float | None
+
+
+def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> Repetition:
+    """The shortest lag beyond 2 s at which similarity, having fallen, is as high again as it gets."""
+    by_lag = similarity_by_lag(similarity)
+    rise = by_lag - np.minimum.accumulate(by_lag)
+    top = np.zeros(len(by_lag), dtype=bool)
+    top[1:-1] = (by_lag[1:-1] >= by_lag[:-2]) & (by_lag[1:-1] >= by_lag[2:])
+    rise[~top | (np.arange(len(by_lag)) * spacing_seconds < REPEAT_SECONDS - 1e-6)] = 0
+    best = float(rise.max(initial=0))
+    if best < _LEAST_RISE:
+        return Repetition(0.0, None)
+    first = int(np.argmax(rise >= 0.95 * best))
+    return Repetition(max(0.0, float(by_lag[first])), first * spacing_seconds)
+
+
+@dataclass(frozen=True)
+class SwitchResponse:
+    """What happened after a prompt switch, measured in thumbnails.
+
+    Attributes:
+        picture: the first one under the new prompt.
+        change: mean difference between the seconds before and where it has led to, of 255.
+        seconds_to_80: until 80 % of that change was reached; None where too little follows or changes.
+        by_block: how much of the change each following block shows on average, 0 before and 1 when it is complete.
+    """
+
+    picture: int
+    change: float
+    seconds_to_80: float | None
+    by_block: tuple[float, ...]
+
+
+class SwitchWatch:
+    """Follows the thumbnails for up to 10 s after each switch, or until the next one."""
+
+    def __init__(self, switches: Sequence[int], fps: float, block_pictures: int):
+        self._switches, self._fps, self._block = frozenset(switches), fps, block_pictures
+        self._before: deque[Array] = deque(maxlen=max(1, round(BEFORE_SECONDS * fps)))
+        self._reference: Array | None = None
+        self._after: list[NDArray[np.uint8]] = []
+        self._limit = max(2 * block_pictures, round(RESPONSE_SECONDS * fps))
+        self._done: list[SwitchResponse] = []
+        self._seen = 0
+
+    def add(self, small: NDArray[np.uint8]) -> None:
+        """The next picture's thumbnail."""
+        if self._seen in self._switches and self._before:
+            self._done = self.responses()
+            self._reference, self._after, self._start = np.mean(self._before, axis=0), [], self._seen
+        if self._reference is not None:
+            self._after.append(small)
+            if len(self._after) == self._limit:
+                self._done = self.responses()
+                self._reference = None
+        self._before.append(small.astype(np.float64))
+        self._seen += 1
+
+    def responses(self) -> list[SwitchResponse]:
+        """All so far, the one that is still being followed included."""
+        if self._reference is None:
+            return self._done
+        after = np.stack(self._after).astype(np.float64)
+        return [*self._done, response(self._start, self._reference, after, self._block, self._fps)]
+
+
+def response(picture: int, before: Array, after: Array, block_pictures: int, fps: float) -> SwitchResponse:
+    """The response of thumbnails `after [n, ...]` a switch, whose second half is the goal.
+
+    Only what lies on the way from `before` to the goal is counted, so motion on the spot is not taken for an answer.
+    """
+    towards = after[len(after) // 2 :].mean(axis=0) - before
+    change = float(np.abs(towards).mean())
+    if change < _NOISE or len(after) < 2 * block_pictures:
+        return SwitchResponse(picture, change, None, ())
+    progress = (after - before).reshape(len(after), -1) @ towards.ravel() / float((towards**2).sum())
+    blocks = [progress[i : i + block_pictures] for i in range(0, len(progress), block_pictures)]
+    by_block = tuple(round(float(block.mean()), 4) for block in blocks)
+    reached = int(np.argmax(progress >= 0.8))
+    if progress[reached] < 0.8:
+        return SwitchResponse(picture, change, None, by_block)
+    if reached == 0:
+        return SwitchResponse(picture, change, 0.0, by_block)
+    part = (0.8 - progress[reached - 1]) / (progress[reached] - progress[reached - 1])
+    return SwitchResponse(picture, change, float(reached - 1 + part) / fps, by_block)

@@ -1,0 +1,81 @@
+"""Video Drift Report: how a video changes over its length, measured without any network."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import comfy.model_management
+import comfy.utils
+import numpy as np
+from comfy_api.latest import InputImpl, io
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.plot_drift import drift_picture
+from ..headforcing_core.report import DriftReport, report_pictures, report_video
+from . import comfy_bridge
+
+log = logging.getLogger(__name__)
+
+CHUNK_PICTURES = 16
+
+
+class VideoDriftReport(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        schema = io.Schema(
+            node_id="HeadForcingVideoDriftReport",
+            display_name="Video Drift Report",
+            category=comfy_bridge.CATEGORY,
+            description=(
+                "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
+                "fast new prompts are followed, next to the same numbers for the first 5 seconds. Works on videos of "
+                "any length and origin. These are not VBench scores."
+            ),
+            inputs=[
+                io.Video.Input(
+                    "video",
+                    tooltip="From Decode Latents to Video, Load Video or any other node. Prompts and blocks are read "
+                    "from the file where it holds the workflow. The numbers are not VBench scores.",
+                ),
+                io.Combo.Input(
+                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Of the picture."
+                ),
+            ],
+            outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
+        )
+        return comfy_bridge.aliases(schema, "drift", "flicker", "video quality", "metrics")
+
+    @classmethod
+    def execute(cls, video: Any, theme: str = "dark") -> io.NodeOutput:
+        progress: list[Any] = []
+
+        def on_progress(done: int, expected: int) -> None:
+            comfy.model_management.throw_exception_if_processing_interrupted()
+            if not progress:
+                progress.append(comfy.utils.ProgressBar(expected or video.get_frame_count()))
+            progress[0].update_absolute(done)
+
+        report = _measure(video, on_progress)
+        try:
+            picture = comfy_bridge.to_image(drift_picture(report, theme))
+        except HeadForcingError as error:
+            log.warning("Head Forcing: no picture of the drift report, %s", error)
+            picture = comfy_bridge.no_picture()
+        return io.NodeOutput(picture, report.text())
+
+
+def _measure(video: Any, on_progress: Any) -> DriftReport:
+    if isinstance(video, InputImpl.VideoFromComponents):  # already in memory: no need to encode it first
+        components = video.get_components()
+        pictures, fps = components.images, float(components.frame_rate)
+        return report_pictures(_chunks(pictures), fps, on_progress=on_progress, expected=len(pictures))
+    start, duration = video.get_active_trim_window() if hasattr(video, "get_active_trim_window") else (0.0, 0.0)
+    return report_video(
+        video.get_stream_source(), on_progress=on_progress, start_seconds=start, duration_seconds=duration
+    )
+
+
+def _chunks(pictures: Any) -> Iterator[np.ndarray]:
+    """An IMAGE as uint8, a few pictures at a time."""
+    for chunk in pictures.split(CHUNK_PICTURES):
+        yield (chunk[..., :3].float().clamp(0, 1) * 255).round().byte().cpu().numpy()
