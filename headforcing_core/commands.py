@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -46,9 +46,6 @@ from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
 from .video_rollout import VideoRollout, has_run, setup_hash, video_keys
 from .wan import WanConfig, WanModel
-
-if TYPE_CHECKING:
-    pass
 
 
 def demo(args: argparse.Namespace) -> Result:

@@ -66,9 +66,8 @@ class Timeline:
             rows.append((str(number), *times, str(self.clock.start_picture(block)), str(block), segment.text))
         widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
         lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in rows]
-        pictures = self.clock.pictures(self.blocks)
-        length = f"{pictures} pictures, {pictures / self.clock.fps:g} s at {self.clock.fps:g} pictures a second"
-        lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks, {length}.")
+        held = self.clock.start_seconds(self.blocks)
+        lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
         if (first := self.requested[0][0]) > 0:
             lines.append(f"The first prompt was asked for at {_short(first)} and starts at 0:00.")
         return "\n".join(lines)

@@ -194,7 +194,7 @@ def test_the_table_shows_asked_and_real_times():
     assert lines[0].split() == ["no.", "asked", "starts", "picture", "block", "prompt"]
     assert lines[2].split() == ["2", "0:10.000", "0:10.312", "165", "14", "a", "dog"]
     assert lines[1].index("a cat") == lines[2].index("a dog")
-    assert lines[3] == "Asked for 30 s: 41 blocks, 489 pictures, 30.5625 s at 16 pictures a second."
+    assert lines[3] == "Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."
     assert len(lines) == 4
 
 
