@@ -40,6 +40,7 @@ class InspectHeadProfile(io.ComfyNode):
         if compare_with is None:
             picture = plots.profile_picture(head_profile, theme=theme)
             lines = [", ".join(f"{count} {role}" for role, count in head_profile.counts().items())]
+            lines += [f"{key}: {value}" for key, value in head_profile.provenance.items()]
         else:
             picture = plots.comparison_map(head_profile, compare_with, theme=theme)
             lines = [compare_profiles(head_profile, compare_with).text()]
