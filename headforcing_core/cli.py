@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commands, profile_commands, report_command
+from . import commands, profile_commands, report_command, run_commands
 from .arguments import DTYPES, FOUND_PROFILES
 from .attention import BACKENDS
 from .demo import word_hash
@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
     profile_commands.add_parsers(command, group)
     report_command.add_parsers(command)
+    run_commands.add_parsers(command, group)
 
     sub = command("budget", commands.budget, "Size of the 1.3B model's KV cache by method and length.")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")

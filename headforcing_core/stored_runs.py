@@ -67,6 +67,11 @@ def stored_videos(parent: Path) -> list[StoredVideo]:
     return [video for _, video in sorted(found, key=lambda entry: -entry[0])]
 
 
+def folder_bytes(folder: Path) -> int:
+    """What a run folder takes on disk."""
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
 def prune(parent: Path, keep_bytes: int) -> list[Path]:
     """Remove whole run folders, the oldest first, until those that are left take at most `keep_bytes`."""
     folders = sorted(
@@ -76,7 +81,7 @@ def prune(parent: Path, keep_bytes: int) -> list[Path]:
     )
     kept, removed = 0, []
     for folder in folders:
-        size = sum(path.stat().st_size for path in folder.iterdir())
+        size = folder_bytes(folder)
         if kept + size <= keep_bytes:
             kept += size
             continue

@@ -13,6 +13,7 @@ import torch
 from headforcing.headforcing_core import run as run_module
 from headforcing.headforcing_core.auto_profile import AutoProfile
 from headforcing.headforcing_core.checkpoint import load_state_dict
+from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plan import RenderPlan
@@ -320,6 +321,18 @@ def test_old_runs_can_be_pruned_but_not_one_in_use(backbone, tmp_path):
     with RunFolder(tmp_path, renders[2].setup, {}):
         assert prune(tmp_path, keep_bytes=0) == []
     assert (tmp_path / renders[2].setup[:16]).exists()
+
+
+def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
+    Render(backbone, tmp_path).go(stop_after=2)
+    assert main(["runs", "list", str(tmp_path)]) == 0
+    assert " 2/13 blocks " in capsys.readouterr().out
+    assert main(["runs", "prune", str(tmp_path), "--keep-gb", "0", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["removed"]) == 1
+    assert main(["runs", "list", str(tmp_path)]) == 0
+    assert "no runs" in capsys.readouterr().out
+    assert main(["runs", "prune", str(tmp_path), "--keep-gb", "nan"]) == 2
+    assert main(["runs", "list", str(tmp_path / "missing")]) == 2
 
 
 def test_a_block_key_depends_on_every_prompt_before_it(backbone, tmp_path):

@@ -1,0 +1,51 @@
+"""The commands that list and prune kept renders."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .arguments import Result
+from .errors import HeadForcingError
+from .plan import format_bytes
+from .stored_runs import folder_bytes, prune, stored_videos
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
+    """Add `runs list | prune` to the command line."""
+    runs = group("runs", "List and prune kept renders.")
+    sub = command("list", list_runs, "Every kept video, how far it came, and what its folder takes.", runs)
+    sub.add_argument("folder", type=Path, help="the folder given to --runs; ComfyUI's is output/head_forcing")
+    sub = command("prune", prune_runs, "Remove the oldest runs until the others take at most so much.", runs)
+    sub.add_argument("folder", type=Path)
+    sub.add_argument("--keep-gb", type=float, required=True, help="gigabytes to keep; 0 removes all but running ones")
+
+
+def list_runs(args: argparse.Namespace) -> Result:
+    """Kept videos, the newest first."""
+    _check_folder(args.folder)
+    found, lines = [], []
+    for video in stored_videos(args.folder):
+        size, prompts = folder_bytes(video.folder), [str(text) for text in video.about.get("prompts", [])]
+        found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
+        lines.append(
+            f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0] if prompts else ''}"
+        )
+    return {"text": "\n".join(lines) or f"no runs in {args.folder}", "json": {"runs": found}}
+
+
+def prune_runs(args: argparse.Namespace) -> Result:
+    """Remove old run folders; one that somebody renders in stays."""
+    _check_folder(args.folder)
+    if not (math.isfinite(args.keep_gb) and args.keep_gb >= 0):
+        raise HeadForcingError(f"--keep-gb must be 0 or more, got {args.keep_gb}")
+    removed = [folder.name for folder in prune(args.folder, int(args.keep_gb * 1e9))]
+    return {"text": f"removed {len(removed)}: {', '.join(removed)}".rstrip(": "), "json": {"removed": removed}}
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise HeadForcingError(f"there is no folder {str(folder)!r}")
