@@ -19,6 +19,7 @@ from .errors import HeadForcingError
 from .files import replacing
 from .policy import CachePolicy, RolePolicy
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
+from .schedule import Schedule
 from .wan import WanConfig
 
 FORMAT_VERSION = 1
@@ -60,6 +61,7 @@ class ProfileSetup:
     sink_frames: int = 1
     first_block: int = 2
     seed: int = 0
+    first_block_sigmas: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompts:
@@ -73,6 +75,11 @@ class ProfileSetup:
             )
         if self.window_frames < self.sink_frames + 2 * self.frames_per_block:
             raise HeadForcingError(f"window_frames must hold a sink and two blocks, got {self.window_frames}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The noise levels of the rollout."""
+        return Schedule(self.sigmas, self.frames_per_block, self.first_block_sigmas)
 
     @property
     def policy(self) -> CachePolicy:

@@ -18,7 +18,6 @@ from .errors import HeadForcingError
 from .head_shares import FRAME_STEP, HeadShares
 from .noise import SeededNoise
 from .rollout import StepCallback, VideoModel, rollout
-from .schedule import Schedule
 from .wan import WanConfig
 
 PRESETS = {"full": (20, 30.0), "quick": (4, 10.0)}  # prompts, seconds of each (paper: 20 x 30 s; "3-4 prompts")
@@ -80,26 +79,26 @@ def measure_prompt(
     meter = ShareMeter(setup.num_layers, setup.num_heads, setup.window_frames, cache.rope.frame_tokens)
     cache.meter = meter
     shares.forget(prompt)
-    frames: list[tuple[int, Tensor]] = []  # added with the last block: a prompt that is cut short is measured again
+    frames: list[tuple[int, Tensor]] = []  # added with the last pass: a prompt that is cut short is measured again
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:
         if latents is not None and meter.active:
             shares.add(prompt, block, step - 1, meter.shares)
             if meter.per_frame:
                 frames.append((block, meter.frames.clone()))
+            if (block + 1, step) == (setup.blocks, len(setup.sigmas)):
+                for at, seen in frames:
+                    shares.add_frames(at, seen)
         # the clean pass, which follows the last step, is not measured
         meter.active = block >= setup.first_block and step < len(setup.sigmas)
         meter.per_frame = step == min(FRAME_STEP, len(setup.sigmas) - 1)
         on_step(block, step, latents)
 
-    schedule = Schedule(setup.sigmas, setup.frames_per_block)
     noise = SeededNoise(
         setup.seed, (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8), video=prompt
     )
-    for _ in rollout(model, cache, schedule, noise, [prompt] * setup.blocks, on_step=watch):
+    for _ in rollout(model, cache, setup.schedule, noise, [prompt] * setup.blocks, on_step=watch):
         pass
-    for block, seen in frames:
-        shares.add_frames(block, seen)
 
 
 def profile_heads(

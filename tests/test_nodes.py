@@ -34,9 +34,31 @@ FROZEN: dict[str, dict[str, Any]] = {
         "outputs": [("MODEL", "model")],
     },
     "HeadForcingLoadProfile": {
-        "required": {"profile": ("COMBO", None)},
+        "required": {"profile": ("COMBO", "self_forcing")},
         "optional": {"anchor_percent": ("FLOAT", -1.0), "local_percent": ("FLOAT", -1.0)},
-        "outputs": [("HEAD_PROFILE", "head_profile")],
+        "outputs": [("HEAD_PROFILE", "head_profile"), ("IMAGE", "picture")],
+    },
+    "HeadForcingProfileHeads": {
+        "required": {
+            "model": ("MODEL", SOCKET),
+            "clip": ("CLIP", SOCKET),
+            "preset": ("COMBO", "quick"),
+            "width": ("INT", 832),
+            "height": ("INT", 480),
+            "seed": ("INT", 0),
+            "save_name": ("STRING", "my_model"),
+        },
+        "optional": {
+            "prompts": ("STRING", ""),
+            "rope": ("COMBO", "absolute"),
+            "model_family": ("COMBO", "self_forcing"),
+        },
+        "outputs": [("HEAD_PROFILE", "head_profile"), ("IMAGE", "picture"), ("STRING", "report")],
+    },
+    "HeadForcingInspectProfile": {
+        "required": {"head_profile": ("HEAD_PROFILE", SOCKET)},
+        "optional": {"compare_with": ("HEAD_PROFILE", SOCKET), "theme": ("COMBO", "dark")},
+        "outputs": [("IMAGE", "picture"), ("STRING", "report")],
     },
     "HeadForcingPromptTimeline": {
         "required": {"clip": ("CLIP", SOCKET), "prompts": ("STRING", ...), "seconds": ("FLOAT", 60.0)},
@@ -64,6 +86,8 @@ FROZEN: dict[str, dict[str, Any]] = {
             "memory_every_blocks": ("INT", 3),
             "roles": ("COMBO", "profile"),
             "batch_size": ("INT", 1),
+            "resume": ("BOOLEAN", True),
+            "checkpoint_seconds": ("FLOAT", 300.0),
         },
         "outputs": [("LATENT", "latents"), ("STRING", "report")],
     },
@@ -76,6 +100,16 @@ FROZEN: dict[str, dict[str, Any]] = {
         },
         "optional": {"crf": ("INT", 18), "upscale": ("INT", 1)},
         "outputs": [("VIDEO", "video")],
+    },
+    "HeadForcingLoadRun": {
+        "required": {"run": ("COMBO", ...)},
+        "optional": {},
+        "outputs": [("LATENT", "latents"), ("STRING", "report")],
+    },
+    "HeadForcingVideoDriftReport": {
+        "required": {"video": ("VIDEO", SOCKET)},
+        "optional": {"theme": ("COMBO", "dark")},
+        "outputs": [("IMAGE", "picture"), ("STRING", "report")],
     },
     "HeadForcingLoadDemo": {
         "required": {},
@@ -107,8 +141,20 @@ FROZEN_CHOICES = {
     ("HeadForcingSampler", "roles"): {"profile", "local_to_memory", "anchor_to_memory", "shuffled"},
     ("HeadForcingLoadModel", "weights"): {"auto", "generator_ema", "generator"},
     ("HeadForcingLoadModel", "weight_dtype"): {"default", "bf16", "fp16", "fp8_e4m3fn"},
-    ("HeadForcingLoadProfile", "profile"): {"self_forcing", "causal_forcing", "longlive", "krea_14b", "toy_world"},
+    ("HeadForcingLoadProfile", "profile"): {
+        "auto",
+        "self_forcing",
+        "causal_forcing",
+        "longlive",
+        "krea_14b",
+        "toy_world",
+    },
+    ("HeadForcingProfileHeads", "preset"): {"quick", "full"},
+    ("HeadForcingProfileHeads", "rope"): {"absolute", "contiguous"},
+    ("HeadForcingInspectProfile", "theme"): {"dark", "light"},
+    ("HeadForcingVideoDriftReport", "theme"): {"dark", "light"},
 }
+FROZEN_CHOICES["HeadForcingProfileHeads", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
 
 BALL = "a red ball bouncing on a teal floor"
 RING = "a yellow ring circling on a navy checkerboard"
@@ -300,7 +346,7 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
     assert json.loads(tags["workflow"]) == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
     (report,) = result.outputs["report"]["text"]
-    assert "96 pictures = 6.00 s" in report and "4 local, 6 anchor, 14 memory" in report and "after block 1" in report
+    assert "96 pictures = 6.00 s" in report and "5 local, 6 anchor, 13 memory" in report and "after block 1" in report
 
     again = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert again.executed == []
@@ -581,8 +627,11 @@ def test_profile_of_another_model(comfy_server: ComfyServer):
 def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):
     graph = tiny_graph(BARE)
     del graph["sampler"]["inputs"]["head_profile"]
-    failed(tiny, graph, "No bundled head profile", "2x2")
-    queued(tiny, changed(graph, "sampler", method="self_forcing_window_21"))  # needs no profile
+    (report,) = queued(tiny, graph).outputs["report"]["text"]
+    assert "to be found in the first seconds" in report
+    (report,) = queued(tiny, changed(graph, "sampler", method="self_forcing_window_21")).outputs["report"]["text"]
+    assert "one cache for every head" in report
+    failed(tiny, changed(graph, "sampler", roles="shuffled"), "roles", "shuffled", "auto")  # nothing to shuffle yet
 
 
 def test_damaged_and_roles_only_profiles(tiny: ComfyServer):

@@ -15,7 +15,7 @@ from tiny_checkpoints import wan_lora, wan_t2v, wan_vae
 pytestmark = pytest.mark.comfy
 
 PROBES = r'''
-import gc, importlib, json, sys, time, traceback, types, weakref
+import dataclasses, gc, importlib, json, sys, time, traceback, types, weakref
 import torch
 import utils.install_util  # before `nodes`, which puts another folder with `utils` in it first on the path
 import server
@@ -61,8 +61,8 @@ results["importing"], module = importing()
 bridge, toy = module(".nodes.comfy_bridge"), module(".nodes.toy_world")
 core = types.SimpleNamespace(
     **{name: module(f".headforcing_core.{name}") for name in (
-        "cache", "checkpoint", "errors", "lora", "noise", "plan", "policy", "profile", "rollout", "schedule",
-        "timeline", "video", "wan")}
+        "auto_profile", "cache", "checkpoint", "errors", "head_shares", "lora", "noise", "plan", "policy", "profile",
+        "profiler", "rollout", "schedule", "timeline", "video", "wan")}
 )
 TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
 ROLES = (("local", "anchor"), ("memory", "memory"))
@@ -87,8 +87,13 @@ def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="o
 
 
 @torch.inference_mode()
-def hosted(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None):
+def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None):
     return bridge.sample(model, plan, EMBEDS, seed, video, start, on_step)
+
+
+def hosted(*args, **options):
+    done = sampled(*args, **options)
+    return done.latents, done.events
 
 
 @torch.inference_mode()
@@ -217,7 +222,9 @@ class Watched(core.cache.HeadCache):
 def leftovers(run):
     """How many caches and cache buffers outlive `run` without the help of the garbage collector, and with it."""
     Watched.alive.clear()
-    bridge.HeadCache, plain_cache = Watched, bridge.HeadCache
+    makers = core.plan, core.auto_profile, core.profiler
+    for maker in makers:
+        maker.HeadCache = Watched
     gc.collect()
     gc.disable()
     try:
@@ -228,7 +235,8 @@ def leftovers(run):
         return {"made": made, "left": without_gc, "left_after_gc": sum(ref() is not None for ref in Watched.alive)}
     finally:
         gc.enable()
-        bridge.HeadCache = plain_cache
+        for maker in makers:
+            maker.HeadCache = core.cache.HeadCache
 
 
 @probe
@@ -236,6 +244,48 @@ def memory_after_sampling():
     model = native()
     kept = []
     return leftovers(lambda: kept.append(hosted(model, make_plan(model, 2.0))))
+
+
+@probe
+def memory_after_finding_roles():
+    model, kept = native(), []
+    plan = dataclasses.replace(make_plan(model, 7.5), auto=core.auto_profile.AutoProfile())
+    found = leftovers(lambda: kept.append(sampled(model, plan)))
+    roles = kept[0].found_profile.roles
+    given = dataclasses.replace(plan, auto=None, shape=dataclasses.replace(plan.shape, roles=roles))
+    after, _ = hosted(model, given)
+    facts = [(event.after_block, event.frame) for event in kept[0].events]
+    return found | {
+        "roles": roles, "events": facts, "frames": [len(kept[0].latents), len(after)],
+        "other_caches": apart(kept[0].latents, after)}
+
+
+@probe
+def memory_after_measuring():
+    model, family = native(), core.schedule.schedule("self_forcing")
+    setup = core.head_shares.ProfileSetup(
+        bridge.fingerprint(model), 2, 2, ("one", "two"), 4, family.sigmas, 3, 80, 48, seed=7)
+    by_host, by_core = core.head_shares.HeadShares(setup), core.head_shares.HeadShares(setup)
+    with torch.inference_mode():
+        found = leftovers(
+            lambda: bridge.measure(model, by_host, EMBEDS, [0, 1], lambda *_: None, lambda prompt: None))
+        config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
+        backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
+        video = core.rollout.WanVideoModel(backbone, EMBEDS, torch.float32)
+        core.profiler.profile_heads(video, config, by_core, [0, 1], dtype=torch.float32)
+    means = by_host.mean(), by_core.mean()
+    return found | {"difference": apart(*means), "spread": float(means[0].std()), "missing": by_host.missing_prompts()}
+
+
+@probe
+def fingerprints():
+    model, lora = native(), comfy.utils.load_torch_file(LORA)
+    other = {name: tensor.flip(0) if tensor.ndim else tensor for name, tensor in lora.items()}
+    patched = lambda weights, strength: comfy.sd.load_lora_for_models(model, None, weights, strength, 0)[0]
+    named = {
+        "plain": model, "again": native(), "clone": model.clone(), "lora": patched(lora, 1.0),
+        "same_lora": patched(dict(lora), 1.0), "weaker": patched(lora, 0.5), "other_lora": patched(other, 1.0)}
+    return {name: bridge.fingerprint(one) for name, one in named.items()}
 
 
 @probe
@@ -313,7 +363,7 @@ def toy_objects():
         policy, schedule = core.policy.preset("head_forcing"), core.schedule.schedule("self_forcing")
         plan = core.plan.RenderPlan.make(
             bridge.wan_config(model), policy, schedule, core.timeline.parse_timeline("x", 0.5), 64, 64, 0.5)
-        run = lambda m: bridge.sample(m, plan, [text[0]], 0, 0, None, lambda *_: None)[0]
+        run = lambda m: bridge.sample(m, plan, [text[0]], 0, 0, None, lambda *_: None).latents
         base = run(model)
         latents = base.transpose(0, 1)[None]
         pictures = vae.decode(latents)
@@ -443,6 +493,30 @@ def test_caches_are_freed_at_once_after_sampling(probes: dict[str, Any]):
     found = of(probes, "memory_after_sampling")
     assert found["made"] > 4
     assert (found["left"], found["left_after_gc"]) == (0, 0)  # 2.5 GB at real size: must not wait for the collector
+
+
+def test_caches_are_freed_at_once_after_roles_were_found(probes: dict[str, Any]):
+    found = of(probes, "memory_after_finding_roles")
+    assert found["made"] > 8  # the caches of the warm-up, and those that follow
+    assert (found["left"], found["left_after_gc"]) == (0, 0)
+    flat = [role for layer in found["roles"] for role in layer]
+    assert sorted(flat) == ["anchor", "local", "memory", "memory"]
+    assert found["frames"] == [33, 33] and found["other_caches"] > 1e-3  # the warm-up sees every frame
+    assert [after for after, _ in found["events"]] == list(range(1, 11))  # those of the warm-up among them
+
+
+def test_measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches(probes: dict[str, Any]):
+    found = of(probes, "memory_after_measuring")
+    assert found["made"] > 8 and (found["left"], found["left_after_gc"]) == (0, 0)
+    assert found["missing"] == [] and found["difference"] < 1e-5 < 1e-2 < found["spread"]
+
+
+def test_a_fingerprint_names_weights_and_loras(probes: dict[str, Any]):
+    found = of(probes, "fingerprints")
+    assert found["plain"] == found["again"] == found["clone"]
+    assert found["lora"] == found["same_lora"]
+    distinct = [found[name] for name in ("plain", "lora", "weaker", "other_lora")]
+    assert len(set(distinct)) == 4, found
 
 
 def test_cancel_stops_within_one_model_call_and_frees_the_cache(probes: dict[str, Any]):

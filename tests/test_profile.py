@@ -1,6 +1,7 @@
 """Head profiles: classification, the file format, bundled files, and every way a file can be wrong.
 
-`python tests/test_profile.py` writes the shipped profiles again from ../shared.
+`python tests/test_profile.py` writes the imported ones of the shipped profiles again from ../shared. That of the toy
+model is measured: `headforcing profile profiles/toy_world.json --demo --preset full`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headforcing.headforcing_core.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.policy import HeadRole
 from headforcing.headforcing_core.profile import (
@@ -36,20 +39,14 @@ FORCING_KV = {  # name: (list, families, remark)
     "raven": ("raven", ["raven"], SAME_LIST),
     "krea_14b": ("realtime_14b", ["krea_14b"], "For Krea Realtime 14B."),
 }
-TOY_NOTE = (
-    "Profiled on the embedded toy model by its first training study, roles only; to be replaced by a measured profile."
-)
 
 
 def shipped_profiles(shared: Path) -> dict[str, HeadProfile]:
-    """The bundled profiles, made from their sources."""
+    """The imported ones of the bundled profiles, made from their sources."""
     made = {}
     for name, (stem, families, remark) in FORCING_KV.items():
         data = json.loads((shared / "heads" / f"forcingkv_heads_{stem}.json").read_text())
         made[name] = import_forcing_kv(data, name, families, remark)
-    roles = json.loads((shared / "demo" / "roles_4step.json").read_text())
-    provenance = {"source": "this project, training study of the toy model", "licence": "Apache-2.0", "note": TOY_NOTE}
-    made["toy_world"] = HeadProfile("toy_world", 6, 4, roles, families=("toy_world",), provenance=provenance)
     return made
 
 
@@ -129,7 +126,7 @@ def test_an_imported_profile_says_why_its_thresholds_are_fixed():
 
 def test_a_profile_of_another_model_is_refused_with_both_sizes():
     default_profile(30, 12).check_model(30, 12)
-    with pytest.raises(HeadForcingError, match="'self_forcing' was measured on 30x12 heads, the model has 40x40"):
+    with pytest.raises(HeadForcingError, match="'self_forcing' is for 30x12 heads, the model has 40x40"):
         default_profile(30, 12).check_model(40, 40)
 
 
@@ -291,13 +288,13 @@ def test_something_that_is_not_a_file_gives_one_clear_error(tmp_path):
         ("raven", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
         ("longlive", (30, 12), {"local": 0, "anchor": 154, "memory": 206}),
         ("krea_14b", (40, 40), {"local": 0, "anchor": 800, "memory": 800}),
-        ("toy_world", (6, 4), None),
+        ("toy_world", (6, 4), {"local": 5, "anchor": 6, "memory": 13}),
     ],
 )
 def test_bundled_profiles_load_and_say_where_they_come_from(name, size, counts):
     profile = load_profile(bundled_profiles()[name])
     assert (profile.num_layers, profile.num_heads) == size
-    assert counts is None or profile.counts() == counts
+    assert profile.counts() == counts
     assert {"source", "licence", "note"} <= set(profile.provenance)
     if name in FORCING_KV:
         assert "NOT the paper's three-way measurement" in profile.provenance["note"]
@@ -320,6 +317,23 @@ def test_shipped_files_equal_a_fresh_import():
         pytest.skip(f"the sources of the bundled profiles are not at {SHARED}")
     for name, profile in shipped_profiles(SHARED).items():
         assert load_profile(bundled_profiles()[name]) == profile, name
+
+
+def test_the_toy_models_profile_is_a_measurement_of_the_embedded_model():
+    profile = load_profile(bundled_profiles()["toy_world"])
+    assert profile.roles == classify(profile.shares) and profile.families == ("toy_world",)
+    assert (profile.anchor_fraction, profile.local_fraction) == (0.25, 0.20)
+    expected = {
+        "fingerprint": inspect_checkpoint(assets.model_path()).fingerprint,
+        "prompts": 20,
+        "blocks": 41,  # 30 s
+        "steps": 4,
+        "window_frames": 21,
+        "sink_frames": 1,
+        "size": "64x64",
+    }
+    assert {key: profile.measured[key] for key in expected} == expected
+    assert profile.with_thresholds(50, 0).counts() == {"local": 0, "anchor": 12, "memory": 12}
 
 
 def test_an_import_maps_static_to_anchor_and_dynamic_to_memory():

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 # latent frames kept: enough that every window has slid, every sink is out of the window, the summary is fed repeatedly
 FRAMES = {
     "self_forcing_tiny_d32": {
         "full": 9,
         "full_from_initial": 9,
-        "window21": 24,
+        "window21": 30,
         "window6": 12,
-        "window9_sink3": 15,
+        "window9_sink3": 18,
         "window7_sink1": 15,
     },
     "head_forcing_tiny_d32": {
@@ -56,6 +57,16 @@ def shorten(run: dict[str, Any], frames: int, frames_per_block: int) -> dict[str
     return {**run, "frames": frames, "memory_events": events, "final_episodic_sources": sources_after(events)}
 
 
+def buckets(recorded: dict[str, Tensor], run: str, blocks: int) -> dict[str, Tensor]:
+    """The recorded attention shares of the blocks that are kept."""
+    prefix = f"buckets/{run}/block"
+    return {
+        key: tensor
+        for key, tensor in recorded.items()
+        if key.startswith(prefix) and int(key.removeprefix(prefix)) < blocks
+    }
+
+
 def make_subset(source: Path, target: Path) -> None:
     for name, frames in FRAMES.items():
         config = json.loads((source / name / "config.json").read_text(encoding="utf-8"))
@@ -70,6 +81,7 @@ def make_subset(source: Path, target: Path) -> None:
         for run, settings in runs.items():
             given = len(recorded["initial_latent"]) if settings.get("initial_latent") else 0
             kept[f"latents/{run}"] = recorded[f"latents/{run}"][: given + settings["frames"]]
+            kept |= buckets(recorded, run, settings["frames"] // f)
         if "flow_predictions/full" in recorded:
             kept["flow_predictions/full"] = recorded["flow_predictions/full"][:FLOWS]
 

@@ -1,0 +1,398 @@
+"""Roles found in the first seconds of a video: what is made, what the caches hold afterwards, and what is kept.
+
+Random model, float32 on CPU. Keys and values after the switch equal, to 1e-5, those of caches that had the roles from
+the start.
+"""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.auto_profile import (
+    AutoProfile,
+    AutoProfileCache,
+    recall,
+    remember,
+    warm_up_frames,
+    warm_up_shape,
+)
+from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_shares import HeadShares, ProfileSetup
+from headforcing.headforcing_core.noise import SeededNoise
+from headforcing.headforcing_core.plan import RenderPlan
+from headforcing.headforcing_core.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy, preset
+from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.profiler import measure_prompt
+from headforcing.headforcing_core.rollout import WanVideoModel, rollout
+from headforcing.headforcing_core.schedule import Schedule, schedule
+from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel
+
+HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
+SIGMAS = (1.0, 0.8, 0.4)
+CONFIG = WanConfig(dim=110, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7, num_layers=3, num_heads=5)
+SELF_FORCING = PRESETS["self_forcing"]
+# a candidate after every block, all admitted: memory overflows within the warm-up
+BUSY = CachePolicy(
+    memory=RolePolicy(recent_frames=3, episodic_frames=3),
+    episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1),
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> WanModel:
+    """A random model whose heads differ in what they look at."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = WanModel(CONFIG).requires_grad_(False)
+        for block in model.blocks:
+            block.modulation.normal_(0, 0.3)
+            for attention in (block.self_attn, block.cross_attn):
+                attention.norm_q.weight.uniform_(0.5, 2.5)
+                attention.norm_k.weight.uniform_(0.5, 2.5)
+                attention.o.weight.mul_(2)
+    return model
+
+
+def video(model: WanModel) -> WanVideoModel:
+    generator = torch.Generator().manual_seed(5)
+    embeds = [torch.randn(4 + i, 10, generator=generator) for i in range(2)]
+    return WanVideoModel(model, embeds, torch.float32)
+
+
+def shape_of(policy: CachePolicy, frames: int, f: int = 3) -> CacheShape:
+    roles = AutoProfile().expected_roles(CONFIG.num_layers, CONFIG.num_heads)
+    return CacheShape.for_model(CONFIG, roles, policy, HEIGHT, WIDTH, f, frames)
+
+
+def film(model, cache, blocks, f=3, **options):
+    """The finished blocks; the prompt changes with block 4."""
+    noise = SeededNoise(3, (f, 16, HEIGHT, WIDTH))
+    prompts = options.pop("prompts", [int(block >= 4) for block in range(blocks)])
+    return list(rollout(video(model), cache, Schedule(SIGMAS, f), noise, prompts, **options))
+
+
+def latents(blocks) -> torch.Tensor:
+    return torch.cat([block.latents for block in blocks])
+
+
+class Recording(HeadCache):
+    """Plain Self Forcing that notes, per block, the last keys and values written to every layer, and the prompt."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.written: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = []
+        self.given: list[PromptKV] = []
+
+    def begin_block(self):
+        self.written.append({})
+        super().begin_block()
+
+    def write(self, layer, k, v):
+        self.written[-1][layer] = k.clone(), v.clone()
+        super().write(layer, k, v)
+
+    def commit(self, prompt):
+        self.given.append(prompt)
+        return super().commit(prompt)
+
+
+def plain(model, frames, f=3, **options):
+    cache = Recording(replace(shape_of(SELF_FORCING, frames, f)), torch.float32)
+    return cache, film(model, cache, frames // f, f, **options)
+
+
+def fed(shape: CacheShape, recorded: Recording):
+    """Caches with these roles, given the recorded blocks one after another, and what their memory did."""
+    cache, events = HeadCache(shape, torch.float32), []
+    for block, prompt in zip(recorded.written, recorded.given, strict=True):
+        cache.begin_block()
+        for layer, (k, v) in block.items():
+            cache.write(layer, k, v)
+        events.append(cache.commit(prompt))
+    return cache, [event for event in events if event is not None]
+
+
+def assert_same_contents(ours: HeadCache, theirs: HeadCache) -> None:
+    assert len(ours.groups) == len(theirs.groups) and ours.block == theirs.block
+    for a, b in zip(ours.groups, theirs.groups, strict=True):
+        assert a.policy == b.policy and a.frames > 0
+        assert (a.sources, a.indices, a.entries) == (b.sources, b.indices, b.entries)
+        assert [heads.tolist() for heads in a.heads] == [heads.tolist() for heads in b.heads]
+        back = [-index for index in a.indices]
+        for layer in range(CONFIG.num_layers):
+            keys = [ours.rope.rotate_temporal(group.k[layer][:, : group.frames], back) for group in (a, b)]
+            torch.testing.assert_close(*keys, rtol=0, atol=1e-5)
+            values = [group.v[layer][:, : group.frames] for group in (a, b)]
+            torch.testing.assert_close(*values, rtol=0, atol=1e-5)
+    assert ours.memory.sources == theirs.memory.sources and ours.memory.has_summary == theirs.memory.has_summary
+    for entry, other in zip(ours.memory.entries, theirs.memory.entries, strict=True):
+        torch.testing.assert_close(entry.pooled, other.pooled, rtol=0, atol=1e-5)
+
+
+def facts(events):
+    return [(event.after_block, event.frame, event.admitted, event.merged, event.dropped) for event in events]
+
+
+# --------------------------------------------------------------------------------------------------- the first frames
+
+
+def test_the_first_21_frames_are_plain_self_forcing(model):
+    """Within 1e-6: the same attention, once measured. Later frames differ: the heads see less."""
+    auto = latents(film(model, AutoProfileCache(shape_of(CachePolicy(), 30), AutoProfile(), torch.float32), 10))
+    expected = latents(plain(model, 30)[1])
+    assert (auto[:21] - expected[:21]).abs().max() < 1e-6
+    assert (auto[21:24] - expected[21:24]).abs().max() > 1e-3
+    assert auto.isfinite().all()
+
+
+def test_finished_blocks_do_not_change_at_the_switch(model):
+    cache = AutoProfileCache(shape_of(BUSY, 27), AutoProfile(), torch.float32)
+    copies, kept = [], []
+    noise = SeededNoise(3, (3, 16, HEIGHT, WIDTH))
+    for block in rollout(video(model), cache, Schedule(SIGMAS, 3), noise, [0] * 9):
+        kept.append(block.latents)
+        copies.append(block.latents.clone())
+        assert (cache.profile is not None) == (block.index >= 6)
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+# ------------------------------------------------------------------------------------------ the caches at the switch
+
+
+CASES = {
+    "paper": (CachePolicy(), 3, 0),
+    "overflow": (BUSY, 3, 0),
+    "overflow, fifo": (replace(BUSY, episodic=replace(BUSY.episodic, eviction="fifo")), 3, 0),
+    "overflow, random tokens": (replace(BUSY, episodic=replace(BUSY.episodic, token_selection="random")), 3, 0),
+    "absolute positions": (replace(BUSY, rope="absolute"), 3, 0),
+    "no episodic memory": (PRESETS["no_episodic_memory"], 3, 0),
+    "framewise": (BUSY, 1, 0),
+    "framewise, the paper's": (CachePolicy(), 1, 0),
+    "after start frames": (BUSY, 3, 6),
+    "after as many start frames as there can be": (CachePolicy(), 3, 18),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_caches_hold_what_they_would_had_the_roles_been_known_from_the_start(model, case):
+    policy, f, given = CASES[case]
+    generator = torch.Generator().manual_seed(9)
+    start = torch.randn(given, 16, HEIGHT, WIDTH, generator=generator) if given else None
+    auto = AutoProfileCache(shape_of(policy, 60, f), AutoProfile(), torch.float32)
+    made = film(model, auto, 21 // f, f, start_latents=start)
+    recorded, _ = plain(model, 21, f, start_latents=start)
+    roles = auto.profile.roles
+    assert {role for layer in roles for role in layer} == {"local", "anchor", "memory"}
+
+    expected, events = fed(replace(shape_of(policy, 60, f), roles=roles), recorded)
+    assert_same_contents(auto.cache, expected)
+    last = [made[-1].event] if made[-1].event is not None else []
+    assert facts(auto.earlier_events + last) == facts(events)
+    if policy is BUSY:
+        assert any(event.merged for event in events), "memory never overflowed, so merging was not compared"
+    assert auto.bytes == expected.bytes
+
+
+def test_the_next_block_is_the_one_that_caches_with_these_roles_would_make(model):
+    """Block 7 from the found caches, and from caches that were fed: within 1e-4."""
+    policy = BUSY
+    auto = AutoProfileCache(shape_of(policy, 60), AutoProfile(), torch.float32)
+    ours = film(model, auto, 8)[-1].latents
+    recorded, _ = plain(model, 21)
+    cache, _ = fed(replace(shape_of(policy, 60), roles=auto.profile.roles), recorded)
+    noise = SeededNoise(3, (3, 16, HEIGHT, WIDTH))
+    made = [torch.zeros(3, 16, HEIGHT, WIDTH)] * 7  # the cache holds these blocks, so they are not looked at
+    prompts = [int(block >= 4) for block in range(8)]
+    *_, last = rollout(video(model), cache, Schedule(SIGMAS, 3), noise, prompts, made=made)
+    assert (ours - last.latents).abs().max() < 1e-4
+
+
+def test_the_roles_are_those_of_a_measurement_of_the_same_passes(model):
+    auto = AutoProfileCache(shape_of(CachePolicy(), 60), AutoProfile(0.4, 0.2), torch.float32)
+    film(model, auto, 7, prompts=[0] * 7)
+    size = WIDTH * 8, HEIGHT * 8
+    setup = ProfileSetup("00", 3, 5, ("one",), 7, SIGMAS, 3, *size, sink_frames=0, window_frames=21, seed=3)
+    offline = HeadShares(setup)
+    measure_prompt(video(model), CONFIG, offline, 0, dtype=torch.float32)
+    torch.testing.assert_close(torch.tensor(auto.profile.shares).double(), offline.mean(), rtol=0, atol=1e-6)
+    assert auto.profile.roles == classify(offline.mean().tolist(), 0.4, 0.2)
+    assert auto.profile.counts() == {"local": 3, "anchor": 6, "memory": 6}
+    assert (auto.profile.anchor_fraction, auto.profile.local_fraction) == (0.4, 0.2)
+    assert auto.profile.measured["window_frames"] == 21
+
+
+def test_given_blocks_are_not_measured(model):
+    """Start frames go through a clean pass alone; the roles come from the blocks that are made."""
+    start = latents(plain(model, 12)[1])
+    auto = AutoProfileCache(shape_of(CachePolicy(), 60), AutoProfile(), torch.float32)
+    counted = []
+    watch = auto.meter.watch
+
+    def spy(layer, group, attention):
+        if auto.meter.active and layer == 0:
+            counted.append(auto.cache.block)
+        return watch(layer, group, attention)
+
+    auto.meter.watch = spy
+    film(model, auto, 7, start_latents=start)
+    assert auto._passes == 3 * len(SIGMAS)
+    assert counted.count(4) == counted.count(6) == len(SIGMAS) + 1  # measured in the clean pass, too, but not counted
+
+
+# ------------------------------------------------------------------------------------------------------ short videos
+
+
+@pytest.mark.parametrize("frames", [3, 9, 18])
+def test_a_video_shorter_than_the_warm_up_ends_without_a_profile(model, frames):
+    cache = AutoProfileCache(shape_of(CachePolicy(), frames), AutoProfile(), torch.float32)
+    made = film(model, cache, frames // 3)
+    assert cache.profile is None and cache.earlier_events == []
+    assert (latents(made) - latents(plain(model, frames)[1])).abs().max() < 1e-6
+
+
+def test_a_video_of_exactly_the_warm_up_finds_roles_for_the_next_one(model):
+    cache = AutoProfileCache(shape_of(CachePolicy(), 21), AutoProfile(), torch.float32)
+    film(model, cache, 7)
+    assert cache.profile is not None and cache.profile.counts() == {"local": 3, "anchor": 4, "memory": 8}
+
+
+@pytest.mark.parametrize(("f", "frames"), [(1, 21), (3, 21), (4, 20), (7, 21), (10, 30), (64, 192)])
+def test_the_warm_up_is_at_most_21_frames_and_at_least_one_measured_block(f, frames):
+    assert warm_up_frames(f) == frames
+
+
+# -------------------------------------------------------------------------------------------------------- large models
+
+
+def plan(config=CONFIG, profile=None, width=48, height=32, text="a video", **options):
+    options = {"seconds": 20.0} | options
+    family = schedule(options.pop("family", "self_forcing"))
+    policy = preset(options.pop("method", "head_forcing"))
+    return RenderPlan.make(config, policy, family, parse_timeline(text), width, height, profile=profile, **options)
+
+
+def test_cost_of_a_14b_model_is_known_before_anything_is_allocated():
+    """40 x 40 heads of 128 at 832x480, bf16: 400 anchors of 7 frames, 320 local of 4, 880 memory heads of 11."""
+    config = WanConfig(dim=5120, ffn_dim=13824, num_layers=40, num_heads=40)
+    made = plan(config, AutoProfile(), 832, 480, seconds=60.0)
+    flat = [role for layer in made.shape.roles for role in layer]
+    assert [flat.count(role) for role in ("anchor", "local", "memory")] == [400, 320, 880]
+    slots, frame_of_a_head = 400 * 7 + 320 * 4 + 880 * 11, 2 * 30 * 52 * 128 * 2
+    assert made.shape.frame_slots == slots
+    assert warm_up_shape(made.shape).frame_slots == 1600 * 21
+    assert made.cache_bytes(torch.bfloat16) == (slots + 1600 * 21) * frame_of_a_head
+    text = made.describe(torch.bfloat16)
+    assert "320 local, 400 anchor, 880 memory (to be found in the first seconds)" in text
+    assert f"while the roles are being found, up to {made.cache_bytes(torch.bfloat16) / 1e9:.2f} GB" in text
+
+
+@pytest.mark.parametrize("frames", [30, 9])
+def test_the_caches_never_hold_more_than_the_plan_says(model, frames):
+    made = plan(profile=AutoProfile(), seconds=(4 * (frames - 1) + 1) / 16)
+    assert made.frames == frames
+    cache, held = made.make_cache(torch.float32, "cpu"), []
+    for _ in film(model, cache, frames // 3, on_step=lambda *_: held.append(cache.bytes)):
+        pass
+    held.append(cache.bytes)
+    assert max(held) <= made.cache_bytes(torch.float32)
+    assert held[0] == warm_up_shape(made.shape).bytes(torch.float32)
+    if frames > 21:
+        assert held[-1] == made.shape.bytes(torch.float32) < held[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_without_a_fitting_bundled_profile_the_roles_are_found():
+    found = plan()
+    assert found.auto == AutoProfile() and isinstance(found.make_cache(torch.float32, "cpu"), AutoProfileCache)
+    bundled = plan(WanConfig())
+    assert bundled.auto is None and "bundled profile 'self_forcing'" in bundled.describe(torch.float32)
+    other = plan(method="self_forcing_window_21")
+    assert other.auto is None and isinstance(other.make_cache(torch.float32, "cpu"), HeadCache)
+
+
+def test_auto_is_taken_at_its_word_where_a_bundled_profile_would_fit():
+    assert plan(WanConfig(), AutoProfile(0.3, 0.1)).auto == AutoProfile(0.3, 0.1)
+    assert plan(WanConfig(), AutoProfile(), method="self_forcing").auto is None  # one cache for every head
+
+
+@pytest.mark.parametrize("profile", [AutoProfile(), None])
+@pytest.mark.parametrize("roles", ["shuffled", "local_to_memory", "anchor_to_memory"])
+def test_roles_that_are_not_known_yet_cannot_be_rearranged(profile, roles):
+    with pytest.raises(HeadForcingError, match=f"roles = '{roles}' rearranges a head profile; load one instead"):
+        plan(profile=profile, roles=roles)
+
+
+@pytest.mark.parametrize(("family", "most"), [("self_forcing", 18), ("causal_forcing_framewise", 20)])
+def test_start_frames_that_leave_nothing_to_measure_are_refused(family, most):
+    step = schedule(family).frames_per_block
+    assert plan(profile=AutoProfile(), start_frames=most, family=family).auto is not None
+    for frames in (most + step, most + 30 * step):
+        with pytest.raises(HeadForcingError, match=f"from {frames} start frames, at most {most}; load or measure"):
+            plan(profile=AutoProfile(), start_frames=frames, family=family)
+    profile = HeadProfile("mine", 3, 5, AutoProfile().expected_roles(3, 5))
+    assert plan(profile=profile, start_frames=most + step, family=family).auto is None
+
+
+@pytest.mark.parametrize("fractions", [(-0.1, 0.2), (0.2, 1.1), (float("nan"), 0.2)])
+def test_impossible_thresholds_are_refused_before_sampling(fractions):
+    with pytest.raises(HeadForcingError, match="_fraction must be a number in 0-1"):
+        plan(profile=AutoProfile(*fractions))
+
+
+# ---------------------------------------------------------------------------------------------------- for the next run
+
+
+@pytest.fixture(scope="module")
+def found(model) -> HeadProfile:
+    cache = AutoProfileCache(shape_of(CachePolicy(), 21), AutoProfile(), torch.float32)
+    film(model, cache, 7)
+    return cache.profile
+
+
+def test_what_was_found_is_there_in_the_next_run(found, tmp_path):
+    folder = tmp_path / "not there yet"
+    assert recall(folder, "0123abcd", AutoProfile()) is None
+    path = remember(folder, "0123abcd", found)
+    assert path.parent == folder and [file.name for file in folder.iterdir()] == [path.name]
+    again = recall(folder, "0123abcd", AutoProfile())
+    assert (again.roles, again.shares, again.counts()) == (found.roles, found.shares, found.counts())
+    assert again.measured == {**found.measured, "fingerprint": "0123abcd"}
+    assert again.name.startswith("found while sampling on 20")
+    assert recall(folder, "0123abce", AutoProfile()) is None
+    assert "found while sampling" in load_profile(path).provenance["source"]
+
+
+def test_other_thresholds_take_other_roles_from_the_same_measurement(found, tmp_path):
+    remember(tmp_path, "0123abcd", found)
+    other = recall(tmp_path, "0123abcd", AutoProfile(0.6, 0.0))
+    assert other.counts() == {"local": 0, "anchor": 9, "memory": 6}
+    assert other.shares == found.shares and other.roles == classify(found.shares, 0.6, 0.0)
+    assert recall(tmp_path, "0123abcd", AutoProfile()).roles == found.roles
+
+
+@pytest.mark.parametrize(
+    "fingerprint",
+    ["", "../x", "../../0123abcd", "a/b", "0123ABCD", "0123abc", "g" * 16, "a" * 65, "0123abcd\n", "\0" * 8],
+)
+def test_a_fingerprint_that_is_none_reaches_no_file(found, tmp_path, fingerprint):
+    folder = tmp_path / "kept"
+    for act in (lambda: remember(folder, fingerprint, found), lambda: recall(folder, fingerprint, AutoProfile())):
+        with pytest.raises(HeadForcingError, match="fingerprint must be hexadecimal"):
+            act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kept_profile_that_was_damaged_is_named(found, tmp_path):
+    path = remember(tmp_path, "0123abcd", found)
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(HeadForcingError, match=re.escape(path.name)):
+        recall(tmp_path, "0123abcd", AutoProfile())
+
+
+def test_no_bundled_profile_is_called_auto():
+    assert "auto" not in bundled_profiles()

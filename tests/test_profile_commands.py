@@ -1,0 +1,325 @@
+"""The commands that measure, merge, compare and draw head profiles, on the embedded toy model.
+
+Files of shares are compared byte by byte, tensor by tensor: shards, an interruption or the order of merging leave no
+trace in them.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core import profile_commands
+from headforcing.headforcing_core.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.head_shares import HeadShares
+from headforcing.headforcing_core.profile import bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.text import save_embeddings
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+DEMO = ("--demo", "--preset", "quick", "--device", "cpu")
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command that must succeed and return its JSON."""
+
+    def command(*arguments) -> dict:
+        code = main([*map(str, arguments), "--json"])
+        captured = capsys.readouterr()
+        assert (code, captured.err) == (0, "")
+        return json.loads(captured.out)
+
+    return command
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Four prompts of 3 s, five blocks, instead of 10 s."""
+    monkeypatch.setitem(profile_commands.PRESETS, "quick", (4, 3.0))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A short measurement in one go: the shares' file, with the profile beside it."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(profile_commands.PRESETS, "quick", (4, 3.0))
+        assert main(["profile", str(folder / "whole.json"), *DEMO, "--json"]) == 0
+    return folder / "whole.safetensors"
+
+
+def assert_same_shares(a: Path, b: Path) -> None:
+    mine, other = load_file(a), load_file(b)
+    assert set(mine) == set(other) == {"sums", "counts", "frame_sums", "frame_counts"}
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, other[name]), name
+    assert HeadShares.load(a).setup == HeadShares.load(b).setup
+    assert load_profile(a.with_suffix(".json")).shares == load_profile(b.with_suffix(".json")).shares
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ----------------------------------------------------------------------------------------------------------- measure
+
+
+def test_profile_measures_the_demo_model_and_says_what_it_found(run, tmp_path):
+    out = tmp_path / "new folder" / "mine.json"
+    found = run("profile", out, *DEMO)
+    assert found["counts"] == {"local": 5, "anchor": 6, "memory": 13} and found["missing_prompts"] == []
+    assert set(found["stability"]) == {"blocks", "steps", "prompts"}
+    assert all(0 <= value <= 1 for ratios in found["stability"].values() for value in ratios.values())
+    assert (found["profile"], found["measured"]) == (str(out), str(out.with_suffix(".safetensors")))
+    assert names(out.parent) == ["mine.json", "mine.safetensors"]
+
+    profile = load_profile(out)
+    assert (profile.name, profile.num_layers, profile.num_heads, profile.families) == ("mine", 6, 4, ("toy_world",))
+    assert profile.roles == classify(profile.shares) and profile.counts() == found["counts"]
+    assert profile.measured["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
+    assert {key: profile.measured[key] for key in ("prompts", "blocks", "steps", "size", "rope", "seed")} == {
+        "prompts": 4,
+        "blocks": 14,  # 10 s
+        "steps": 4,
+        "size": "64x64",
+        "rope": "absolute",
+        "seed": 0,
+    }
+    shares = HeadShares.load(out.with_suffix(".safetensors"))
+    assert shares.setup.prompts == word_hash.sample_prompts(4)
+    shipped = [role for layer in load_profile(bundled_profiles()["toy_world"]).roles for role in layer]
+    ours = [role for layer in profile.roles for role in layer]
+    assert sum(a == b for a, b in zip(ours, shipped, strict=True)) >= 22
+
+
+def test_a_person_reads_counts_stability_and_where_the_files_are(short, tmp_path, capsys):
+    assert main(["profile", str(tmp_path / "mine.json"), *DEMO, "--shard", "1/4"]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "5 local, 6 anchor, 13 memory",
+        "stable over blocks: local ",
+        "stable over steps",
+        "3 of 4 prompts",
+    ):
+        assert part in text
+    assert f"profile  {tmp_path / 'mine.json'}" in text and f"shares   {tmp_path / 'mine.safetensors'}" in text
+
+
+def test_own_prompts_seed_and_positions_are_measured(short, run, tmp_path):
+    (tmp_path / "prompts.txt").write_text(
+        "\na red ball bouncing on a teal floor\n\n  a pink star  \n", encoding="utf-8"
+    )
+    run("profile", tmp_path / "a.json", *DEMO, "--prompts", f"@{tmp_path / 'prompts.txt'}", "--seed", 7)
+    setup = HeadShares.load(tmp_path / "a.safetensors").setup
+    assert setup.prompts == ("a red ball bouncing on a teal floor", "a pink star") and setup.seed == 7
+    run("profile", tmp_path / "b.json", *DEMO, "--prompts", "a pink star", "--rope", "contiguous")
+    assert HeadShares.load(tmp_path / "b.safetensors").setup.rope == "contiguous"
+    assert load_profile(tmp_path / "b.json").measured["prompts"] == 1
+
+
+def test_any_checkpoint_is_measured_with_precomputed_embeddings(short, run, tmp_path, repo_root):
+    rows = torch.randn(2, 12, 48, generator=torch.Generator().manual_seed(0))
+    save_embeddings(tmp_path / "e.safetensors", dict(zip(["an apple", "a pear"], rows, strict=True)))
+    (tmp_path / "p.txt").write_text("an apple\na pear")
+    weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
+    options = ("--weights", weights, "--num-heads", 4, "--embeddings", tmp_path / "e.safetensors", "--size", "96x64")
+    found = run(
+        "profile", tmp_path / "t.json", *options, "--prompts", f"@{tmp_path / 'p.txt'}", "--preset", "quick",
+        "--dtype", "fp32", "--device", "cpu", "--model-family", "longlive",
+    )  # fmt: skip
+    assert found["counts"] == {"local": 3, "anchor": 4, "memory": 9}
+    profile = load_profile(tmp_path / "t.json")
+    assert profile.families == ("longlive",) and profile.measured["size"] == "96x64"
+    with_bf16 = run(
+        "profile", tmp_path / "u.json", *options, "--prompts", "an apple", "--preset", "quick", "--device", "cpu"
+    )
+    assert with_bf16["counts"] == found["counts"]
+
+
+# ------------------------------------------------------------------------------------------- in parts, and interrupted
+
+
+def test_shards_merge_to_the_measurement_in_one_go(short, run, tmp_path, whole):
+    parts = []
+    for part in ("1/3", "2/3", "3/3"):
+        out = tmp_path / f"part{part[0]}.json"
+        found = run("profile", out, *DEMO, "--shard", part)
+        assert len(found["missing_prompts"]) == (2 if part == "1/3" else 3)
+        parts.append(out.with_suffix(".safetensors"))
+    for order in ((0, 1, 2), (2, 0, 1)):
+        out = tmp_path / f"merged{order[0]}.json"
+        found = run("profiles", "merge", *(parts[i] for i in order), "--out", out)
+        assert found["missing_prompts"] == []
+        assert_same_shares(out.with_suffix(".safetensors"), whole)
+        assert load_profile(out).roles == load_profile(whole.with_suffix(".json")).roles
+    some = run("profiles", "merge", parts[0], parts[2], "--out", tmp_path / "some.json")
+    assert some["missing_prompts"] == [1]
+
+
+@pytest.mark.parametrize("after", [45, 59])
+def test_an_interrupted_measurement_goes_on_where_it_stopped(short, run, tmp_path, monkeypatch, capsys, whole, after):
+    """Control-C in the second prompt, and in the third: each tells 25 times where it is."""
+    measure, steps, out = profile_commands.profile_heads, [], tmp_path / "x.json"
+
+    def interrupted(*args, on_step, **options):
+        def step(block, number, latents):
+            steps.append(block)
+            if len(steps) == after:
+                at_hand = HeadShares.load(out.with_suffix(".safetensors"))
+                assert len(at_hand.missing_prompts()) == 4 - after // 25  # finished prompts outlive a power cut, too
+                raise KeyboardInterrupt
+            on_step(block, number, latents)
+
+        measure(*args, on_step=step, **options)
+
+    monkeypatch.setattr(profile_commands, "profile_heads", interrupted)
+    assert main(["profile", str(out), *DEMO, "--json"]) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
+    assert names(tmp_path) == ["x.safetensors"]  # no profile of a part unasked
+    kept = HeadShares.load(out.with_suffix(".safetensors"))
+    assert kept.missing_prompts() == ([1, 2, 3] if after == 45 else [2, 3])
+    assert bool(kept.counts[1].any())  # of the prompt that was cut short, too, what was seen
+
+    steps.clear()
+    after = 10**9
+    run("profile", out, *DEMO)
+    assert len(steps) == len(kept.missing_prompts()) * 5 * (4 + 1)  # each block's beginning is told, too
+    assert_same_shares(out.with_suffix(".safetensors"), whole)
+    steps.clear()
+    run("profile", out, *DEMO)
+    assert steps == []  # nothing left to do
+
+
+def test_another_setup_does_not_mix_with_what_is_there(short, run, tmp_path, capsys):
+    out = tmp_path / "x.json"
+    run("profile", out, *DEMO, "--shard", "1/4")
+    before = out.with_suffix(".safetensors").read_bytes()
+    assert main(["profile", str(out), *DEMO, "--seed", "1"]) == 2
+    assert "x.safetensors was measured with other settings" in capsys.readouterr().err
+    assert out.with_suffix(".safetensors").read_bytes() == before
+
+
+# ------------------------------------------------------------------------------------------------ compare and draw
+
+
+def test_compare_counts_the_heads_that_agree(run, whole, tmp_path):
+    mine = whole.with_suffix(".json")
+    same = run("profiles", "compare", mine, mine)
+    assert (same["same"], same["heads"], same["agreement"]) == (24, 24, 1.0)
+    assert same["sink_correlation"] == pytest.approx(1)
+    other = run("profiles", "compare", mine, "toy_world")
+    assert 12 <= other["same"] <= 24 and -1 <= other["sink_correlation"] < 1
+    assert sum(map(sum, other["confusion"])) == 24 and isinstance(other["remarks"], list)
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_plot_draws_a_picture_that_opens(run, whole, tmp_path, theme):
+    pytest.importorskip("matplotlib")
+    profile, sizes = whole.with_suffix(".json"), set()
+    for name, options in {
+        "plain.png": (),
+        "measured.png": ("--measured", whole),
+        "head.png": ("--measured", whole, "--head", "3,1"),
+    }.items():
+        out = tmp_path / "new folder" / name
+        assert run("profiles", "plot", profile, out, *options, "--theme", theme) == {"picture": str(out)}
+        with Image.open(out) as picture:
+            picture.load()
+            assert picture.format == "PNG" and min(picture.size) > 200
+            assert len(set(picture.convert("L").resize((64, 64)).tobytes())) > 10, "an empty picture"
+            sizes.add((name, picture.size))
+    assert len(sizes) == 3
+    assert run("profiles", "plot", "self_forcing", tmp_path / "bundled.png")["picture"].endswith("bundled.png")
+
+
+# ------------------------------------------------------------------------------------------------------------ auto
+
+
+def test_roles_found_by_one_demo_are_used_by_the_next(run, tmp_path):
+    folder = tmp_path / "found"
+    demo = ("demo", "--profile", "auto", "--seconds", "6", "--scale", "1", "--device", "cpu", "--update-interval", "1")
+    demo += ("--found-profiles", folder, "--novelty-threshold", "2")
+    first = run(*demo, "--out", tmp_path / "1")
+    (kept,) = folder.iterdir()
+    assert kept.stem == inspect_checkpoint(assets.model_path()).fingerprint
+    profile = load_profile(kept)
+    assert profile.counts() == {"local": 5, "anchor": 6, "memory": 13} and profile.roles == classify(profile.shares)
+    stored = kept.read_bytes()
+
+    second = run(*demo, "--out", tmp_path / "2", "--seed", 1)
+    assert kept.read_bytes() == stored  # another seed would have found other shares
+    for result in (first, second):  # the warm-up's events are reported like all others
+        assert [event["after_block"] for event in result["memory_events"]] == list(range(1, 9))
+    assert first["cache_bytes"] == second["cache_bytes"]
+
+
+def test_a_demo_that_is_too_short_to_find_roles_keeps_nothing(run, tmp_path):
+    folder = tmp_path / "found"
+    run("demo", "--profile", "auto", "--seconds", 2, "--scale", 1, "--device", "cpu", "--found-profiles", folder,
+        "--out", tmp_path)  # fmt: skip
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- mistakes
+
+
+MISTAKES = {
+    "a profile that is no json": (("profile", "{tmp}/x.safetensors", *DEMO), "must end in .json, got 'x.safetensors'"),
+    "a folder": (("profile", "{tmp}/folder.json", *DEMO), "is a folder"),
+    "no prompts": (("profile", "{tmp}/x.json", *DEMO, "--prompts", " "), "at least one prompt"),
+    "a missing prompts file": (("profile", "{tmp}/x.json", *DEMO, "--prompts", "@{tmp}/no.txt"), "no.txt"),
+    "a shard that is none": (("profile", "{tmp}/x.json", *DEMO, "--shard", "5/4"), "a shard must look like 2/4"),
+    "weights that are missing": (("profile", "{tmp}/x.json", "--weights", "{tmp}/no.pt"), "no.pt"),
+    "a size that is none": (("profile", "{tmp}/x.json", "--weights", "{weights}", "--size", "big"), "--size must look"),
+    "no text encoder": (
+        ("profile", "{tmp}/x.json", "--weights", "{weights}", "--num-heads", "4", "--size", "96x64"),
+        "--text-encoder",
+    ),
+    "damaged shares in the way": (("profile", "{tmp}/damaged.json", *DEMO), "damaged.safetensors is not a file of"),
+    "a merge of nothing that exists": (
+        ("profiles", "merge", "{tmp}/no.safetensors", "--out", "{tmp}/x.json"),
+        "no.safe",
+    ),
+    "a merge of profiles": (("profiles", "merge", "{profile}", "--out", "{tmp}/x.json"), "is not a file of measured"),
+    "a merge into shares": (("profiles", "merge", "{shares}", "--out", "{shares}"), "must end in .json"),
+    "a comparison of other models": (("profiles", "compare", "toy_world", "krea_14b"), "different models"),
+    "a comparison with nothing": (("profiles", "compare", "toy_world", "no_such_profile"), "no_such_profile"),
+    "a head without shares": (("profiles", "plot", "toy_world", "{tmp}/x.png", "--head", "1,1"), "--head needs"),
+    "a head that is none": (
+        ("profiles", "plot", "toy_world", "{tmp}/x.png", "--measured", "{shares}", "--head", "one"),
+        "a layer and a head such as 3,1",
+    ),
+    "a head beyond the model": (
+        ("profiles", "plot", "toy_world", "{tmp}/x.png", "--measured", "{shares}", "--head", "9,1"),
+        "must be in 0-5 and 0-3, got 9 and 1",
+    ),
+    "shares of another model": (
+        ("profiles", "plot", "self_forcing", "{tmp}/x.png", "--measured", "{shares}"),
+        "self_forcing",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_told_in_one_line(case, short, tmp_path, capsys, repo_root, whole):
+    command, expected = MISTAKES[case]
+    if "plot" in command:
+        pytest.importorskip("matplotlib")
+    (tmp_path / "folder.json").mkdir()
+    save_file({"x": torch.zeros(1)}, tmp_path / "damaged.safetensors")
+    places = {
+        "tmp": tmp_path,
+        "weights": repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
+        "shares": whole,
+        "profile": whole.with_suffix(".json"),
+    }
+    before = names(tmp_path), whole.read_bytes()
+    assert main([part.format(**places) for part in command]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    assert expected in line and line.startswith("error: ") and "Traceback" not in line
+    assert (names(tmp_path), whole.read_bytes()) == before
