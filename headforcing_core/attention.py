@@ -62,7 +62,7 @@ def with_shares(
     Returns:
         the output `[heads, queries, d]` and the shares `[heads, 3]` float64 on the CPU, averaged over the queries.
     """
-    lse_attention = lse_backend(q.device.type, q.dtype)
+    lse_attention = lse_backend(q.device.type, q.dtype, q.shape[-1])
     if lse_attention is not None:
         out, whole = lse_attention(q, k, v)
         first, last = (
@@ -101,11 +101,11 @@ def _normalised(shares: Tensor) -> Tensor:
 
 
 @functools.cache
-def lse_backend(device: str, dtype: torch.dtype) -> LseFunction | None:
+def lse_backend(device: str, dtype: torch.dtype, head_dim: int) -> LseFunction | None:
     """A kernel that returns the log-sum-exp, chosen by trying it on 64 tokens; None where there is none."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 64, 64, generator=generator).to(device=device, dtype=dtype) for _ in range(3))
-    expected = torch.logsumexp(q.float() @ k.float().transpose(1, 2) / 8, dim=-1)
+    q, k, v = (torch.randn(2, 64, head_dim, generator=generator).to(device=device, dtype=dtype) for _ in range(3))
+    expected = torch.logsumexp(q.float() @ k.float().transpose(1, 2) / head_dim**0.5, dim=-1)
     for kernel in (_lse_cpu, _lse_flash, _lse_efficient):
         try:
             out, lse = kernel(q, k, v)

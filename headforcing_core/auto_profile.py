@@ -7,6 +7,7 @@ what they would hold had they been there from the start.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, replace
 from datetime import date
@@ -24,6 +25,8 @@ from .policy import CachePolicy, RolePolicy
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
 from .profiler import ShareMeter
 from .wan import PromptKV
+
+log = logging.getLogger(__name__)
 
 WARM_UP_FRAMES = 21  # what Self Forcing was trained on
 FIRST_MEASURED_BLOCK = 2
@@ -178,11 +181,19 @@ def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
 
 
 def recall(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
-    """The profile that was found for this model earlier, with the wanted thresholds; None if there is none."""
+    """The profile that was found for this model earlier, with the wanted thresholds; None if there is none.
+
+    A damaged file counts as none: the next run finds the roles again and replaces it.
+    """
     path = _place(folder, fingerprint)
     if not path.exists():
         return None
-    return load_profile(path).with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction)
+    try:
+        found = load_profile(path)
+    except HeadForcingError as error:
+        log.warning("Head Forcing: roles are found again, %s", error)
+        return None
+    return found.with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction)
 
 
 def _place(folder: Path, fingerprint: str) -> Path:

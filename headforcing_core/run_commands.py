@@ -29,11 +29,9 @@ def list_runs(args: argparse.Namespace) -> Result:
     _check_folder(args.folder)
     found, lines = [], []
     for video in stored_videos(args.folder):
-        size, prompts = folder_bytes(video.folder), [str(text) for text in video.about.get("prompts", [])]
+        size, prompts = folder_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
         found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
-        lines.append(
-            f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0] if prompts else ''}"
-        )
+        lines.append(f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}")
     return {"text": "\n".join(lines) or f"no runs in {args.folder}", "json": {"runs": found}}
 
 

@@ -40,9 +40,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def path(request, monkeypatch):
     """The way shares are computed: from the kernel's log-sum-exp, or with one-hot values where there is none."""
     if request.param == "lse":
-        assert lse_backend("cpu", torch.float32) is not None, "this PyTorch lost its log-sum-exp kernel for the CPU"
+        assert lse_backend("cpu", torch.float32, 64) is not None, "this PyTorch lost its log-sum-exp kernel for the CPU"
     else:
-        monkeypatch.setattr(attention, "lse_backend", lambda device, dtype: None)
+        monkeypatch.setattr(attention, "lse_backend", lambda device, dtype, head_dim: None)
     return request.param
 
 
@@ -265,10 +265,10 @@ def refuses(q, k, v):
 @pytest.mark.parametrize("kernel", [wrong_lse, natural_as_base_two, wrong_output, not_a_number, refuses])
 def test_a_kernel_that_lies_or_refuses_is_not_used(fresh_choice, monkeypatch, kernel):
     monkeypatch.setattr(attention, "_lse_cpu", kernel)
-    assert lse_backend("cpu", torch.float32) is not kernel
+    assert lse_backend("cpu", torch.float32, 64) is not kernel
     lse_backend.cache_clear()
     monkeypatch.setattr(attention, "_lse_flash", honest)  # the next one that tells the truth takes its place
-    assert lse_backend("cpu", torch.float32) is honest
+    assert lse_backend("cpu", torch.float32, 64) is honest
     q, k, v = some_heads()
     shares = with_shares(sdpa, q, k, v, 5, 7)[1]
     torch.testing.assert_close(shares[:, 0], attention_map(q, k).mean(dim=1)[:, :5].sum(-1), rtol=0, atol=1e-6)
@@ -277,7 +277,7 @@ def test_a_kernel_that_lies_or_refuses_is_not_used(fresh_choice, monkeypatch, ke
 def test_where_no_kernel_works_shares_come_from_one_hot_values(fresh_choice, monkeypatch):
     for name in ("_lse_cpu", "_lse_flash", "_lse_efficient"):
         monkeypatch.setattr(attention, name, refuses)
-    assert lse_backend("cpu", torch.float32) is None
+    assert lse_backend("cpu", torch.float32, 64) is None
     q, k, v = some_heads()
     seen = []
 
@@ -321,7 +321,7 @@ def test_no_attention_map_is_held():
 
 def test_no_attention_map_is_held_without_log_sum_exp_either(monkeypatch):
     """From one-hot values: two outputs, and the values themselves, which all heads share, with their indices."""
-    monkeypatch.setattr(attention, "lse_backend", lambda device, dtype: None)
+    monkeypatch.setattr(attention, "lse_backend", lambda device, dtype, head_dim: None)
     allowed = 2 * OUTPUT + 2 * KEYS * DIM * 4 + 8 * HEADS * QUERIES * 8
     assert extra_bytes(lambda q, k, v: with_shares(sdpa, q, k, v, 200, QUERIES)) < allowed < MAP / 10
     assert extra_bytes(lambda q, k, v: frame_shares(sdpa, q, k, 200)) < allowed
