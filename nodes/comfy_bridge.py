@@ -1,4 +1,4 @@
-"""Between ComfyUI and the core: hosting a rollout on a native MODEL, native loading, streaming VAE decode, paths.
+"""Between ComfyUI and the core: hosting a rollout on a native MODEL, and making one from weights.
 
 A rollout runs on whatever MODEL ComfyUI loaded, with its LoRA, quantisation and offloading in place: a wrapper around
 the diffusion model's forward hands each call to `forward_block` while our sampler runs, and is inert otherwise.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
-import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,20 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import comfy.latent_formats
-import comfy.ldm.wan.vae
 import comfy.model_management
 import comfy.model_patcher
 import comfy.samplers
 import comfy.sd
 import comfy.supported_models
-import folder_paths
 import latent_preview
-import numpy as np
 import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..headforcing_core import plots, video_rollout
+from ..headforcing_core import video_rollout
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_shares import HeadShares
 from ..headforcing_core.memory import MemoryEvent
@@ -44,33 +39,7 @@ from ..headforcing_core.schedule import Schedule
 from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
 from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
 
-log = logging.getLogger(__name__)
-
-CATEGORY = "Head Forcing"
-PROFILE_FOLDER = "head_profiles"
 _KEY = "head_forcing"
-
-if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
-    folder_paths.folder_names_and_paths[PROFILE_FOLDER] = (
-        [str(Path(folder_paths.models_dir) / PROFILE_FOLDER)],
-        {".json"},
-    )
-
-
-def aliases(schema: Any, *names: str) -> Any:
-    """Words that find the node in the search box, where this ComfyUI knows them."""
-    if hasattr(schema, "search_aliases"):
-        schema.search_aliases = list(names)
-    return schema
-
-
-def advanced(widget: Any) -> Any:
-    """Fold a widget under "advanced" where the frontend can (older versions refuse the argument `advanced=`)."""
-    widget.extra_dict["advanced"] = True
-    return widget
-
-
-# --- a rollout on a native MODEL -------------------------------------------------------------------------------------
 
 
 def wan_config(model: Any) -> WanConfig:
@@ -377,136 +346,3 @@ def native_model_of_any_size(
     patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
     model.load_model_weights(dict(state_dict), "")
     return patcher
-
-
-# --- decoding --------------------------------------------------------------------------------------------------------
-
-
-class WanStreamingDecoder:
-    """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried along (exact)."""
-
-    def __init__(self, vae: Any):
-        self.vae, self.net = vae, vae.first_stage_model
-        # the counting function was renamed between the supported versions
-        wan_vae = comfy.ldm.wan.vae
-        count = getattr(wan_vae, "count_cache_layers", None) or wan_vae.count_conv3d
-        self._cache_slots = count(self.net.decoder)
-        self.reset()
-
-    def reset(self) -> None:
-        self._cache: list[Any] = [None] * self._cache_slots
-
-    def decode(self, latents: Tensor) -> Tensor:
-        """`[frames, 16, h, w]` -> `[pictures, H, W, 3]` in 0..1."""
-        vae = self.vae
-        comfy.model_management.throw_exception_if_processing_interrupted()
-        z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
-        out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
-        pictures = torch.cat(out, dim=2) if isinstance(out, list) else out
-        return vae.process_output(pictures.to(dtype=torch.float32, copy=True))[0].movedim(0, -1).cpu()
-
-
-class OverlapDecoder:
-    """Any other video VAE through its public `decode`: each chunk is decoded behind a few frames of what came before.
-
-    Approximate at the joints; memory is constant.
-    """
-
-    OVERLAP_FRAMES = 4
-
-    def __init__(self, vae: Any):
-        self.vae = vae
-        self.reset()
-
-    def reset(self) -> None:
-        self._before: Tensor | None = None
-
-    def decode(self, latents: Tensor) -> Tensor:
-        comfy.model_management.throw_exception_if_processing_interrupted()
-        joined = latents if self._before is None else torch.cat([self._before, latents])
-        pictures = self.vae.decode(joined.transpose(0, 1)[None])[0]
-        if self._before is not None:
-            pictures = pictures[-4 * len(latents) :]
-        self._before = joined[-self.OVERLAP_FRAMES :]
-        return pictures.cpu()
-
-
-def streaming_decoder(vae: Any, latent_shape: Sequence[int]) -> Any:
-    """The exact streaming decoder for this VAE where there is one; loads the VAE for chunks of that shape."""
-    vae.throw_exception_if_invalid()
-    if (vae.latent_channels, vae.latent_dim) != (16, 3):
-        kind = "video" if vae.latent_dim == 3 else "image"
-        raise HeadForcingError(
-            f"vae: expected the Wan 2.1 VAE, which has 16 latent channels, got one for {kind}s with "
-            f"{vae.latent_channels} latent channels; load wan_2.1_vae"
-        )
-    needed = vae.memory_used_decode((1, 16, 3, *latent_shape[-2:]), vae.vae_dtype)
-    comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
-    own = getattr(vae.first_stage_model, "streaming_decoder", None)
-    if own is not None:
-        return own()
-    if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE):
-        return WanStreamingDecoder(vae)
-    return OverlapDecoder(vae)
-
-
-# --- paths -----------------------------------------------------------------------------------------------------------
-
-
-def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> tuple[Path, str, str]:
-    """A new file under ComfyUI's output folder: `(path, file name, subfolder)`. Refuses to leave that folder."""
-    unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
-    if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:
-        raise HeadForcingError(
-            f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix[:80]!r}"
-        )
-    try:
-        folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
-            filename_prefix, folder_paths.get_output_directory(), width, height
-        )
-    except Exception as error:  # ComfyUI raises a bare Exception for a path outside the output folder
-        raise HeadForcingError(
-            f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder"
-        ) from error
-    file = f"{name}_{counter:05}_{suffix}"
-    return Path(folder) / file, file, subfolder
-
-
-def runs_folder() -> Path:
-    """Where the sampler keeps finished blocks."""
-    return Path(folder_paths.get_output_directory()) / "head_forcing"
-
-
-def user_folder(name: str) -> Path:
-    """The pack's own folder of that name in ComfyUI's user folder."""
-    return Path(folder_paths.get_user_directory()) / "head_forcing" / name
-
-
-def profile_path(name: str) -> Path:
-    """Where a head profile is saved under a name that was typed into a widget."""
-    reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)  # devices of Windows
-    if reserved or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
-        raise HeadForcingError(
-            f"save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got {name[:80]!r}"
-        )
-    folder = Path(folder_paths.get_folder_paths(PROFILE_FOLDER)[0])
-    return folder / f"{name.removesuffix('.json')}.json"
-
-
-def no_picture() -> Tensor:
-    """An IMAGE where there is nothing to show."""
-    return torch.zeros(1, 64, 64, 3)
-
-
-def profile_picture(profile: HeadProfile) -> Tensor:
-    """The picture of a profile as an IMAGE; nothing, with a line in the log, where matplotlib is missing."""
-    try:
-        return to_image(plots.profile_picture(profile, theme="dark"))
-    except HeadForcingError as error:
-        log.warning("Head Forcing: no picture of the head profile, %s", error)
-        return no_picture()
-
-
-def to_image(picture: Any) -> Tensor:
-    """A PIL picture as an IMAGE, `[1, height, width, 3]` in 0..1."""
-    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]

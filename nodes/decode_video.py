@@ -10,7 +10,7 @@ from comfy_api.latest import InputImpl, io, ui
 from ..headforcing_core.clock import pictures_of
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.video import write_video
-from . import comfy_bridge
+from . import folders, node_helpers, vae_decoding
 
 CHUNK_FRAMES = 3
 
@@ -21,7 +21,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingDecodeVideo",
             display_name="Decode Latents to Video",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description=(
                 "Decodes latents of any length with the Wan VAE, a few frames at a time, straight into an H.264 MP4 in "
                 "the output folder. The result equals decoding everything at once; memory does not grow with length."
@@ -35,7 +35,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     tooltip="Name of the file under ComfyUI's output folder; a counter is added.",
                 ),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0, tooltip="Wan 2.1 is made for 16."),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Int.Input(
                         "crf",
                         default=18,
@@ -45,7 +45,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                         tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Int.Input(
                         "upscale",
                         default=1,
@@ -66,7 +66,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         """Refuse a name outside the output folder when the graph is queued, not after the render."""
         try:
             if filename_prefix is not None:
-                comfy_bridge.output_path(filename_prefix, ".mp4", 16, 16)
+                folders.output_path(filename_prefix, ".mp4", 16, 16)
         except HeadForcingError as error:
             return str(error)
         return True
@@ -87,10 +87,10 @@ class DecodeLatentsToVideo(io.ComfyNode):
         results, videos = [], []
         progress = comfy.utils.ProgressBar(total * len(latents))
         for number, video in enumerate(latents.transpose(1, 2)):
-            path, file, subfolder = comfy_bridge.output_path(
+            path, file, subfolder = folders.output_path(
                 filename_prefix, ".mp4", video.shape[-1] * 8, video.shape[-2] * 8
             )
-            decoder = comfy_bridge.streaming_decoder(vae, video.shape)
+            decoder = vae_decoding.streaming_decoder(vae, video.shape)
 
             def on_progress(done: int, before: int = number * total) -> None:
                 progress.update_absolute(before + done)

@@ -7,7 +7,7 @@ from ..headforcing_core.auto_profile import AutoProfile
 from ..headforcing_core.compare import compare_profiles, sanity_checks
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.profile import HeadProfile
-from . import comfy_bridge
+from . import node_helpers
 from .load_profile import HeadProfileType
 
 
@@ -17,7 +17,7 @@ class InspectHeadProfile(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingInspectProfile",
             display_name="Inspect Head Profile",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description="Shows which head plays which role, and how far two profiles of one model agree.",
             inputs=[
                 HeadProfileType.Input("head_profile", tooltip="The profile to look at."),
@@ -44,4 +44,4 @@ class InspectHeadProfile(io.ComfyNode):
         else:
             picture = plots.comparison_map(head_profile, compare_with, theme=theme)
             lines = [compare_profiles(head_profile, compare_with).text()]
-        return io.NodeOutput(comfy_bridge.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))
+        return io.NodeOutput(node_helpers.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))

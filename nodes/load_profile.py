@@ -8,7 +8,7 @@ from comfy_api.latest import io
 from ..headforcing_core.auto_profile import AutoProfile
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
-from . import comfy_bridge
+from . import folders, node_helpers
 
 AUTO = "auto"
 
@@ -21,7 +21,7 @@ class LoadHeadProfile(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingLoadProfile",
             display_name="Load Head Profile",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 io.Combo.Input(
@@ -29,13 +29,13 @@ class LoadHeadProfile(io.ComfyNode):
                     options=[
                         AUTO,
                         *bundled_profiles(),
-                        *folder_paths.get_filename_list(comfy_bridge.PROFILE_FOLDER),
+                        *folder_paths.get_filename_list(folders.PROFILE_FOLDER),
                     ],
                     default="self_forcing",
                     tooltip="Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: found while the "
                     "first five seconds are sampled, and kept for the next run with the same model.",
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Float.Input(
                         "anchor_percent",
                         default=-1.0,
@@ -47,7 +47,7 @@ class LoadHeadProfile(io.ComfyNode):
                         "-1: as in the file. 20 to 35 is stable in the paper. Needs a profile with measured shares.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Float.Input(
                         "local_percent",
                         default=-1.0,
@@ -73,19 +73,19 @@ class LoadHeadProfile(io.ComfyNode):
         if profile == AUTO:
             anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
             local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
-            return io.NodeOutput(AutoProfile(anchor, local), comfy_bridge.no_picture())
+            return io.NodeOutput(AutoProfile(anchor, local), node_helpers.no_picture())
         loaded = load_profile(_path(profile))
         if anchor_percent >= 0 or local_percent >= 0:
             loaded = loaded.with_thresholds(
                 anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
                 local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
             )
-        return io.NodeOutput(loaded, comfy_bridge.profile_picture(loaded))
+        return io.NodeOutput(loaded, node_helpers.profile_picture(loaded))
 
 
 def _path(profile: str) -> Path:
     bundled = bundled_profiles()
-    path = bundled.get(profile) or folder_paths.get_full_path(comfy_bridge.PROFILE_FOLDER, profile)
+    path = bundled.get(profile) or folder_paths.get_full_path(folders.PROFILE_FOLDER, profile)
     if path is None:
         raise HeadForcingError(
             f"profile: {profile[:80]!r} is neither shipped with the pack nor in ComfyUI/models/head_profiles; "

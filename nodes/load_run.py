@@ -7,7 +7,7 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.stored_runs import StoredVideo, stored_videos
-from . import comfy_bridge
+from . import folders, node_helpers
 
 NONE = "no runs yet"
 
@@ -18,7 +18,7 @@ class LoadHeadForcingRun(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingLoadRun",
             display_name="Load Head Forcing Run",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description=(
                 "The latents of an earlier render, as far as it came: to decode a video whose render was stopped or "
                 "whose decoding failed. To go on with a render, queue its graph again."
@@ -60,7 +60,7 @@ class LoadHeadForcingRun(io.ComfyNode):
 
 
 def _videos() -> list[StoredVideo]:
-    return stored_videos(comfy_bridge.runs_folder())
+    return stored_videos(folders.runs_folder())
 
 
 def _label(video: StoredVideo) -> str:

@@ -18,7 +18,7 @@ from ..headforcing_core.head_shares import HeadShares, ProfileSetup
 from ..headforcing_core.profiler import PRESETS
 from ..headforcing_core.prompts import PROFILING_PROMPTS
 from ..headforcing_core.schedule import SCHEDULES, schedule
-from . import comfy_bridge, toy_world
+from . import comfy_bridge, folders, node_helpers, toy_world
 from .load_profile import HeadProfileType
 
 
@@ -28,7 +28,7 @@ class ProfileHeads(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingProfileHeads",
             display_name="Profile Heads",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description=(
                 "Measures which attention heads of a model are local, anchor or memory heads, while it makes videos "
                 "that are thrown away. Needed once per model. Cancelling keeps what was measured; queue again to go on."
@@ -57,7 +57,7 @@ class ProfileHeads(io.ComfyNode):
                     optional=True,
                     tooltip="One prompt per line. Empty: the ones that come with the pack.",
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Combo.Input(
                         "rope",
                         options=["absolute", "contiguous"],
@@ -67,7 +67,7 @@ class ProfileHeads(io.ComfyNode):
                         "the sampler will use the heads.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Combo.Input(
                         "model_family",
                         options=list(SCHEDULES),
@@ -84,7 +84,7 @@ class ProfileHeads(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id],
         )
-        return comfy_bridge.aliases(schema, "head roles", "attention", "measure")
+        return node_helpers.aliases(schema, "head roles", "attention", "measure")
 
     @classmethod
     def execute(
@@ -100,7 +100,7 @@ class ProfileHeads(io.ComfyNode):
         rope: str = "absolute",
         model_family: str = "self_forcing",
     ) -> io.NodeOutput:
-        path = comfy_bridge.profile_path(save_name) if save_name.strip() else None
+        path = folders.profile_path(save_name) if save_name.strip() else None
         if width % 16 or height % 16:
             raise HeadForcingError(f"width and height must be multiples of 16, got {width}x{height}")
         config, family = comfy_bridge.wan_config(model), schedule(model_family)
@@ -128,7 +128,7 @@ class ProfileHeads(io.ComfyNode):
         if path is not None:
             profile.save(path)
             report.append(f"saved as {path.name} in models/head_profiles")
-        picture = comfy_bridge.to_image(plots.profile_picture(profile, shares, theme="dark"))
+        picture = node_helpers.to_image(plots.profile_picture(profile, shares, theme="dark"))
         return io.NodeOutput(profile, picture, "\n".join(report))
 
 
@@ -138,7 +138,7 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadSh
     digest = hashlib.blake2b(repr(setup).encode(), digest_size=8)
     for embed in embeds:  # another text encoder makes another measurement
         digest.update(embed.float().cpu().numpy().tobytes())
-    path = comfy_bridge.user_folder("measured") / f"{digest.hexdigest()}.safetensors"
+    path = folders.user_folder("measured") / f"{digest.hexdigest()}.safetensors"
     shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
     missing = shares.missing_prompts()
     if not missing:

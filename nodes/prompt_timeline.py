@@ -7,7 +7,7 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.timeline import Timeline, parse_timeline
-from . import comfy_bridge
+from . import node_helpers
 
 _KEY = "head_forcing_timeline"
 
@@ -22,7 +22,7 @@ class PromptTimeline(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingPromptTimeline",
             display_name="Prompt Timeline",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
                 "by |, as 'Scene 1:' blocks, or LongLive JSON. Other samplers see the first prompt."
@@ -43,7 +43,7 @@ class PromptTimeline(io.ComfyNode):
                     step=0.25,
                     tooltip="Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.",
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.String.Input(
                         "shared_prompt",
                         default="",

@@ -4,11 +4,8 @@ import functools
 import time
 from typing import Any
 
-import comfy.model_management
-import comfy.utils
 import torch
 from comfy_api.latest import io
-from server import PromptServer
 
 from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
@@ -16,13 +13,13 @@ from ..headforcing_core.plan import RenderPlan, describe_events
 from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS, preset
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.schedule import SCHEDULES, schedule
-from ..headforcing_core.video_rollout import VideoRollout
-from . import comfy_bridge
+from . import comfy_bridge, folders, node_helpers
 from .load_profile import HeadProfileType
 from .prompt_timeline import timeline_of
+from .render_progress import RenderProgress
 
-FOUND_PROFILES = comfy_bridge.user_folder("found_profiles")
-RUNS = comfy_bridge.runs_folder()
+FOUND_PROFILES = folders.user_folder("found_profiles")
+RUNS = folders.runs_folder()
 
 
 class HeadForcingSampler(io.ComfyNode):
@@ -31,7 +28,7 @@ class HeadForcingSampler(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingSampler",
             display_name="Head Forcing Sampler",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description=(
                 "Makes long videos with a five-second autoregressive Wan model: every attention head keeps the frames "
                 "its role needs, so memory stays the same at any length. No negative prompt: these models are "
@@ -88,7 +85,7 @@ class HeadForcingSampler(io.ComfyNode):
                     tooltip="Latents of a video to go on from (VAE Encode). The result begins with them and has their "
                     "width and height.",
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Combo.Input(
                         "method",
                         options=list(PRESETS),
@@ -97,7 +94,7 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="Which frames heads keep. Besides Head Forcing: its ablations, and plain windows.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Combo.Input(
                         "model_family",
                         options=list(SCHEDULES),
@@ -106,7 +103,7 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="Which weights: sets noise levels, frames per block and the bundled head profile.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.String.Input(
                         "sigmas",
                         default="",
@@ -114,7 +111,7 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the family's.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Int.Input(
                         "episodic_frames",
                         default=5,
@@ -124,7 +121,7 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Int.Input(
                         "recent_frames",
                         default=3,
@@ -135,7 +132,7 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Float.Input(
                         "novelty_threshold",
                         default=0.95,
@@ -147,7 +144,7 @@ class HeadForcingSampler(io.ComfyNode):
                         "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Int.Input(
                         "memory_every_blocks",
                         default=3,
@@ -157,7 +154,7 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="A frame is considered for memory every this many blocks.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Combo.Input(
                         "roles",
                         options=list(ROLE_ARRANGEMENTS),
@@ -166,7 +163,7 @@ class HeadForcingSampler(io.ComfyNode):
                         tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
                     )
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Int.Input(
                         "batch_size",
                         default=1,
@@ -183,7 +180,7 @@ class HeadForcingSampler(io.ComfyNode):
                     tooltip="Keep every finished block in ComfyUI/output/head_forcing. The same graph queued again "
                     "goes on where it stopped, a longer one extends it, one with another prompt begins at that prompt.",
                 ),
-                comfy_bridge.advanced(
+                node_helpers.advanced(
                     io.Float.Input(
                         "checkpoint_seconds",
                         default=300.0,
@@ -199,7 +196,7 @@ class HeadForcingSampler(io.ComfyNode):
             outputs=[io.Latent.Output(display_name="latents"), io.String.Output(display_name="report")],
             hidden=[io.Hidden.unique_id],
         )
-        return comfy_bridge.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
+        return node_helpers.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
 
     @classmethod
     def execute(
@@ -252,7 +249,7 @@ class HeadForcingSampler(io.ComfyNode):
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         count = batch_size if start is None else max(batch_size, len(start))
-        progress = _Progress(model, plan, count, cls.hidden.unique_id)
+        progress = RenderProgress(model, plan, count, cls.hidden.unique_id)
         videos = []
         for video in range(count):
             begun = time.perf_counter()
@@ -295,48 +292,6 @@ def _about(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, An
         "prompts": [segment.text for segment in plan.timeline.segments],
         "latent_format": type(model.model.latent_format).__name__,
     }
-
-
-class _Progress:
-    """Progress bar, live preview and a status line on the node; stops within one model call on cancel."""
-
-    def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
-        self.plan, self.videos, self.node_id = plan, videos, node_id
-        self.video = self.reused = 0
-        self.bar = comfy.utils.ProgressBar(plan.steps * videos)
-        self.done = 0
-        self.previewer = comfy_bridge.previewer(model)
-        self.begun = time.perf_counter()
-
-    def begin(self, rollout: VideoRollout) -> None:
-        """Take note of what need not be made."""
-        first = self.plan.blocks - self.plan.new_blocks
-        blocks = range(first, first + rollout.reused)
-        steps = sum(len(self.plan.schedule.for_block(block)) for block in blocks)
-        self.reused += steps
-        self.done += steps
-
-    def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
-        if latents is None:
-            self._say(block)
-            return
-        self.done += 1
-        last = step == len(self.plan.schedule.for_block(block))
-        image = self.previewer(latents.transpose(0, 1)[None]) if last else None
-        self.bar.update_absolute(self.done, preview=image)
-
-    def _say(self, block: int) -> None:
-        prompt = self.plan.prompts[block]
-        text = f"block {block + 1} of {self.plan.blocks}"
-        if self.videos > 1:
-            text = f"video {self.video + 1} of {self.videos} - {text}"
-        if len(self.plan.timeline.segments) > 1:
-            text += f" - prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}"
-        if self.done > self.reused:
-            left = (self.bar.total - self.done) * (time.perf_counter() - self.begun) / (self.done - self.reused)
-            text += f" - about {left:.0f} s left"
-        PromptServer.instance.send_progress_text(text, self.node_id)
 
 
 def _start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:

@@ -12,7 +12,7 @@ from comfy_api.latest import InputImpl, io
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plot_drift import drift_picture
 from ..headforcing_core.report import DriftReport, report_pictures, report_video
-from . import comfy_bridge
+from . import node_helpers
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class VideoDriftReport(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingVideoDriftReport",
             display_name="Video Drift Report",
-            category=comfy_bridge.CATEGORY,
+            category=node_helpers.CATEGORY,
             description=(
                 "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
                 "fast new prompts are followed, next to the same numbers for the first 5 seconds. Works on videos of "
@@ -43,7 +43,7 @@ class VideoDriftReport(io.ComfyNode):
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return comfy_bridge.aliases(schema, "drift", "flicker", "video quality", "metrics")
+        return node_helpers.aliases(schema, "drift", "flicker", "video quality", "metrics")
 
     @classmethod
     def execute(cls, video: Any, theme: str = "dark") -> io.NodeOutput:
@@ -57,10 +57,10 @@ class VideoDriftReport(io.ComfyNode):
 
         report = _measure(video, on_progress)
         try:
-            picture = comfy_bridge.to_image(drift_picture(report, theme))
+            picture = node_helpers.to_image(drift_picture(report, theme))
         except HeadForcingError as error:
             log.warning("Head Forcing: no picture of the drift report, %s", error)
-            picture = comfy_bridge.no_picture()
+            picture = node_helpers.no_picture()
         return io.NodeOutput(picture, report.text())
 
 

@@ -59,6 +59,7 @@ def importing():
 
 results["importing"], module = importing()
 bridge, toy = module(".nodes.comfy_bridge"), module(".nodes.toy_world")
+vae_decoding = module(".nodes.vae_decoding")
 core = types.SimpleNamespace(
     **{name: module(f".headforcing_core.{name}") for name in (
         "auto_profile", "cache", "checkpoint", "errors", "head_shares", "lora", "noise", "plan", "policy", "profile",
@@ -284,8 +285,13 @@ def fingerprints():
     patched = lambda weights, strength: comfy.sd.load_lora_for_models(model, None, weights, strength, 0)[0]
     named = {
         "plain": model, "again": native(), "clone": model.clone(), "lora": patched(lora, 1.0),
-        "same_lora": patched(dict(lora), 1.0), "weaker": patched(lora, 0.5), "other_lora": patched(other, 1.0)}
-    return {name: bridge.fingerprint(one) for name, one in named.items()}
+        "same_lora": patched(dict(lora), 1.0), "weaker": patched(lora, 0.5), "other_lora": patched(other, 1.0),
+        "other_weights": native()}
+    with torch.no_grad():
+        named["other_weights"].model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
+    found = {name: bridge.fingerprint(one) for name, one in named.items()}
+    mm.load_models_gpu([named["lora"]])  # merges the LoRA into the weights
+    return found | {"loaded": bridge.fingerprint(named["lora"]), "merged": bool(named["lora"].backup)}
 
 
 @probe
@@ -305,7 +311,7 @@ def memory_after_interrupt():
 
     def run():
         try:
-            hosted(model, plan, on_step=sampler._Progress(model, plan, 1, "3"))
+            hosted(model, plan, on_step=sampler.RenderProgress(model, plan, 1, "3"))
         except mm.InterruptProcessingException as stop:
             found["kind"] = "Exception" if isinstance(stop, Exception) else "BaseException"
 
@@ -384,8 +390,8 @@ def decoded(streaming, latents, size):
 @probe
 def decoder():
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
-    kind = type(bridge.streaming_decoder(vae, (3, 16, 4, 6))).__name__
-    exact, overlap = bridge.WanStreamingDecoder(vae), bridge.OverlapDecoder(vae)
+    kind = type(vae_decoding.streaming_decoder(vae, (3, 16, 4, 6))).__name__
+    exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
     found = {"kind": kind, "exact": {}}
     with torch.inference_mode():
         for frames in (1, 2, 7, 10):
@@ -514,9 +520,10 @@ def test_measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches
 def test_a_fingerprint_names_weights_and_loras(probes: dict[str, Any]):
     found = of(probes, "fingerprints")
     assert found["plain"] == found["again"] == found["clone"]
-    assert found["lora"] == found["same_lora"]
-    distinct = [found[name] for name in ("plain", "lora", "weaker", "other_lora")]
-    assert len(set(distinct)) == 4, found
+    assert found["lora"] == found["same_lora"] == found["loaded"]
+    assert found["merged"], "the LoRA was not merged, so loading proves nothing"
+    distinct = [found[name] for name in ("plain", "lora", "weaker", "other_lora", "other_weights")]
+    assert len(set(distinct)) == 5, found
 
 
 def test_cancel_stops_within_one_model_call_and_frees_the_cache(probes: dict[str, Any]):

@@ -1,0 +1,58 @@
+"""Where the nodes write: every path that a widget can influence is made, and held inside its folder, here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import folder_paths
+
+from ..headforcing_core.errors import HeadForcingError
+
+PROFILE_FOLDER = "head_profiles"
+
+if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
+    folder_paths.folder_names_and_paths[PROFILE_FOLDER] = (
+        [str(Path(folder_paths.models_dir) / PROFILE_FOLDER)],
+        {".json"},
+    )
+
+
+def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> tuple[Path, str, str]:
+    """A new file under ComfyUI's output folder: `(path, file name, subfolder)`. Refuses to leave that folder."""
+    unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
+    if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:
+        raise HeadForcingError(
+            f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix[:80]!r}"
+        )
+    try:
+        folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
+            filename_prefix, folder_paths.get_output_directory(), width, height
+        )
+    except Exception as error:  # ComfyUI raises a bare Exception for a path outside the output folder
+        raise HeadForcingError(
+            f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder"
+        ) from error
+    file = f"{name}_{counter:05}_{suffix}"
+    return Path(folder) / file, file, subfolder
+
+
+def runs_folder() -> Path:
+    """Where the sampler keeps finished blocks."""
+    return Path(folder_paths.get_output_directory()) / "head_forcing"
+
+
+def user_folder(name: str) -> Path:
+    """The pack's own folder of that name in ComfyUI's user folder."""
+    return Path(folder_paths.get_user_directory()) / "head_forcing" / name
+
+
+def profile_path(name: str) -> Path:
+    """Where a head profile is saved under a name that was typed into a widget."""
+    reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)  # devices of Windows
+    if reserved or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
+        raise HeadForcingError(
+            f"save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got {name[:80]!r}"
+        )
+    folder = Path(folder_paths.get_folder_paths(PROFILE_FOLDER)[0])
+    return folder / f"{name.removesuffix('.json')}.json"

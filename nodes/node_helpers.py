@@ -1,0 +1,50 @@
+"""What the nodes' schemas and picture outputs share."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..headforcing_core import plots
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.profile import HeadProfile
+
+log = logging.getLogger(__name__)
+
+CATEGORY = "Head Forcing"
+
+
+def aliases(schema: Any, *names: str) -> Any:
+    """Words that find the node in the search box, where this ComfyUI knows them."""
+    if hasattr(schema, "search_aliases"):
+        schema.search_aliases = list(names)
+    return schema
+
+
+def advanced(widget: Any) -> Any:
+    """Fold a widget under "advanced" where the frontend can (older versions refuse the argument `advanced=`)."""
+    widget.extra_dict["advanced"] = True
+    return widget
+
+
+def no_picture() -> Tensor:
+    """An IMAGE where there is nothing to show."""
+    return torch.zeros(1, 64, 64, 3)
+
+
+def profile_picture(profile: HeadProfile) -> Tensor:
+    """The picture of a profile as an IMAGE; nothing, with a line in the log, where matplotlib is missing."""
+    try:
+        return to_image(plots.profile_picture(profile, theme="dark"))
+    except HeadForcingError as error:
+        log.warning("Head Forcing: no picture of the head profile, %s", error)
+        return no_picture()
+
+
+def to_image(picture: Any) -> Tensor:
+    """A PIL picture as an IMAGE, `[1, height, width, 3]` in 0..1."""
+    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]

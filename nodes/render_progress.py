@@ -1,0 +1,57 @@
+"""What a person sees on the sampler while it runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import comfy.model_management
+import comfy.utils
+import torch
+from server import PromptServer
+
+from ..headforcing_core.plan import RenderPlan
+from ..headforcing_core.video_rollout import VideoRollout
+from . import comfy_bridge
+
+
+class RenderProgress:
+    """Progress bar, live preview and a status line on the node; stops within one model call on cancel."""
+
+    def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
+        self.plan, self.videos, self.node_id = plan, videos, node_id
+        self.video = self.reused = 0
+        self.bar = comfy.utils.ProgressBar(plan.steps * videos)
+        self.done = 0
+        self.previewer = comfy_bridge.previewer(model)
+        self.begun = time.perf_counter()
+
+    def begin(self, rollout: VideoRollout) -> None:
+        """Take note of what need not be made."""
+        first = self.plan.blocks - self.plan.new_blocks
+        blocks = range(first, first + rollout.reused)
+        steps = sum(len(self.plan.schedule.for_block(block)) for block in blocks)
+        self.reused += steps
+        self.done += steps
+
+    def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if latents is None:
+            self._say(block)
+            return
+        self.done += 1
+        last = step == len(self.plan.schedule.for_block(block))
+        image = self.previewer(latents.transpose(0, 1)[None]) if last else None
+        self.bar.update_absolute(self.done, preview=image)
+
+    def _say(self, block: int) -> None:
+        prompt = self.plan.prompts[block]
+        text = f"block {block + 1} of {self.plan.blocks}"
+        if self.videos > 1:
+            text = f"video {self.video + 1} of {self.videos} - {text}"
+        if len(self.plan.timeline.segments) > 1:
+            text += f" - prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}"
+        if self.done > self.reused:
+            left = (self.bar.total - self.done) * (time.perf_counter() - self.begun) / (self.done - self.reused)
+            text += f" - about {left:.0f} s left"
+        PromptServer.instance.send_progress_text(text, self.node_id)
