@@ -77,6 +77,7 @@ class ComfyServer:
         self.port = _free_port()
         command = [str(self.install.python), "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port)]
         command += ["--base-directory", str(self.base_dir), "--disable-api-nodes", *self._args]
+        command += ["--cache-classic"]  # 0.30.0 else forgets results when the machine's memory is in use elsewhere
         command += ["--database-url", f"sqlite:///{self.base_dir / 'comfyui.sqlite'}"]
         if self.install.frontend:
             command += ["--front-end-root", str(self.install.frontend)]
