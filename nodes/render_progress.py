@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -14,13 +15,15 @@ from ..headforcing_core.plan import RenderPlan
 from ..headforcing_core.video_rollout import VideoRollout
 from . import comfy_bridge
 
+log = logging.getLogger(__name__)
+
 
 class RenderProgress:
     """Progress bar, live preview and a status line on the node; stops within one model call on cancel."""
 
     def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
         self.plan, self.videos, self.node_id = plan, videos, node_id
-        self.video = self.reused = 0
+        self.video = self.block = self.reused = 0
         self.bar = comfy.utils.ProgressBar(plan.steps * videos)
         self.done = 0
         self.previewer = comfy_bridge.previewer(model)
@@ -44,7 +47,14 @@ class RenderProgress:
         image = self.previewer(latents.transpose(0, 1)[None]) if last else None
         self.bar.update_absolute(self.done, preview=image)
 
+    def stopped(self) -> None:
+        """Say, after a cancel or an error, that nothing finished is lost."""
+        text = f"stopped in block {self.block + 1} of {self.plan.blocks}; the others are kept, queue again to go on"
+        log.info("Head Forcing: %s", text)
+        PromptServer.instance.send_progress_text(text, self.node_id)
+
     def _say(self, block: int) -> None:
+        self.block = block
         prompt = self.plan.prompts[block]
         text = f"block {block + 1} of {self.plan.blocks}"
         if self.videos > 1:

@@ -255,19 +255,24 @@ class HeadForcingSampler(io.ComfyNode):
             begun = time.perf_counter()
             given = None if start is None else start[video % len(start)]
             progress.video = video
-            sampled = comfy_bridge.sample(
-                model,
-                plan,
-                embeds,
-                seed,
-                video,
-                given,
-                progress,
-                RUNS if resume else None,
-                checkpoint_seconds,
-                _about(model, plan, method, seed),
-                progress.begin,
-            )
+            try:
+                sampled = comfy_bridge.sample(
+                    model,
+                    plan,
+                    embeds,
+                    seed,
+                    video,
+                    given,
+                    progress,
+                    RUNS if resume else None,
+                    checkpoint_seconds,
+                    _about(model, plan, method, seed),
+                    progress.begin,
+                )
+            except BaseException:  # a cancel is no Exception in newer versions
+                if resume:
+                    progress.stopped()
+                raise
             videos.append(sampled.latents.transpose(0, 1))
             took = time.perf_counter() - begun
             if sampled.reused_blocks:

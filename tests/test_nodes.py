@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import struct
 import threading
 from collections.abc import Iterator
@@ -398,6 +399,23 @@ def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
     again = queued(comfy_server, graph)
     assert "sampler" not in again.executed  # what was sampled is kept
     assert opened(comfy_server.view(**again.outputs["video"]["images"][0]))[0] == 480
+
+
+def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(comfy_server: ComfyServer):
+    graph = demo_graph(seed=29) | {"report": node("PreviewAny", source=["sampler", 1])}
+
+    def stop(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 12:
+            comfy_server.interrupt()
+
+    with status_texts(comfy_server) as texts:
+        assert comfy_server.queue(graph, on_event=stop).outcome == "interrupted"
+    last = [text for name, text in texts if name == "sampler"][-1]
+    kept = re.match(r"stopped in block (\d+) of 9; the others are kept", last)
+    assert kept and int(kept[1]) >= 3, last
+    (report,) = queued(comfy_server, graph).outputs["report"]["text"]
+    reused = re.search(r"reused (\d+) blocks of an earlier render", report)
+    assert reused and int(reused[1]) >= int(kept[1]) - 1, report
 
 
 def test_two_videos_of_a_batch_differ_and_become_two_files(comfy_server: ComfyServer):
