@@ -267,11 +267,9 @@ def fingerprint(model: Any) -> str:
         digest.update(parameter.detach().to(device="cpu", dtype=torch.float32).numpy().tobytes())
     for layer, block in enumerate(net.blocks):
         for name in _FINGERPRINT_WEIGHTS:
-            merged = model.backup.get(f"diffusion_model.blocks.{layer}.{name}.weight")
-            weight = block.get_submodule(name).weight if merged is None else merged.weight
-            if (
-                type(weight) in (Tensor, torch.nn.Parameter) and not weight.is_meta
-            ):  # a quantised one has no plain values
+            original = model.backup.get(f"diffusion_model.blocks.{layer}.{name}.weight") or block.get_submodule(name)
+            weight: Any = getattr(original, "weight", None)
+            if type(weight) in (Tensor, torch.nn.Parameter) and not weight.is_meta:  # quantised ones have other types
                 digest.update(repr(weight.detach().flatten()[:4].float().tolist()).encode())
     for name, patches in sorted(model.patches.items()):
         digest.update(repr((name, [(patch[0], _few_numbers(patch[1])) for patch in patches])).encode())
