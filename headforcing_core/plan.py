@@ -71,8 +71,8 @@ class RenderPlan:
                 (and `family`, where there are several); without one the roles are found, too.
             roles: an arrangement of `policy.arrange_roles`.
         """
-        _check_size("width", width)
-        _check_size("height", height)
+        check_size("width", width)
+        check_size("height", height)
         seconds = seconds or timeline.seconds
         if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
             raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
@@ -213,7 +213,8 @@ def format_bytes(count: float) -> str:
     return f"{count:.2f} GB"
 
 
-def _check_size(name: str, value: int) -> None:
+def check_size(name: str, value: int) -> None:
+    """Refuse a width or height in pixels that Wan's patches do not divide."""
     if value % 16 or not 16 <= value <= MAX_SIDE:
         raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
 

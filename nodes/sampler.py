@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.plan import RenderPlan, describe_events
+from ..headforcing_core.plan import RenderPlan, check_size, describe_events
 from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS, preset
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.schedule import SCHEDULES, schedule
@@ -197,6 +197,25 @@ class HeadForcingSampler(io.ComfyNode):
             hidden=[io.Hidden.unique_id],
         )
         return node_helpers.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
+
+    @classmethod
+    def validate_inputs(
+        cls,
+        width: int | None = None,
+        height: int | None = None,
+        model_family: str | None = "self_forcing",
+        sigmas: str | None = "",
+    ) -> bool | str:
+        """Refuse when the graph is queued, before any model is loaded; a linked value is None."""
+        try:
+            for name, value in (("width", width), ("height", height)):
+                if value is not None:
+                    check_size(name, value)
+            if model_family is not None and sigmas is not None:
+                schedule(model_family, sigmas)
+        except HeadForcingError as error:
+            return str(error)
+        return True
 
     @classmethod
     def execute(

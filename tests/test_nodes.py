@@ -594,14 +594,26 @@ def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
     assert "32 pictures" in report and RING not in report
 
 
-DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+QUEUE_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "width": ({"width": 100}, ("width", "multiple of 16", "100")),
     "height": ({"height": 72}, ("height", "multiple of 16", "72")),
     "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
     "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "fall")),
+    "no such family": ({"model_family": "x"}, ("model_family", "x", "self_forcing")),
+}
+DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
     "broken fast memory": ({"recent_frames": 4}, ("recent frames", "whole blocks of 3", "4")),
 }
+
+
+@pytest.mark.parametrize("case", QUEUE_ERRORS)
+def test_bad_widgets_of_the_sampler_are_refused_before_anything_runs(comfy_server: ComfyServer, case: str):
+    widgets, expected = QUEUE_ERRORS[case]
+    result = comfy_server.queue(short_graph(**widgets))
+    assert (result.status, result.outcome, result.executed) == (400, "invalid", [])
+    details = " ".join(error["details"] for error in result.node_errors["sampler"]["errors"])
+    assert all(part in details for part in expected), details
 
 
 @pytest.mark.parametrize("case", DEMO_ERRORS)
