@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -50,11 +50,20 @@ class CacheShape:
             )
 
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
-        """Heads by policy: per layer, the indices of the heads that share it."""
+        """Heads by policy: per layer, the indices of the heads that share it.
+
+        In an order that does not depend on the length of the video, as saved states number the groups.
+        """
+
+        def order(policy: RolePolicy) -> tuple[Any, ...]:
+            recent = policy.recent_frames
+            held = policy.sink_frames + (recent or 0) + policy.episodic_frames
+            return recent is None, held, policy.sink_frames, policy.episodic_frames
+
         policies = {self.policy.of(role) for layer in self.roles for role in layer}
         return {
             policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
-            for policy in sorted(policies, key=lambda p: p.capacity(self.frames_per_block, self.total_frames))
+            for policy in sorted(policies, key=order)
         }
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,8 @@ def demo(args: argparse.Namespace) -> Result:
         timeline = parse_timeline(read_text(args.prompts), args.seconds or None)
     else:  # cut, or held, by the plan when another length is asked for
         timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS)
-    plan = _plan(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32)
+    make = _planner(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    plan = make(profile=choose_profile(args.profile))
     texts = [segment.text for segment in timeline.segments]
     for unknown in (word_hash.check_prompt(text) for text in texts):
         if unknown:
@@ -63,6 +65,7 @@ def demo(args: argparse.Namespace) -> Result:
     model = WanModel.from_state_dict(info.config, state_dict, torch.float32, device)
     decoder = ToyStreamingDecoder(assets.load_autoencoder(device))
     embeds = [word_hash.encode(text) for text in texts]
+    plan = _with_kept_roles(args, make, plan, info, embeds, torch.float32)
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
     check_writable(video)
     result = _render(args, plan, info, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
@@ -87,10 +90,12 @@ def generate(args: argparse.Namespace) -> Result:
     info = inspect_weights(args)
     start = None if args.start_latents is None else load_latents(args.start_latents, (width, height))
     device, dtype = pick_device(args.device), DTYPES[args.dtype]
-    plan = _plan(args, info, timeline, width, height, dtype, start)
+    make = _planner(args, info, timeline, width, height, start)
+    plan = make(profile=choose_profile(args.profile))
     texts = [segment.text for segment in timeline.segments]
     embeds = embeddings(args, texts, device)
     check_text_width(embeds[0], info.config.text_dim)
+    plan = _with_kept_roles(args, make, plan, info, embeds, dtype, start)
     decoder = None
     if args.out is not None:
         from .wan_vae import load_streaming_decoder
@@ -99,7 +104,9 @@ def generate(args: argparse.Namespace) -> Result:
     state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)
     model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
     del state_dict
-    result = _render(args, plan, info, model, embeds, dtype, device, decoder, args.latents, start=start)
+    result = _render(
+        args, plan, info, model, embeds, dtype, device, decoder, args.latents, start, latent_format="Wan21"
+    )
     return {"text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{result.describe()}", "json": result.report()}
 
 
@@ -193,18 +200,17 @@ def convert(args: argparse.Namespace) -> Result:
     return {"text": f"{info.summary()}\nwrote {args.out}, {format_bytes(size)}", "json": found}
 
 
-def _plan(
+def _planner(
     args: argparse.Namespace,
     info: CheckpointInfo,
     timeline: Timeline,
     width: int,
     height: int,
-    dtype: torch.dtype,
     start: torch.Tensor | None = None,
-) -> RenderPlan:
-    """The plan of a render. Roles are found once per model, but a video that began so goes on so."""
+) -> Callable[..., RenderPlan]:
+    """What makes the plan of a render once its `profile` is given."""
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
-    make = partial(
+    return partial(
         RenderPlan.make,
         info.config,
         preset(args.method).with_memory(*memory),
@@ -218,12 +224,23 @@ def _plan(
         seed=args.seed,
         family=args.model_family,
     )
-    plan = make(profile=choose_profile(args.profile))
+
+
+def _with_kept_roles(
+    args: argparse.Namespace,
+    make: Callable[..., RenderPlan],
+    plan: RenderPlan,
+    info: CheckpointInfo,
+    embeds: list[torch.Tensor],
+    dtype: torch.dtype,
+    start: torch.Tensor | None = None,
+) -> RenderPlan:
+    """The plan with the roles that were found for this model; but a video that began by finding them goes on so."""
     if plan.auto is None:
         return plan
     if args.runs is not None:
         setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
-        if has_run(args.runs, setup):
+        if has_run(args.runs, setup, video_keys(plan, setup, embeds)):
             return plan
     return make(profile=recall(args.found_profiles, info.fingerprint, plan.auto) or plan.auto)
 
@@ -240,8 +257,12 @@ def _render(
     latents: Path | None,
     start: torch.Tensor | None = None,
     scale: int = 1,
+    latent_format: str | None = None,
 ) -> RenderResult:
-    """Render one video, in a run folder where one is given, and keep roles that were found."""
+    """Render one video, in a run folder where one is given, and keep roles that were found.
+
+    `latent_format` is ComfyUI's name for the latents' scale, for its nodes that load a run.
+    """
     clock, segments = plan.timeline.clock, plan.timeline.segments
     tags = {
         "seed": args.seed,
@@ -264,7 +285,8 @@ def _render(
             run = stack.enter_context(
                 RunFolder(args.runs, setup, {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"})
             )
-            run.save_video(keys, {**tags, "pictures": plan.pictures, "fps": clock.fps})
+            about = {"pictures": plan.pictures, "fps": clock.fps, "start_frames": plan.start_frames}
+            run.save_video(keys, {**tags, **about, "latent_format": latent_format})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)
         reused = sum(len(plan.schedule.for_block(block)) for block in range(video.reused))
@@ -280,6 +302,6 @@ def _render(
             metadata={"head_forcing": json.dumps(tags)},
             on_step=lambda block, step, clean: bar.update(clean is not None),
         )
-    if result.found_profile is not None:
+    if result.found_profile is not None and result.found_now:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
     return result

@@ -33,6 +33,7 @@ class RenderResult:
     cache_bytes: int
     seconds: float
     found_profile: HeadProfile | None = None
+    found_now: bool = False
     reused_blocks: int = 0
 
     def report(self) -> dict[str, Any]:
@@ -109,7 +110,9 @@ def render(
         with replacing(latents) as temporary:
             save_file({"latents": torch.cat(kept).float().contiguous()}, temporary, metadata=tags)
     took = time.perf_counter() - begun
-    return RenderResult(info, latents, video.events, video.cache.bytes, took, video.found_profile, video.reused)
+    return RenderResult(
+        info, latents, video.events, video.cache.bytes, took, video.found_profile, video.found_now, video.reused
+    )
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:

@@ -135,10 +135,7 @@ class RunFolder:
 
     def save_state(self, index: int, key: str, state: State) -> None:
         """Store the cache state after a block; older states are removed, one is enough."""
-        older = list(self.folder.glob("state-*.safetensors"))
-        self._save("state", index, key, *state)
-        for path in older:
-            path.unlink(missing_ok=True)
+        self._keep_only(self._save("state", index, key, *state), "state-*.safetensors")
 
     def save_start(self, latents: Tensor) -> None:
         """Store the start frames `[frames, 16, h, w]` that the whole setup begins with."""
@@ -186,11 +183,11 @@ class RunFolder:
                 "update the pack, or move the folder away"
             )
 
-    def _save(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+    def _save(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], plain: dict[str, Any]) -> Path:
         tags = {"plain": json.dumps(plain), "key": key}
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         stem = f"{kind}-{index:05}-{key[:SHORT]}"
-        self._store(stem, ".safetensors", lambda path: save_file(held, path, metadata=tags))
+        return self._store(stem, ".safetensors", lambda path: save_file(held, path, metadata=tags))
 
     def _load(self, kind: str, key: str) -> State | None:
         path = self._find(f"{kind}-*-{key[:SHORT]}-*.safetensors")
@@ -204,17 +201,24 @@ class RunFolder:
 
     def _write_json(self, stem: str, fields: dict[str, Any]) -> None:
         text = json.dumps({"format_version": FORMAT_VERSION, **fields}, indent=1, default=str)
-        for path in self.folder.glob(f"{stem}-*.json"):
-            path.unlink(missing_ok=True)
-        self._store(stem, ".json", lambda path: path.write_text(text, encoding="utf-8"))
+        stored = self._store(stem, ".json", lambda path: path.write_text(text, encoding="utf-8"))
+        self._keep_only(stored, f"{stem}-*.json")
 
-    def _store(self, stem: str, suffix: str, write: Callable[[Path], Any]) -> None:
+    def _keep_only(self, stored: Path, pattern: str) -> None:
+        """Remove older files, once the new one is safe."""
+        for path in self.folder.glob(pattern):
+            if path.name != stored.name:
+                path.unlink(missing_ok=True)
+
+    def _store(self, stem: str, suffix: str, write: Callable[[Path], Any]) -> Path:
         temporary = self.folder / f".{uuid.uuid4().hex}.tmp"
         try:
             write(temporary)
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
-            os.replace(temporary, self.folder / f"{stem}-{file_hash(temporary)}{suffix}")
+            path = self.folder / f"{stem}-{file_hash(temporary)}{suffix}"
+            os.replace(temporary, path)
+            return path
         except (OSError, SafetensorError) as error:
             free = shutil.disk_usage(self.folder).free / 1e9
             raise HeadForcingError(

@@ -37,7 +37,10 @@ class StoredVideo:
     def latents(self) -> Tensor:
         """All finished frames `[frames, 16, h, w]`, start frames included."""
         run = RunFolder(self.folder.parent, self.setup, {})
+        run.folder = self.folder  # it may have been renamed or copied
         start = run.load_start()
+        if start is None and self.about.get("start_frames"):
+            raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
         found = [block.latents for block in run.load_blocks(self.keys)]
         if start is not None:
             found.insert(0, start)
@@ -75,7 +78,7 @@ def folder_bytes(folder: Path) -> int:
 def prune(parent: Path, keep_bytes: int) -> list[Path]:
     """Remove whole run folders, the oldest first, until those that are left take at most `keep_bytes`."""
     folders = sorted(
-        (folder for folder in parent.iterdir() if any(folder.glob("run-*.json"))),
+        (folder for folder in parent.iterdir() if any(folder.glob("run-*.json")) or any(folder.glob("block-*"))),
         key=lambda folder: max(path.stat().st_mtime for path in folder.iterdir()),
         reverse=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -15,12 +16,15 @@ from torch import Tensor
 from .attention import AttentionFunction, sdpa
 from .auto_profile import AutoProfileCache
 from .cache_state import cache_state, restore_cache
+from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .noise import SeededNoise
 from .plan import RenderPlan
 from .profile import HeadProfile
 from .rollout import Block, StepCallback, VideoModel, rollout
 from .run import SHORT, RunFolder, StoredBlock, block_keys, digest
+
+log = logging.getLogger(__name__)
 
 FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
 
@@ -37,6 +41,7 @@ class VideoRollout:
         events: what episodic memory did so far, earlier renders included.
         reused: how many blocks come from the run folder.
         found_profile: the roles that were found while sampling, or None.
+        found_now: whether they were measured in this render, not in an earlier one of the same video.
     """
 
     def __init__(
@@ -59,13 +64,18 @@ class VideoRollout:
         self.events: list[MemoryEvent] = []
         self._made: list[StoredBlock] = []
         self.found_profile: HeadProfile | None = None
+        self.found_now = False
         if run is not None:
             self._made = run.load_blocks(self.keys)
             if start_latents is not None:
                 run.save_start(start_latents)
         self._recall_roles()
         self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
-        self._restore()
+        try:
+            self._restore()
+        except HeadForcingError as error:
+            log.warning("Head Forcing: the cache is rebuilt from the finished blocks, %s", error)
+            self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
 
     @property
     def reused(self) -> int:
@@ -128,12 +138,15 @@ class VideoRollout:
         cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
         finding = isinstance(self.cache, AutoProfileCache) and self.cache.profile is None
         if self.run is not None and not finding:
-            self.run.save_state(place, self.keys[place], cache_state(cache))
+            try:
+                self.run.save_state(place, self.keys[place], cache_state(cache))
+            except HeadForcingError as error:  # the state only saves time: its blocks are there
+                log.warning("Head Forcing: going on without a stored cache state, %s", error)
 
     def _notice_profile(self, place: int) -> None:
         """Note the roles in the block after which they were found."""
         if isinstance(self.cache, AutoProfileCache) and self.cache.profile is not None and self.found_profile is None:
-            self.found_profile = self.cache.profile
+            self.found_profile, self.found_now = self.cache.profile, True
             self.events += self.cache.earlier_events
             if self.run is not None:
                 events = [event.to_dict() for event in self.events]
@@ -161,9 +174,9 @@ def setup_hash(
     return digest(*parts)
 
 
-def has_run(parent: Path, setup: str) -> bool:
-    """Whether there are blocks of this setup. A video that began by finding roles goes on as such a video."""
-    return any((parent / setup[:SHORT]).glob("block-*"))
+def has_run(parent: Path, setup: str, keys: Sequence[str]) -> bool:
+    """Whether this video was begun. One that began by finding roles goes on as such a video."""
+    return any((parent / setup[:SHORT]).glob(f"block-*-{keys[0][:SHORT]}-*"))
 
 
 def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[str]:

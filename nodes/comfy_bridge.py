@@ -174,6 +174,7 @@ class Sampled:
     events: list[MemoryEvent]
     found_profile: HeadProfile | None
     reused_blocks: int
+    found_now: bool
 
 
 def sample(
@@ -199,7 +200,7 @@ def sample(
         on_begin: gets the rollout before the first block, with what is reused.
     """
     dtype, start = compute_dtype(model), _in_model_space(model, start_latents)
-    done: list[tuple[list[MemoryEvent], HeadProfile | None, int]] = []
+    done: list[VideoRollout] = []
 
     def body(hosted: HostedModel, device: torch.device) -> Tensor:
         with ExitStack() as stack:
@@ -208,17 +209,19 @@ def sample(
                 setup = setup_hash(plan, fingerprint(model), seed, video, dtype, start)
                 keys = video_keys(plan, setup, embeds)
                 run = stack.enter_context(RunFolder(runs, setup, about or {}))
-                run.save_video(keys, {**(about or {}), "pictures": plan.pictures, "fps": plan.timeline.clock.fps})
+                length = {"pictures": plan.pictures, "fps": plan.timeline.clock.fps, "start_frames": plan.start_frames}
+                run.save_video(keys, {**(about or {}), **length})
                 options |= {"run": run, "keys": keys, "state_seconds": state_seconds}
             rollout = VideoRollout(plan, seed, video, **options)
             on_begin(rollout)
             blocks = [] if start is None else [start.to(device)]
             blocks += [block.latents.to(device) for block in rollout.blocks(hosted, on_step)]
-            done.append((rollout.events, rollout.found_profile, rollout.reused))
+            done.append(rollout)
         return torch.cat(blocks).transpose(0, 1)[None]
 
     latents = host(model, embeds, plan.schedule, plan.block_shape, plan.cache_bytes(dtype), body)
-    return Sampled(latents[0].transpose(0, 1), *done[0])
+    (rollout,) = done
+    return Sampled(latents[0].transpose(0, 1), rollout.events, rollout.found_profile, rollout.reused, rollout.found_now)
 
 
 def _in_model_space(model: Any, latents: Tensor | None) -> Tensor | None:
@@ -227,11 +230,13 @@ def _in_model_space(model: Any, latents: Tensor | None) -> Tensor | None:
     return model.model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
-def has_run(model: Any, plan: RenderPlan, seed: int, start_latents: Tensor | None, runs: Path) -> bool:
-    """Whether blocks of this render's first video are in the folder of runs; arguments as for `sample`."""
+def has_run(
+    model: Any, plan: RenderPlan, embeds: Sequence[Tensor], seed: int, start_latents: Tensor | None, runs: Path
+) -> bool:
+    """Whether this render's first video was begun in the folder of runs; arguments as for `sample`."""
     start = _in_model_space(model, None if start_latents is None else start_latents[0])
     setup = setup_hash(plan, fingerprint(model), seed, 0, compute_dtype(model), start)
-    return video_rollout.has_run(runs, setup)
+    return video_rollout.has_run(runs, setup, video_keys(plan, setup, embeds))
 
 
 def measure(

@@ -11,6 +11,7 @@ import comfy.utils
 import torch
 from server import PromptServer
 
+from ..headforcing_core.auto_profile import warm_up_frames
 from ..headforcing_core.plan import RenderPlan
 from ..headforcing_core.video_rollout import VideoRollout
 from . import comfy_bridge
@@ -23,7 +24,8 @@ class RenderProgress:
 
     def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
         self.plan, self.videos, self.node_id = plan, videos, node_id
-        self.video = self.block = self.reused = 0
+        self.video = self.reused = 0
+        self.block: int | None = None  # that is being made; None before the first
         self.bar = comfy.utils.ProgressBar(plan.steps * videos)
         self.done = 0
         self.previewer = comfy_bridge.previewer(model)
@@ -47,9 +49,18 @@ class RenderProgress:
         image = self.previewer(latents.transpose(0, 1)[None]) if last else None
         self.bar.update_absolute(self.done, preview=image)
 
+    def next_video(self, video: int) -> None:
+        """Go on to this video of the batch."""
+        self.video, self.block = video, None
+
     def stopped(self) -> None:
-        """Say, after a cancel or an error, that nothing finished is lost."""
+        """Say, after a cancel or an error, what is kept."""
+        if self.block is None:
+            return
+        frames_per_block = self.plan.schedule.frames_per_block
         text = f"stopped in block {self.block + 1} of {self.plan.blocks}; the others are kept, queue again to go on"
+        if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
+            text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
         log.info("Head Forcing: %s", text)
         PromptServer.instance.send_progress_text(text, self.node_id)
 

@@ -261,7 +261,7 @@ class HeadForcingSampler(io.ComfyNode):
             family=model_family,
         )
         plan = make_plan(profile=head_profile)
-        if plan.auto is not None and not (resume and comfy_bridge.has_run(model, plan, seed, start, RUNS)):
+        if plan.auto is not None and not (resume and comfy_bridge.has_run(model, plan, embeds, seed, start, RUNS)):
             plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
         _check_text_width(model, embeds)
         report = [plan.describe(comfy_bridge.compute_dtype(model))]
@@ -273,7 +273,7 @@ class HeadForcingSampler(io.ComfyNode):
         for video in range(count):
             begun = time.perf_counter()
             given = None if start is None else start[video % len(start)]
-            progress.video = video
+            progress.next_video(video)
             try:
                 sampled = comfy_bridge.sample(
                     model,
@@ -298,10 +298,12 @@ class HeadForcingSampler(io.ComfyNode):
                 report.append(f"reused {sampled.reused_blocks} blocks of an earlier render")
             report += ["", f"video {video + 1} of {count}: sampled in {took:.1f} s", describe_events(sampled.events)]
             if sampled.found_profile is not None:
-                path = remember(FOUND_PROFILES, weights, sampled.found_profile)
                 plan = make_plan(profile=sampled.found_profile)  # the other videos of a batch have the same roles
                 counts = ", ".join(f"{n} {role}" for role, n in sampled.found_profile.counts().items())
-                report.append(f"found {counts} heads; kept for the next run with this model in {path.name}")
+                report.append(f"found {counts} heads")
+            if sampled.found_profile is not None and sampled.found_now:
+                path = remember(FOUND_PROFILES, weights, sampled.found_profile)
+                report.append(f"kept for the next run with this model in {path.name}")
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = {"samples": torch.stack(videos), "head_forcing": trim}
         return io.NodeOutput(samples, "\n".join(report).rstrip())

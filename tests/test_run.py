@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core import run as run_module
+from headforcing.headforcing_core import video_rollout
 from headforcing.headforcing_core.auto_profile import AutoProfile
 from headforcing.headforcing_core.checkpoint import load_state_dict
 from headforcing.headforcing_core.cli import main
@@ -23,7 +24,7 @@ from headforcing.headforcing_core.run import RunFolder, file_hash
 from headforcing.headforcing_core.schedule import schedule
 from headforcing.headforcing_core.stored_runs import prune, stored_videos
 from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
+from headforcing.headforcing_core.video_rollout import VideoRollout, has_run, setup_hash, video_keys
 from headforcing.headforcing_core.wan import WanModel
 
 STORY = "0:00 a red ball bouncing on a teal floor\n0:05 a yellow ring circling on a navy checkerboard"
@@ -63,7 +64,8 @@ class Render:
         """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is stopped."""
         model = WanVideoModel(self.backbone, self.embeds, torch.float32)
         with RunFolder(self.folder, self.setup, {"about": "a test"}) as run:
-            run.save_video(self.keys, {"prompts": [segment.text for segment in self.plan.timeline.segments]})
+            prompts = [segment.text for segment in self.plan.timeline.segments]
+            run.save_video(self.keys, {"prompts": prompts, "start_frames": self.plan.start_frames})
             video = VideoRollout(
                 self.plan,
                 self.seed,
@@ -133,6 +135,23 @@ def test_extending_equals_rendering_at_once(backbone, tmp_path):
     extended = long.go()
     assert long.video.reused == short.plan.new_blocks
     assert torch.equal(extended, long.straight())
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.5, 4.0), (1.3, 4.0), (4.0, 1.3), (4.0, 0.5)])
+def test_a_state_fits_longer_and_shorter_versions_of_the_video(backbone, tmp_path, first, then):
+    text = "a red ball bouncing on a teal floor"
+    one, other = (Render(backbone, tmp_path, text, seconds, state_seconds=1e-9) for seconds in (first, then))
+    one.go(stop_after=1)
+    assert torch.equal(other.go(), other.straight())
+    assert other.video.reused == 1
+
+
+def test_a_state_that_does_not_fit_is_made_again_from_the_blocks(backbone, tmp_path, monkeypatch, caplog):
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+    monkeypatch.setattr(video_rollout, "cache_state", lambda cache: ({}, {"groups": []}))
+    render.go(stop_after=5)
+    assert torch.equal(render.go(), render.straight())
+    assert "rebuilt from the finished blocks" in caplog.text
 
 
 def test_a_changed_prompt_renders_again_only_from_its_first_block(backbone, tmp_path):
@@ -294,7 +313,64 @@ def test_twenty_kills_at_random_moments_lose_nothing(backbone, tmp_path):
     assert not list(Path(tmp_path).glob("*/.*.tmp"))
 
 
+def test_a_disk_too_full_for_the_state_does_not_end_the_render(backbone, tmp_path, monkeypatch, caplog):
+    render, save = Render(backbone, tmp_path, state_seconds=1e-9), run_module.save_file
+
+    def full(tensors, path, metadata):
+        if "latents" not in tensors:
+            raise OSError(28, "No space left on device")
+        save(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(run_module, "save_file", full)
+    assert torch.equal(render.go(), render.straight())
+    assert "going on without a stored cache state" in caplog.text
+
+
+def test_a_note_that_cannot_be_written_leaves_the_old_one(backbone, tmp_path, monkeypatch):
+    render = Render(backbone, tmp_path)
+    render.go(stop_after=3)
+
+    def full(path, text, encoding):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(HeadForcingError, match="make room"):
+            render.go()
+    (video,) = stored_videos(tmp_path)
+    assert video.finished == 3
+
+
 # --- looking after runs
+
+
+def test_only_a_video_that_was_begun_counts_as_begun(backbone, tmp_path):
+    begun, other = Render(backbone, tmp_path), Render(backbone, tmp_path, "a pink star gliding on a black floor")
+    assert begun.setup == other.setup and not has_run(tmp_path, begun.setup, begun.keys)
+    begun.go(stop_after=1)
+    assert has_run(tmp_path, begun.setup, begun.keys) and not has_run(tmp_path, other.setup, other.keys)
+
+
+def test_roles_are_found_in_one_render_and_recalled_in_the_next(backbone, tmp_path):
+    render = Render(backbone, tmp_path, profile=AutoProfile())
+    render.go(stop_after=9)
+    assert render.video.found_now
+    render.go()
+    assert render.video.found_profile is not None and not render.video.found_now
+
+
+def test_a_renamed_folder_can_be_loaded_and_missing_start_frames_are_named(backbone, tmp_path):
+    start = Render(backbone, tmp_path / "other").straight()[:6]
+    render = Render(backbone, tmp_path, start=start, seconds=1.5)
+    render.go()
+    (video,) = stored_videos(tmp_path)
+    expected = video.latents()
+    video.folder.rename(tmp_path / "my favourite")
+    (video,) = stored_videos(tmp_path)
+    assert torch.equal(video.latents(), expected)
+    next((tmp_path / "my favourite").glob("start-*")).unlink()
+    with pytest.raises(HeadForcingError, match="start frames of this video"):
+        video.latents()
 
 
 def test_stored_videos_are_listed_with_what_is_finished(backbone, tmp_path):
