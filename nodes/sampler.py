@@ -300,10 +300,11 @@ class HeadForcingSampler(io.ComfyNode):
             if sampled.found_profile is not None:
                 plan = make_plan(profile=sampled.found_profile)  # the other videos of a batch have the same roles
                 counts = ", ".join(f"{n} {role}" for role, n in sampled.found_profile.counts().items())
-                report.append(f"found {counts} heads")
-            if sampled.found_profile is not None and sampled.found_now:
-                path = remember(FOUND_PROFILES, weights, sampled.found_profile)
-                report.append(f"kept for the next run with this model in {path.name}")
+                found = f"found {counts} heads"
+                if sampled.found_now:
+                    path = remember(FOUND_PROFILES, weights, sampled.found_profile)
+                    found += f"; kept for the next run with this model in {path.name}"
+                report.append(found)
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = {"samples": torch.stack(videos), "head_forcing": trim}
         return io.NodeOutput(samples, "\n".join(report).rstrip())
