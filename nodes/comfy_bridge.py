@@ -304,9 +304,6 @@ def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
     return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)
 
 
-# --- loading ---------------------------------------------------------------------------------------------------------
-
-
 def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> Any:
     """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
     metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}

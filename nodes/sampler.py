@@ -188,7 +188,7 @@ class HeadForcingSampler(io.ComfyNode):
                         max=36000.0,
                         step=10.0,
                         optional=True,
-                        tooltip="How often the cache itself is stored, up to 2.5 GB at 832x480, so that going on is "
+                        tooltip="How often the cache itself is stored, up to 2.7 GB at 832x480, so that going on is "
                         "immediate. 0: never, it is rebuilt from the blocks in a fifth of the time they took.",
                     )
                 ),
