@@ -165,11 +165,6 @@ class RunFolder:
                 return path.read_text(encoding="utf-8")
         return None
 
-    @property
-    def bytes(self) -> int:
-        """Size of all files."""
-        return sum(path.stat().st_size for path in self.folder.iterdir())
-
     # --- files
 
     def _check_version(self) -> None:

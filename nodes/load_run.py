@@ -45,9 +45,8 @@ class LoadHeadForcingRun(io.ComfyNode):
             raise HeadForcingError(f"run: {run[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
         latents = video.latents().transpose(0, 1)[None]
         # latents are stored as the model sees them; the toy world's are the same in a LATENT
-        latent_format = getattr(comfy.latent_formats, str(video.about.get("latent_format")), None)
-        if latent_format is not None:
-            latents = latent_format().process_out(latents)
+        if video.about.get("latent_format") == comfy.latent_formats.Wan21.__name__:
+            latents = comfy.latent_formats.Wan21().process_out(latents)
         frames = latents.shape[2]
         lines = [
             f"{video.finished} of {len(video.keys)} blocks, {frames} latent frames",

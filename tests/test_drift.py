@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-import torch
 from headforcing.headforcing_core.clock import BlockClock
 from headforcing.headforcing_core.drift import DriftMeter, colour, detail_share, flicker, laplacian_variance, motion
 from headforcing.headforcing_core.drift_numbers import GROUPS, Numbers, numbers_of, ratio, slope_per_minute
 from headforcing.headforcing_core.drift_thumbnails import Thumbnails, repetition, self_similarity
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.latent_drift import latent_drift, novelty_trace
 
 SHAPE = (36, 64)  # height, width
 FPS = 16
@@ -341,51 +339,3 @@ def test_every_number_has_a_line_and_every_line_a_number():
     assert {row.key for rows in GROUPS.values() for row in rows} == set(found)
     assert all(value is None or type(value) is float for value in found.values())
     assert ratio(3.0, -2.0) == 1.5 and ratio(1.0, 0.0) is None and ratio(None, 1.0) is None
-
-
-# --- latents ---------------------------------------------------------------------------------------------------------
-
-
-def test_latent_drift_of_a_channel_that_wanders_and_one_that_spreads():
-    generator = torch.Generator().manual_seed(0)
-    first = torch.randn(3, 16, 6, 10, generator=generator)
-    blocks = []
-    for step in range(4):
-        block = first.clone()
-        block[:, 5] += 0.5 * step
-        block[:, 9] *= 1 + step
-        blocks.append(block)
-    found = latent_drift(iter(blocks))
-    std = first[:, 5].std(correction=0)
-    assert torch.allclose(found.mean_drift[:, 5], torch.arange(4) * 0.5 / std)
-    assert torch.allclose(found.std_ratio[:, 9], torch.arange(1.0, 5.0))
-    assert torch.allclose(found.mean_drift[:, :5], torch.zeros(4, 5), atol=1e-6)
-    plain = found.to_dict()
-    assert plain["channel"] in (5, 9) and plain["blocks"] == 4 and len(plain["mean"][0]) == 16
-
-
-def test_cosine_to_the_first_frame_is_one_zero_and_minus_one():
-    frame = torch.zeros(1, 2, 2, 2)
-    frame[0, 0] = 1
-    other = frame.flip(1)
-    assert latent_drift([frame, other, -frame]).cosine.tolist() == pytest.approx([1, 0, -1])
-    with pytest.raises(HeadForcingError, match="at least one block"):
-        latent_drift([])
-    with pytest.raises(HeadForcingError, match=r"\[frames, channels, h, w\]"):
-        latent_drift([torch.zeros(16, 8, 8)])
-
-
-def test_the_novelty_trace_follows_what_memory_did():
-    def event(block: int, delta: float, admitted: bool, merged=None, **more) -> dict:
-        return {
-            "after_block": block, "frame": 3 * block - 3, "delta": delta, "admitted": admitted, "merged": merged, **more
-        }  # fmt: skip
-
-    found = novelty_trace(
-        [event(1, -1.0, True), event(4, 0.6, True), event(7, 0.98, False), event(10, 0.5, True, [[0], [9]])]
-    )
-    assert found["after_block"] == [1, 4, 7, 10] and found["frame"] == [0, 9, 18, 27]
-    assert found["similarity"] == [None, 0.6, 0.98, 0.5] and found["mean_similarity"] == pytest.approx(2.08 / 3)
-    assert found["admissions"] == 3 and found["remembered"] == [1, 2, 2, 2]
-    assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["remembered"] == [1, 1]
-    assert novelty_trace([])["mean_similarity"] is None

@@ -29,7 +29,7 @@ from headforcing.headforcing_core.rollout import WanVideoModel, rollout, split_s
 from headforcing.headforcing_core.rope import RotaryEmbedding, axis_dims
 from headforcing.headforcing_core.schedule import Schedule
 from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
-from torch.utils._python_dispatch import TorchDispatchMode
+from no_float64 import RefuseFloat64
 
 F = 3
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
@@ -952,17 +952,6 @@ def test_a_bf16_model_keeps_its_patch_embedding_in_float32(model):
     copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
     assert copy.patch_embedding.weight.dtype == torch.float32
     assert copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
-
-
-class RefuseFloat64(TorchDispatchMode):
-    """Behaves like Apple GPUs, which have no float64: none may be made on the device (`meta` stands for it)."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(tensor, torch.Tensor) and (tensor.dtype, tensor.device.type) == (torch.float64, "meta"):
-                raise TypeError(f"{func} made a float64 tensor on the device")
-        return made
 
 
 def test_nothing_is_float64_on_the_device(model):

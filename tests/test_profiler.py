@@ -30,10 +30,10 @@ from headforcing.headforcing_core.replay import Case
 from headforcing.headforcing_core.rollout import WanVideoModel, rollout
 from headforcing.headforcing_core.schedule import SCHEDULES, Schedule
 from headforcing.headforcing_core.wan import WanConfig, WanModel
+from no_float64 import RefuseFloat64
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @pytest.fixture
@@ -204,17 +204,6 @@ def test_bf16_shares_sum_to_one(path):
     torch.testing.assert_close(shares, torch.tensor([[1, 17, 3]] * 2).double() / 21, rtol=0, atol=2e-3)
     assert (shares.sum(dim=-1) - 1).abs().max() < 1e-6
     assert (frame_shares(sdpa, q, k, 10).sum(dim=-1) - 1).abs().max() < 1e-6
-
-
-class RefuseFloat64(TorchDispatchMode):
-    """Behaves like Apple GPUs, which have no float64: none may be made on the device (`meta` stands for it)."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(tensor, torch.Tensor) and (tensor.dtype, tensor.device.type) == (torch.float64, "meta"):
-                raise TypeError(f"{func} made a float64 tensor on the device")
-        return made
 
 
 def test_nothing_is_float64_on_the_device(monkeypatch):
