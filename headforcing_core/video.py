@@ -9,32 +9,23 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
-import av
-import numpy as np
 import torch
-from av.video.reformatter import ColorRange, Colorspace
 from torch import Tensor
 
 from .clock import PICTURES_PER_SECOND
 from .contact_sheet import contact_sheet as contact_sheet
 from .errors import HeadForcingError
-from .files import replacing
-
-# The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
-_ENCODERS = ("libx264", "libopenh264", "h264_videotoolbox", "h264_nvenc", "h264")
-# Declared in the file, so that players need not guess. The matrix is BT.601 because PyAV before 17 (what ComfyUI reads
-# videos with) takes every file for that.
-_MATRIX_BT601, _BT709 = 6, 1
+from .files import check_writable
+from .video_writer import VideoWriter, find_encoder, to_uint8
 
 
 class StreamingDecoder(Protocol):
     """Turns the latents of one video into pictures, chunk after chunk, as if they had come at once.
 
-    Chunks arrive as `chunks_for_wan` cuts them; what the decoder needs of earlier chunks it keeps itself.
+    Chunks arrive as `Chunks` cuts them; what the decoder needs of earlier chunks it keeps itself.
     """
 
     def decode(self, latents: Tensor) -> Tensor:
@@ -46,104 +37,36 @@ class StreamingDecoder(Protocol):
         ...
 
 
-def chunks_for_wan(blocks: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Re-cut a stream of latent blocks so that every Wan VAE decoder gives exactly what it would give in one go.
+class Chunks:
+    """Re-cuts a stream of latent blocks so that every Wan VAE decoder gives exactly what it would give in one go.
 
     The first chunk is 1 frame, later ones are at least 2; only the very last may be 1. (From 0.18, ComfyUI's decoder
     is wrong for any other single frame; every version gets the picture count wrong when the first chunk is longer.)
     At most one frame is held back, and no chunk is longer than the block it came from plus that one.
     """
-    held: Tensor | None = None
-    begun = False
-    for block in blocks:
-        pending = block if held is None else torch.cat([held, block])
-        if not begun and len(pending) > 0:
+
+    def __init__(self) -> None:
+        self._held: Tensor | None = None
+        self._begun = False
+
+    def add(self, block: Tensor) -> Iterator[Tensor]:
+        """The chunks that can be decoded once this block is there."""
+        pending = block if self._held is None else torch.cat([self._held, block])
+        self._held = None
+        if not self._begun and len(pending) > 0:
+            self._begun = True
             yield pending[:1]
-            pending, begun = pending[1:], True
+            pending = pending[1:]
         if len(pending) >= 2:
             yield pending
-            held = None
-        else:
-            held = pending
-    if held is not None and len(held) > 0:
-        yield held
+        elif len(pending) > 0:
+            self._held = pending
 
-
-class VideoWriter:
-    """Writes pictures to an H.264 MP4 as they come; the file appears at `path` only when the `with` block succeeds.
-
-    `metadata` become top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
-    `crf` is x264's quality (lower is better, 18 is visually lossless). `pictures` counts what has been written.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        width: int,
-        height: int,
-        fps: float = PICTURES_PER_SECOND,
-        crf: int = 18,
-        metadata: Mapping[str, str] | None = None,
-        preset: str = "veryfast",
-    ):
-        if min(width, height) < 2 or width % 2 or height % 2:
-            raise HeadForcingError(
-                f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width and height; "
-                f"choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
-            )
-        self.path = Path(path)
-        self.width, self.height, self.fps = width, height, fps
-        self.pictures = 0
-        self._encoder = _find_encoder()
-        self._options = {"crf": str(crf), "preset": preset} if self._encoder == "libx264" else {}
-        self._metadata = dict(metadata or {})
-
-    def __enter__(self) -> VideoWriter:
-        with ExitStack() as stack:
-            temporary = stack.enter_context(replacing(self.path))
-            # Not fragmented: readers take the length from the index, which faststart moves to the front.
-            options = {"movflags": "use_metadata_tags+faststart"}
-            self._container = stack.enter_context(av.open(str(temporary), "w", format="mp4", options=options))
-            self._container.metadata.update(self._metadata)
-            self._stream = self._open_stream()
-            stack.push(self._flush)
-            self._cleanup = stack.pop_all()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._cleanup.__exit__(*error)
-
-    def write(self, pictures: Tensor) -> None:
-        """Append `[n, height, width, 3]`, uint8 or float in 0..1."""
-        if pictures.ndim != 4 or tuple(pictures.shape[1:]) != (self.height, self.width, 3):
-            raise HeadForcingError(
-                f"{self.path.name} takes pictures of shape [n, {self.height}, {self.width}, 3], "
-                f"got {list(pictures.shape)}."
-            )
-        for picture in _to_uint8(pictures).cpu().numpy():
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-            frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG)
-            frame.pts = self.pictures
-            self._container.mux(self._stream.encode(frame))
-            self.pictures += 1
-
-    def _flush(self, error_type: type | None, *_) -> None:
-        if error_type is not None:
-            return
-        if self.pictures == 0:
-            raise HeadForcingError(f"{self.path.name} would be an empty video: no picture was written to it.")
-        self._container.mux(self._stream.encode())
-
-    def _open_stream(self) -> av.VideoStream:
-        rate = Fraction(self.fps).limit_denominator(1001)
-        stream = cast(av.VideoStream, self._container.add_stream(self._encoder, rate=rate, options=self._options))
-        stream.width, stream.height, stream.pix_fmt = self.width, self.height, "yuv420p"
-        if not self._options:
-            stream.bit_rate = round(0.25 * self.width * self.height * self.fps)
-        codec = stream.codec_context
-        codec.colorspace, codec.color_primaries, codec.color_trc = _MATRIX_BT601, _BT709, _BT709
-        codec.color_range = ColorRange.MPEG
-        return stream
+    def rest(self) -> Iterator[Tensor]:
+        """What is left at the end of the video."""
+        if self._held is not None:
+            yield self._held
+            self._held = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +80,80 @@ class VideoInfo:
     height: int
 
 
+class VideoStream:
+    """A video file that grows with the latents it is given. Use as a context manager; `finish` completes the file.
+
+    Args:
+        pictures: trims the end: what lies beyond is not decoded.
+        scale: enlarges every pixel to a square, for the toy world.
+        crf, metadata, partial: as in `VideoWriter`.
+        on_progress: gets the number of pictures so far.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        decoder: StreamingDecoder,
+        fps: float = PICTURES_PER_SECOND,
+        pictures: int | None = None,
+        scale: int = 1,
+        metadata: Mapping[str, str] | None = None,
+        on_progress: Callable[[int], None] | None = None,
+        crf: int = 18,
+        partial: Path | None = None,
+    ):
+        if pictures is not None and pictures < 1:
+            raise HeadForcingError(f"A video needs at least 1 picture, got {pictures}.")
+        find_encoder()
+        check_writable(path)
+        self.path, self.decoder, self.fps, self.scale = Path(path), decoder, fps, scale
+        self._limit = sys.maxsize if pictures is None else pictures
+        self._writer: VideoWriter | None = None
+        self._options = {"crf": crf, "metadata": metadata, "partial": partial}
+        self._on_progress = on_progress or (lambda pictures: None)
+        self._chunks = Chunks()
+
+    @property
+    def pictures(self) -> int:
+        """How many have been written."""
+        return 0 if self._writer is None else self._writer.pictures
+
+    def __enter__(self) -> VideoStream:
+        self.decoder.reset()
+        self._stack = ExitStack()
+        self._stack.callback(self.decoder.reset)
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._stack.__exit__(*error)
+
+    def add(self, latents: Tensor) -> None:
+        """Decode and write the next `[frames, 16, h, w]`."""
+        for chunk in self._chunks.add(latents):
+            self._write(chunk)
+
+    def finish(self) -> VideoInfo:
+        """Write what is left. The file stands at `path`, which may be changed until now, after the `with` block."""
+        for chunk in self._chunks.rest():
+            self._write(chunk)
+        if self._writer is None:
+            raise HeadForcingError(f"{self.path.name} would be an empty video: there are no latent frames to decode.")
+        self._writer.path = self.path
+        return VideoInfo(self.path, self.pictures, self.pictures / self.fps, self._writer.width, self._writer.height)
+
+    def _write(self, chunk: Tensor) -> None:
+        left = self._limit - self.pictures
+        if left <= 0:
+            return
+        decoded = _enlarge(to_uint8(self.decoder.decode(chunk)[:left]), self.scale)
+        if self._writer is None:
+            height, width = decoded.shape[1:3]
+            writer = VideoWriter(self.path, width, height, self.fps, **self._options)
+            self._writer = self._stack.enter_context(writer)
+        self._writer.write(decoded)
+        self._on_progress(self.pictures)
+
+
 def write_video(
     path: str | Path,
     blocks: Iterable[Tensor],
@@ -167,51 +164,16 @@ def write_video(
     metadata: Mapping[str, str] | None = None,
     on_progress: Callable[[int], None] | None = None,
     crf: int = 18,
+    partial: Path | None = None,
 ) -> VideoInfo:
-    """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4.
+    """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; arguments as for `VideoStream`.
 
-    `pictures` trims the end: blocks beyond it are still taken from `blocks` (a rollout must finish) but not decoded.
-    `scale` enlarges every pixel to a square, for the toy world. `on_progress` gets the number of pictures so far.
+    Blocks beyond `pictures` are still taken from `blocks`: a rollout must finish.
     """
-    if pictures is not None and pictures < 1:
-        raise HeadForcingError(f"A video needs at least 1 picture, got {pictures}.")
-    limit = sys.maxsize if pictures is None else pictures
-    writer: VideoWriter | None = None
-    decoder.reset()
-    with ExitStack() as stack:
-        stack.callback(decoder.reset)
-        for chunk in chunks_for_wan(blocks):
-            written = writer.pictures if writer else 0
-            if written >= limit:
-                continue
-            decoded = _enlarge(_to_uint8(decoder.decode(chunk)[: limit - written]), scale)
-            if writer is None:
-                height, width = decoded.shape[1:3]
-                writer = stack.enter_context(VideoWriter(path, width, height, fps, crf, metadata))
-            writer.write(decoded)
-            if on_progress is not None:
-                on_progress(writer.pictures)
-    if writer is None:
-        raise HeadForcingError(f"{Path(path).name} would be an empty video: there are no latent frames to decode.")
-    return VideoInfo(writer.path, writer.pictures, writer.pictures / fps, writer.width, writer.height)
-
-
-def _find_encoder() -> str:
-    for name in _ENCODERS:
-        try:
-            return av.Codec(name, "w").name
-        except av.codec.codec.UnknownCodecError:
-            continue
-    raise HeadForcingError(
-        f"The installed PyAV {av.__version__} has no H.264 encoder (looked for {', '.join(_ENCODERS)}); "
-        "install the official wheel with `pip install --force-reinstall --only-binary av av`."
-    )
-
-
-def _to_uint8(pictures: Tensor) -> Tensor:
-    if pictures.dtype == torch.uint8:
-        return pictures
-    return (pictures.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    with VideoStream(path, decoder, fps, pictures, scale, metadata, on_progress, crf, partial) as stream:
+        for block in blocks:
+            stream.add(block)
+        return stream.finish()
 
 
 def _enlarge(pictures: Tensor, scale: int) -> Tensor:

@@ -384,7 +384,9 @@ def toy_objects():
 
 
 def decoded(streaming, latents, size):
-    return torch.cat([streaming.decode(chunk) for chunk in core.video.chunks_for_wan(latents.split(size))])
+    chunks = core.video.Chunks()
+    pictures = [streaming.decode(chunk) for block in latents.split(size) for chunk in chunks.add(block)]
+    return torch.cat(pictures + [streaming.decode(chunk) for chunk in chunks.rest()])
 
 
 @probe

@@ -15,7 +15,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plot_drift import drift_picture
 from headforcing.headforcing_core.report import NOTE, DriftReport, report_pictures, report_video
 from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video import VideoWriter
+from headforcing.headforcing_core.video_writer import VideoWriter
 from headforcing.headforcing_core.video_tags import VideoTags, read_tags
 
 WIDTH, HEIGHT = 96, 64

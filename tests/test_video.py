@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core import video
+from headforcing.headforcing_core import video_writer
 from headforcing.headforcing_core.clock import pictures_of
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.video import VideoWriter, chunks_for_wan, contact_sheet, write_video
+from headforcing.headforcing_core.video import Chunks, VideoStream, contact_sheet, write_video
+from headforcing.headforcing_core.video_writer import VideoWriter
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -46,6 +48,13 @@ def latents(frames):
     return torch.linspace(0.1, 0.9, frames)[:, None, None, None].expand(frames, 16, 4, 6).contiguous()
 
 
+def chunks_of(blocks):
+    chunks = Chunks()
+    for block in blocks:
+        yield from chunks.add(block)
+    yield from chunks.rest()
+
+
 def decoded(path, pixel_format="rgb24"):
     with av.open(str(path)) as container:
         return np.stack([frame.to_ndarray(format=pixel_format) for frame in container.decode(video=0)])
@@ -54,7 +63,7 @@ def decoded(path, pixel_format="rgb24"):
 @given(st.lists(st.integers(0, 7), max_size=12))
 def test_chunks_hold_every_frame_once_and_keep_the_rule(sizes):
     frames = torch.arange(sum(sizes))
-    chunks = list(chunks_for_wan(frames.split(sizes)))
+    chunks = list(chunks_of(frames.split(sizes)))
     assert torch.equal(torch.cat([*chunks, frames[:0]]), frames)
     assert all(len(chunk) > 0 for chunk in chunks)
     assert [len(chunk) for chunk in chunks[:1]] in ([], [1])
@@ -72,7 +81,7 @@ def test_chunks_hold_every_frame_once_and_keep_the_rule(sizes):
     ],
 )
 def test_chunks_of_the_usual_block_sizes(sizes, expected):
-    assert [len(chunk) for chunk in chunks_for_wan(torch.zeros(n, 1) for n in sizes)] == expected
+    assert [len(chunk) for chunk in chunks_of(torch.zeros(n, 1) for n in sizes)] == expected
 
 
 def test_a_block_is_decoded_as_soon_as_it_exists():
@@ -83,7 +92,7 @@ def test_a_block_is_decoded_as_soon_as_it_exists():
             taken.append(number)
             yield torch.zeros(3, 1)
 
-    chunks = chunks_for_wan(blocks())
+    chunks = chunks_of(blocks())
     next(chunks), next(chunks)
     assert taken == [0]
 
@@ -164,6 +173,79 @@ def test_a_failed_run_leaves_the_old_file_and_nothing_else(tmp_path):
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_growing_video_plays_while_it_grows_and_becomes_a_plain_file(tmp_path):
+    path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
+    seen = []
+    with VideoStream(path, FlatColourDecoder(), crf=4, metadata={"prompt": "{}"}, partial=partial) as stream:
+        for block in latents(60).split(3):
+            stream.add(block)
+            if stream.pictures > 100:
+                seen.append(len(decoded(partial)))
+        assert not path.exists()
+        assert seen == sorted(seen) and seen[-1] >= stream.pictures - 70, "x264 holds back some pictures, no more"
+        info = stream.finish()
+    assert list(tmp_path.iterdir()) == [path] and info.pictures == 237
+    with av.open(str(path)) as container:
+        pictures = container.streams.video[0]
+        assert (pictures.frames, pictures.start_time, container.metadata["prompt"]) == (237, 0, "{}")
+        times = [frame.pts * frame.time_base * 16 for frame in container.decode(video=0)]
+    assert times == list(range(237))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_had_grown_before_a_failure_stays_and_plays_to_its_last_picture(tmp_path, error):
+    path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
+    partial.write_bytes(b"of an earlier attempt")
+    with pytest.raises(error), VideoStream(path, FlatColourDecoder(), crf=4, partial=partial) as stream:
+        stream.add(latents(9))
+        raise error
+    assert list(tmp_path.iterdir()) == [partial]
+    assert len(decoded(partial)) == 33
+
+
+def test_a_video_that_is_killed_while_it_grows_plays_up_to_there(tmp_path):
+    program = textwrap.dedent(f"""
+        import os, signal, sys, torch
+        sys.path.append({str(Path(__file__).parent)!r})
+        from test_video import FlatColourDecoder, latents
+        from headforcing.headforcing_core.video import VideoStream
+        from pathlib import Path
+        with VideoStream("v.mp4", FlatColourDecoder(), partial=Path("v.part.mp4")) as stream:
+            stream.add(latents(60))
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path)
+    assert run.returncode == -9 and len(decoded(tmp_path / "v.part.mp4")) > 150
+
+
+def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path):
+    pytest.importorskip("resource", reason="file sizes are limited through POSIX")
+    program = textwrap.dedent(f"""
+        import resource, signal, sys, torch
+        sys.path.append({str(Path(__file__).parent)!r})
+        from test_video import FlatColourDecoder, latents
+        from headforcing.headforcing_core.video import write_video
+        from pathlib import Path
+        class Noise(FlatColourDecoder):
+            def decode(self, latents):
+                return torch.rand(super().decode(latents).shape)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        try:
+            write_video("v.mp4", latents(120).split(3), Noise(), partial=Path("v.part.mp4"))
+        except Exception as error:
+            print(type(error).__name__, error)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout.startswith("HeadForcingError the video v.mp4 cannot be written: File too large"), run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["v.part.mp4"]
+    shown = 0
+    with av.open(str(tmp_path / "v.part.mp4")) as container, pytest.raises(av.error.InvalidDataError):
+        for _ in container.decode(video=0):  # the last picture is cut off
+            shown += 1
+    assert shown > 16
+
+
 def test_nothing_to_write_is_an_error_and_no_file(tmp_path):
     with pytest.raises(HeadForcingError, match="no latent frames"):
         write_video(tmp_path / "v.mp4", [], FlatColourDecoder())
@@ -180,17 +262,17 @@ def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
             writer.write(torch.zeros(1, 32, 46, 3))
     with pytest.raises(HeadForcingError, match="at least 1 picture, got 0"):
         write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), pictures=0)
-    monkeypatch.setattr(video, "_ENCODERS", ("no_such_encoder",))
+    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder",))
     with pytest.raises(HeadForcingError, match="no H.264 encoder"):
         VideoWriter(tmp_path / "v.mp4", 48, 32)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_encoder_without_a_quality_setting_is_used_where_x264_is_missing(tmp_path, monkeypatch):
-    encoder = next((name for name in video._ENCODERS[1:2] if name in av.codecs_available), None)
+    encoder = next((name for name in video_writer._ENCODERS[1:2] if name in av.codecs_available), None)
     if encoder is None:
         pytest.skip("this PyAV has no other H.264 encoder that runs everywhere")
-    monkeypatch.setattr(video, "_ENCODERS", ("no_such_encoder", encoder))
+    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder", encoder))
     info = write_video(tmp_path / "v.mp4", latents(4).split(3), FlatColourDecoder(64, 64))
     assert len(decoded(info.path)) == 13
 
