@@ -35,6 +35,7 @@ class RenderPlan:
         pictures: how many pictures were asked for, start frames included; what the last block adds is trimmed.
     """
 
+    config: WanConfig
     shape: CacheShape
     schedule: Schedule
     timeline: Timeline
@@ -105,7 +106,7 @@ class RenderPlan:
                 f"head roles cannot be found while going on from {start_frames} start frames, at most {most}; "
                 "load or measure a head profile"
             )
-        return cls(shape, schedule, timeline, tuple(prompts), width, height, start_frames, pictures, name, auto)
+        return cls(config, shape, schedule, timeline, tuple(prompts), width, height, start_frames, pictures, name, auto)
 
     @property
     def blocks(self) -> int:

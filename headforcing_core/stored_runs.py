@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,19 +35,28 @@ class StoredVideo:
     keys: list[str]
     about: dict[str, Any]
 
-    def latents(self) -> Tensor:
-        """All finished frames `[frames, 16, h, w]`, start frames included."""
+    def blocks(self) -> Iterator[Tensor]:
+        """The finished frames from the beginning, start frames first, a few `[frames, 16, h, w]` at a time."""
         run = RunFolder(self.folder.parent, self.setup, {})
         run.folder = self.folder  # it may have been renamed or copied
         start = run.load_start()
         if start is None and self.about.get("start_frames"):
             raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
-        found = [block.latents for block in run.load_blocks(self.keys)]
         if start is not None:
-            found.insert(0, start)
+            yield start
+        found = start is not None
+        for key in self.keys:
+            blocks = run.load_blocks([key])
+            if not blocks:
+                break
+            found = True
+            yield blocks[0].latents
         if not found:
             raise HeadForcingError(f"{self.folder} holds no finished block of this video")
-        return torch.cat(found)
+
+    def latents(self) -> Tensor:
+        """All finished frames `[frames, 16, h, w]`, start frames included."""
+        return torch.cat(list(self.blocks()))
 
     @property
     def finished(self) -> int:

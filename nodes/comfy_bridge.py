@@ -10,9 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import comfy.latent_formats
@@ -26,17 +23,11 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..headforcing_core import video_rollout
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_shares import HeadShares
-from ..headforcing_core.memory import MemoryEvent
-from ..headforcing_core.plan import RenderPlan
-from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.profiler import profile_heads
 from ..headforcing_core.rollout import BlockCache, StepCallback
-from ..headforcing_core.run import RunFolder
 from ..headforcing_core.schedule import Schedule
-from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
 from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
 
 _KEY = "head_forcing"
@@ -120,12 +111,12 @@ def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
     return hosted.forward(executor.class_obj, x)
 
 
-def _room_for_cache(cache_bytes: int) -> Callable[..., Any]:
-    """A wrapper of ComfyUI's preparation that asks for `cache_bytes` more of memory, as if a block were longer."""
+def _room_for(extra_bytes: int) -> Callable[..., Any]:
+    """A wrapper of ComfyUI's preparation that asks for `extra_bytes` more of memory, as if a block were longer."""
 
     def prepare(executor, model, noise_shape, *args, **kwargs):
         one_frame = [*noise_shape[:2], 1, *noise_shape[3:]]
-        frames = noise_shape[2] + math.ceil(cache_bytes / max(1, model.model.memory_required(one_frame)))
+        frames = noise_shape[2] + math.ceil(extra_bytes / max(1, model.model.memory_required(one_frame)))
         return executor(model, [*noise_shape[:2], frames, *noise_shape[3:]], *args, **kwargs)
 
     return prepare
@@ -136,13 +127,16 @@ def host(
     embeds: Sequence[Tensor],
     schedule: Schedule,
     block_shape: Sequence[int],
-    cache_bytes: int,
+    extra_bytes: int,
     body: Callable[[HostedModel, torch.device], Tensor],
+    also: Sequence[Any] = (),
 ) -> Tensor:
-    """Run `body` inside ComfyUI's sampling machinery, with the weights in place and room for the cache.
+    """Run `body` inside ComfyUI's sampling machinery, with the weights in place and room for more.
 
     Args:
         embeds: one text embedding `[tokens, text_dim]` per prompt.
+        extra_bytes: memory that is needed besides the weights and the activations of a block.
+        also: patchers of other models that `body` needs at the same time.
         body: gets the hosted model and its device, returns latents `[1, 16, frames, h, w]` in the model's space.
 
     Returns:
@@ -154,7 +148,8 @@ def host(
 
     patched = model.clone()
     patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
-    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for_cache(cache_bytes))
+    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for(extra_bytes))
+    patched.set_additional_models(_KEY, list(also))  # loaded with it, so that neither pushes the other out
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)
@@ -164,79 +159,6 @@ def host(
     sampler = comfy.samplers.KSAMPLER(sampler_function)
     latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
     return latents.to(comfy.model_management.intermediate_device())
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened."""
-
-    latents: Tensor
-    events: list[MemoryEvent]
-    found_profile: HeadProfile | None
-    reused_blocks: int
-    found_now: bool
-
-
-def sample(
-    model: Any,
-    plan: RenderPlan,
-    embeds: Sequence[Tensor],
-    seed: int,
-    video: int,
-    start_latents: Tensor | None,
-    on_step: StepCallback,
-    runs: Path | None = None,
-    state_seconds: float = 0.0,
-    about: dict[str, Any] | None = None,
-    on_begin: Callable[[VideoRollout], None] = lambda rollout: None,
-) -> Sampled:
-    """Make one video of a plan.
-
-    Args:
-        embeds: one text embedding `[tokens, text_dim]` per timeline segment.
-        start_latents: `[frames, 16, h, w]` as a LATENT holds them.
-        runs: folder for finished blocks; None keeps nothing.
-        about: what to note in the run folder.
-        on_begin: gets the rollout before the first block, with what is reused.
-    """
-    dtype, start = compute_dtype(model), _in_model_space(model, start_latents)
-    done: list[VideoRollout] = []
-
-    def body(hosted: HostedModel, device: torch.device) -> Tensor:
-        with ExitStack() as stack:
-            options: dict[str, Any] = {"dtype": dtype, "device": device, "start_latents": start}
-            if runs is not None:
-                setup = setup_hash(plan, fingerprint(model), seed, video, dtype, start)
-                keys = video_keys(plan, setup, embeds)
-                run = stack.enter_context(RunFolder(runs, setup, about or {}))
-                length = {"pictures": plan.pictures, "fps": plan.timeline.clock.fps, "start_frames": plan.start_frames}
-                run.save_video(keys, {**(about or {}), **length})
-                options |= {"run": run, "keys": keys, "state_seconds": state_seconds}
-            rollout = VideoRollout(plan, seed, video, **options)
-            on_begin(rollout)
-            blocks = [] if start is None else [start.to(device)]
-            blocks += [block.latents.to(device) for block in rollout.blocks(hosted, on_step)]
-            done.append(rollout)
-        return torch.cat(blocks).transpose(0, 1)[None]
-
-    latents = host(model, embeds, plan.schedule, plan.block_shape, plan.cache_bytes(dtype), body)
-    (rollout,) = done
-    return Sampled(latents[0].transpose(0, 1), rollout.events, rollout.found_profile, rollout.reused, rollout.found_now)
-
-
-def _in_model_space(model: Any, latents: Tensor | None) -> Tensor | None:
-    if latents is None:
-        return None
-    return model.model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
-
-
-def has_run(
-    model: Any, plan: RenderPlan, embeds: Sequence[Tensor], seed: int, start_latents: Tensor | None, runs: Path
-) -> bool:
-    """Whether this render's first video was begun in the folder of runs; arguments as for `sample`."""
-    start = _in_model_space(model, None if start_latents is None else start_latents[0])
-    setup = setup_hash(plan, fingerprint(model), seed, 0, compute_dtype(model), start)
-    return video_rollout.has_run(runs, setup, video_keys(plan, setup, embeds))
 
 
 def measure(

@@ -1,18 +1,21 @@
-"""Decode Latents to Video: LATENT and VAE to an MP4, chunk by chunk, in constant memory."""
+"""Decode Latents to Video: latents, connected or of a run folder, to an MP4, chunk by chunk, in constant memory."""
 
-import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import comfy.model_management
 import comfy.utils
-from comfy.cli_args import args
 from comfy_api.latest import InputImpl, io, ui
+from torch import Tensor
 
 from ..headforcing_core.clock import pictures_of
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.video import write_video
-from . import folders, node_helpers, vae_decoding
+from . import folders, load_run, node_helpers, vae_decoding
 
 CHUNK_FRAMES = 3
+CONNECTED = "connected samples"
 
 
 class DecodeLatentsToVideo(io.ComfyNode):
@@ -27,7 +30,11 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 "the output folder. The result equals decoding everything at once; memory does not grow with length."
             ),
             inputs=[
-                io.Latent.Input("samples", tooltip="Video latents, from Head Forcing Sampler or any Wan sampler."),
+                io.Latent.Input(
+                    "samples",
+                    optional=True,
+                    tooltip="Video latents, from Head Forcing Sampler or any Wan sampler. Not needed with a run.",
+                ),
                 io.Vae.Input("vae", tooltip="The Wan 2.1 VAE (or the demo model's)."),
                 io.String.Input(
                     "filename_prefix",
@@ -55,6 +62,16 @@ class DecodeLatentsToVideo(io.ComfyNode):
                         tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
                     )
                 ),
+                node_helpers.advanced(
+                    io.Combo.Input(
+                        "run",
+                        options=[CONNECTED, *load_run.run_names()],
+                        default=CONNECTED,
+                        optional=True,
+                        tooltip="Decode a render kept in ComfyUI/output/head_forcing instead, finished or not, from "
+                        "its folder.",
+                    )
+                ),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -66,56 +83,86 @@ class DecodeLatentsToVideo(io.ComfyNode):
         """Refuse a name outside the output folder when the graph is queued, not after the render."""
         try:
             if filename_prefix is not None:
-                folders.output_path(filename_prefix, ".mp4", 16, 16)
+                folders.output_file(filename_prefix, ".mp4", 16, 16)
         except HeadForcingError as error:
             return str(error)
         return True
 
     @classmethod
-    def execute(
-        cls, samples: dict[str, Any], vae: Any, filename_prefix: str, fps: float, crf: int = 18, upscale: int = 1
-    ) -> io.NodeOutput:
-        latents = samples["samples"]
-        if latents.ndim != 5 or latents.shape[1] != 16:
-            raise HeadForcingError(
-                f"samples: expected Wan 2.1 video latents [videos, 16, frames, h, w], got {list(latents.shape)}"
-            )
-        trim = samples.get("head_forcing", {})
-        # latents that were cut or joined since they were made still carry the mark, but it is not theirs any more
-        wanted = trim.get("pictures") if trim.get("frames") == latents.shape[2] else None
-        total = wanted or pictures_of(latents.shape[2])
-        results, videos = [], []
-        progress = comfy.utils.ProgressBar(total * len(latents))
-        for number, video in enumerate(latents.transpose(1, 2)):
-            path, file, subfolder = folders.output_path(
-                filename_prefix, ".mp4", video.shape[-1] * 8, video.shape[-2] * 8
-            )
-            decoder = vae_decoding.streaming_decoder(vae, video.shape)
+    def fingerprint_inputs(cls, run: str = CONNECTED, **_: Any) -> int:
+        """Decode again when a run has more blocks."""
+        return load_run.finished_blocks(run)
 
-            def on_progress(done: int, before: int = number * total) -> None:
+    @classmethod
+    def execute(
+        cls,
+        vae: Any,
+        filename_prefix: str,
+        fps: float,
+        samples: dict[str, Any] | None = None,
+        crf: int = 18,
+        upscale: int = 1,
+        run: str = CONNECTED,
+    ) -> io.NodeOutput:
+        vae_decoding.check_vae(vae)
+        videos = [_of_run(run)] if run != CONNECTED else _of_latent(samples)
+        progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
+        files, before = [], 0
+        for video in videos:
+            height, width = video.size
+            file = folders.output_file(filename_prefix, ".mp4", width * 8, height * 8)
+
+            def on_progress(done: int, before: int = before) -> None:
+                comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
             write_video(
-                path,
-                video.split(CHUNK_FRAMES),
-                decoder,
+                file.path,
+                video.chunks,
+                vae_decoding.load_decoder(vae, video.size),
                 fps=fps,
                 crf=crf,
-                pictures=wanted,
+                pictures=video.pictures,
                 scale=upscale,
-                metadata=cls._metadata(),
+                metadata=node_helpers.graph_tags(cls.hidden),
                 on_progress=on_progress,
             )
-            results.append(ui.SavedResult(file, subfolder, io.FolderType.output))
-            videos.append(InputImpl.VideoFromFile(str(path)))
-        return io.NodeOutput(videos, ui=ui.PreviewVideo(results))
+            before += video.total
+            files.append(file)
+        results = [ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files]
+        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=ui.PreviewVideo(results))
 
-    @classmethod
-    def _metadata(cls) -> dict[str, str]:
-        """The tags that let ComfyUI restore the graph when the video is dropped on it."""
-        if args.disable_metadata:
-            return {}
-        tags = dict(cls.hidden.extra_pnginfo or {})
-        if cls.hidden.prompt is not None:
-            tags["prompt"] = cls.hidden.prompt
-        return {key: json.dumps(value) for key, value in tags.items()}
+
+@dataclass(frozen=True)
+class _Latents:
+    """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` trims it, `total` is for the progress bar."""
+
+    chunks: Iterable[Tensor]
+    size: tuple[int, int]
+    pictures: int | None
+    total: int
+
+
+def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
+    if samples is None:
+        raise HeadForcingError("samples: nothing to decode; connect latents, or choose a run")
+    latents = samples["samples"]
+    if latents.ndim != 5 or latents.shape[1] != 16:
+        raise HeadForcingError(
+            f"samples: expected Wan 2.1 video latents [videos, 16, frames, h, w], got {list(latents.shape)}"
+        )
+    trim = samples.get("head_forcing", {})
+    # latents that were cut or joined since they were made still carry the mark, but it is not theirs any more
+    wanted = trim.get("pictures") if trim.get("frames") == latents.shape[2] else None
+    total = wanted or pictures_of(latents.shape[2])
+    size = tuple(latents.shape[-2:])
+    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, total) for video in latents.transpose(1, 2)]
+
+
+def _of_run(name: str) -> _Latents:
+    """The finished blocks of a run, one at a time from its folder."""
+    video = load_run.find_run(name)
+    first = next(video.blocks())
+    pictures = video.about["pictures"]
+    chunks = (chunk for block in video.blocks() for chunk in load_run.to_latent(video, block).split(CHUNK_FRAMES))
+    return _Latents(chunks, tuple(first.shape[-2:]), pictures, pictures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import folder_paths
 
@@ -18,8 +19,34 @@ if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
     )
 
 
-def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> tuple[Path, str, str]:
-    """A new file under ComfyUI's output folder: `(path, file name, subfolder)`. Refuses to leave that folder."""
+class OutputFile(NamedTuple):
+    """A file under ComfyUI's output folder."""
+
+    path: Path
+    name: str
+    subfolder: str
+
+    @property
+    def label(self) -> str:
+        """The name below the output folder."""
+        return f"{self.subfolder}/{self.name}" if self.subfolder else self.name
+
+
+def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> OutputFile:
+    """A new file, numbered after those that are there. Refuses to leave the output folder."""
+    folder, name, counter, subfolder = _output_place(filename_prefix, width, height)
+    file = f"{name}_{counter:05}_{suffix}"
+    return OutputFile(folder / file, file, subfolder)
+
+
+def growing_file(filename_prefix: str, key: str, width: int, height: int) -> OutputFile:
+    """Where a video grows until it gets its number: the same file whenever the video of that key is made."""
+    folder, name, _, subfolder = _output_place(filename_prefix, width, height)
+    file = f"{name}_{key}.part.mp4"
+    return OutputFile(folder / file, file, subfolder)
+
+
+def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, str, int, str]:
     unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
     if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:
         raise HeadForcingError(
@@ -33,13 +60,17 @@ def output_path(filename_prefix: str, suffix: str, width: int, height: int) -> t
         raise HeadForcingError(
             f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder"
         ) from error
-    file = f"{name}_{counter:05}_{suffix}"
-    return Path(folder) / file, file, subfolder
+    return Path(folder), name, counter, subfolder
+
+
+def output_folder() -> Path:
+    """ComfyUI's output folder."""
+    return Path(folder_paths.get_output_directory())
 
 
 def runs_folder() -> Path:
     """Where the sampler keeps finished blocks."""
-    return Path(folder_paths.get_output_directory()) / "head_forcing"
+    return output_folder() / "head_forcing"
 
 
 def user_folder(name: str) -> Path:

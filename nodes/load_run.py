@@ -3,6 +3,7 @@
 from typing import Any
 
 import comfy.latent_formats
+import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
@@ -26,7 +27,7 @@ class LoadHeadForcingRun(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "run",
-                    options=[_label(video) for video in _videos()] or [NONE],
+                    options=run_names() or [NONE],
                     tooltip="Renders kept in ComfyUI/output/head_forcing, the newest first. Press R to refresh.",
                 )
             ],
@@ -36,17 +37,12 @@ class LoadHeadForcingRun(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, run: str) -> int:
         """Load again when more blocks are there."""
-        return next((video.finished for video in _videos() if _label(video) == run), 0)
+        return finished_blocks(run)
 
     @classmethod
     def execute(cls, run: str) -> io.NodeOutput:
-        video = next((video for video in _videos() if _label(video) == run), None)
-        if video is None:
-            raise HeadForcingError(f"run: {run[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
-        latents = video.latents().transpose(0, 1)[None]
-        # latents are stored as the model sees them; the toy world's are the same in a LATENT
-        if video.about.get("latent_format") == comfy.latent_formats.Wan21.__name__:
-            latents = comfy.latent_formats.Wan21().process_out(latents)
+        video = find_run(run)
+        latents = to_latent(video, video.latents())[None].transpose(1, 2)
         frames = latents.shape[2]
         lines = [
             f"{video.finished} of {len(video.keys)} blocks, {frames} latent frames",
@@ -56,6 +52,31 @@ class LoadHeadForcingRun(io.ComfyNode):
         if video.finished == len(video.keys):
             samples["head_forcing"] = {"pictures": video.about["pictures"], "frames": frames}
         return io.NodeOutput(samples, "\n".join(lines))
+
+
+def run_names() -> list[str]:
+    """What a person chooses from, the newest first."""
+    return [_label(video) for video in _videos()]
+
+
+def find_run(name: str) -> StoredVideo:
+    """The run of that name, or an error when it is gone."""
+    video = next((video for video in _videos() if _label(video) == name), None)
+    if video is None:
+        raise HeadForcingError(f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
+    return video
+
+
+def finished_blocks(name: str) -> int:
+    """How far a run has come; 0 when there is none of that name."""
+    return next((video.finished for video in _videos() if _label(video) == name), 0)
+
+
+def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
+    """Stored frames `[frames, 16, h, w]` as a LATENT holds them: they are stored as the model sees them."""
+    if video.about.get("latent_format") != comfy.latent_formats.Wan21.__name__:
+        return latents  # the toy world's are the same in a LATENT
+    return comfy.latent_formats.Wan21().process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
 def _videos() -> list[StoredVideo]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import numpy as np
 import torch
+from comfy.cli_args import args
 from torch import Tensor
 
 from ..headforcing_core import plots
@@ -48,3 +50,13 @@ def profile_picture(profile: HeadProfile) -> Tensor:
 def to_image(picture: Any) -> Tensor:
     """A PIL picture as an IMAGE, `[1, height, width, 3]` in 0..1."""
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
+
+
+def graph_tags(hidden: Any) -> dict[str, str]:
+    """The tags of a file that let ComfyUI restore the graph when it is dropped on the canvas."""
+    if args.disable_metadata:
+        return {}
+    tags = dict(hidden.extra_pnginfo or {})
+    if hidden.prompt is not None:
+        tags["prompt"] = hidden.prompt
+    return {key: json.dumps(value) for key, value in tags.items()}

@@ -12,27 +12,38 @@ import torch
 from server import PromptServer
 
 from ..headforcing_core.auto_profile import warm_up_frames
+from ..headforcing_core.clock import PICTURES_PER_FRAME, format_time
+from ..headforcing_core.memory import MemoryEvent
 from ..headforcing_core.plan import RenderPlan
+from ..headforcing_core.rollout import Block
 from ..headforcing_core.video_rollout import VideoRollout
 from . import comfy_bridge
+from .growing_video import GrowingVideo
 
 log = logging.getLogger(__name__)
 
 
 class RenderProgress:
-    """Progress bar, live preview and a status line on the node; stops within one model call on cancel."""
+    """Progress bar, moving preview and a status line on the node; stops within one model call on cancel."""
 
     def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
         self.plan, self.videos, self.node_id = plan, videos, node_id
-        self.video = self.reused = 0
+        self.video = self.reused = self.made = 0
         self.block: int | None = None  # that is being made; None before the first
+        self.growing: GrowingVideo | None = None
         self.bar = comfy.utils.ProgressBar(plan.steps * videos)
         self.done = 0
-        self.previewer = comfy_bridge.previewer(model)
+        self.preview = MovingPreview(model)
+        self.event: MemoryEvent | None = None
         self.begun = time.perf_counter()
 
-    def begin(self, rollout: VideoRollout) -> None:
-        """Take note of what need not be made."""
+    def next_video(self, video: int) -> None:
+        """Go on to this video of the batch."""
+        self.video, self.block, self.growing, self.event = video, None, None, None
+
+    def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
+        """Take note of what need not be made, and of the file that grows."""
+        self.growing = growing
         first = self.plan.blocks - self.plan.new_blocks
         blocks = range(first, first + rollout.reused)
         steps = sum(len(self.plan.schedule.for_block(block)) for block in blocks)
@@ -41,38 +52,85 @@ class RenderProgress:
 
     def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
+        if self.growing is not None:
+            self.growing.check()
         if latents is None:
-            self._say(block)
+            self.block = block
+            self._say()
             return
         self.done += 1
         last = step == len(self.plan.schedule.for_block(block))
-        image = self.previewer(latents.transpose(0, 1)[None]) if last else None
-        self.bar.update_absolute(self.done, preview=image)
+        self.bar.update_absolute(self.done, preview=self.preview.next(latents if last else None))
 
-    def next_video(self, video: int) -> None:
-        """Go on to this video of the batch."""
-        self.video, self.block = video, None
+    def finished(self, block: Block) -> None:
+        """Take note of a block that is there, and of what episodic memory did after it."""
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        self.event = block.event or self.event
+        if block.index == self.block:
+            self.made += 1
 
-    def stopped(self) -> None:
-        """Say, after a cancel or an error, what is kept."""
+    def stopped(self, kept: bool) -> None:
+        """Say, after a cancel or an error, what is `kept` on disk."""
         if self.block is None:
             return
         frames_per_block = self.plan.schedule.frames_per_block
-        text = f"stopped in block {self.block + 1} of {self.plan.blocks}; the others are kept, queue again to go on"
+        text = f"stopped in block {self.block + 1} of {self.plan.blocks}"
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
             text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
+        elif kept:
+            text += "; the others are kept, queue again to go on"
+        if self.growing is not None and self.growing.partial.path.is_file():
+            text += f"; the video so far is output/{self.growing.partial.label}"
         log.info("Head Forcing: %s", text)
         PromptServer.instance.send_progress_text(text, self.node_id)
 
-    def _say(self, block: int) -> None:
-        self.block = block
-        prompt = self.plan.prompts[block]
-        text = f"block {block + 1} of {self.plan.blocks}"
+    def _say(self) -> None:
+        assert self.block is not None
+        parts = [f"block {self.block + 1} of {self.plan.blocks}"]
         if self.videos > 1:
-            text = f"video {self.video + 1} of {self.videos} - {text}"
+            parts.insert(0, f"video {self.video + 1} of {self.videos}")
         if len(self.plan.timeline.segments) > 1:
-            text += f" - prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}"
+            prompt = self.plan.prompts[self.block]
+            parts.append(f"prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}")
         if self.done > self.reused:
-            left = (self.bar.total - self.done) * (time.perf_counter() - self.begun) / (self.done - self.reused)
-            text += f" - about {left:.0f} s left"
-        PromptServer.instance.send_progress_text(text, self.node_id)
+            took = time.perf_counter() - self.begun
+            left = (self.bar.total - self.done) * took / (self.done - self.reused)
+            pictures = self.made * self.plan.schedule.frames_per_block * PICTURES_PER_FRAME
+            parts.append(f"{pictures / took:.1f} fps, about {format_time(left).partition('.')[0]} left")
+        if self.event is not None:
+            parts.append(_told(self.event))
+        if self.growing is not None:
+            failure = self.growing.failure
+            parts.append(f"no video: {failure}" if failure else f"watch output/{self.growing.partial.label}")
+        PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
+
+
+def _told(event: MemoryEvent) -> str:
+    if not event.admitted:
+        return f"memory: frame {event.frame} is nothing new ({event.delta:.2f})"
+    return f"memory: kept frame {event.frame}" + (", merged two older ones" if event.merged else "")
+
+
+class MovingPreview:
+    """Shows the frames of the last finished block one after another while the next one is made.
+
+    Previewers of ComfyUI itself turn the first of the frames they get into a picture. Those of VideoHelperSuite take
+    all frames, play them in the browser on their own, and give no picture.
+    """
+
+    def __init__(self, model: Any):
+        self._previewer = comfy_bridge.previewer(model)
+        self._block: torch.Tensor | None = None  # [1, 16, frames, h, w]
+        self._frame = 0
+        self._plays_itself = False
+
+    def next(self, finished: torch.Tensor | None) -> tuple[str, Any, int] | None:
+        """The picture to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`."""
+        if finished is not None:
+            self._block, self._frame = finished.transpose(0, 1)[None], 0
+        if self._block is None:
+            return None
+        image = self._previewer(self._block if self._plays_itself else self._block[:, :, self._frame :])
+        self._plays_itself |= image is None
+        self._frame = min(self._frame + 1, self._block.shape[2] - 1)
+        return image

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
 
+_LONGEST_CHUNK_FRAMES = 4  # a block of three, and one that was held back
+
 
 class WanStreamingDecoder:
     """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried along (exact)."""
@@ -30,7 +32,6 @@ class WanStreamingDecoder:
     def decode(self, latents: Tensor) -> Tensor:
         """`[frames, 16, h, w]` -> `[pictures, H, W, 3]` in 0..1."""
         vae = self.vae
-        comfy.model_management.throw_exception_if_processing_interrupted()
         z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
         out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
         pictures = torch.cat(out, dim=2) if isinstance(out, list) else out
@@ -40,10 +41,11 @@ class WanStreamingDecoder:
 class OverlapDecoder:
     """Any other video VAE through its public `decode`: each chunk is decoded behind a few frames of what came before.
 
-    Approximate at the joints; memory is constant.
+    Exact for TAEHV, ComfyUI's tiny decoders for drafts, whose memory goes back 5.25 frames; for others approximate at
+    the joints. Memory is constant.
     """
 
-    OVERLAP_FRAMES = 4
+    OVERLAP_FRAMES = 6
 
     def __init__(self, vae: Any):
         self.vae = vae
@@ -53,7 +55,6 @@ class OverlapDecoder:
         self._before: Tensor | None = None
 
     def decode(self, latents: Tensor) -> Tensor:
-        comfy.model_management.throw_exception_if_processing_interrupted()
         joined = latents if self._before is None else torch.cat([self._before, latents])
         pictures = self.vae.decode(joined.transpose(0, 1)[None])[0]
         if self._before is not None:
@@ -62,8 +63,8 @@ class OverlapDecoder:
         return pictures.cpu()
 
 
-def streaming_decoder(vae: Any, latent_shape: Sequence[int]) -> Any:
-    """The exact streaming decoder for this VAE where there is one; loads the VAE for chunks of that shape."""
+def check_vae(vae: Any) -> None:
+    """Refuse what is not a VAE for Wan 2.1's latents."""
     vae.throw_exception_if_invalid()
     if (vae.latent_channels, vae.latent_dim) != (16, 3):
         kind = "video" if vae.latent_dim == 3 else "image"
@@ -71,11 +72,26 @@ def streaming_decoder(vae: Any, latent_shape: Sequence[int]) -> Any:
             f"vae: expected the Wan 2.1 VAE, which has 16 latent channels, got one for {kind}s with "
             f"{vae.latent_channels} latent channels; load wan_2.1_vae"
         )
-    needed = vae.memory_used_decode((1, 16, 3, *latent_shape[-2:]), vae.vae_dtype)
-    comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
+
+
+def decode_bytes(vae: Any, latent_size: Sequence[int]) -> int:
+    """What ComfyUI expects decoding one chunk to take, for latents of `(h, w)`."""
+    return int(vae.memory_used_decode((1, 16, _LONGEST_CHUNK_FRAMES, *latent_size), vae.vae_dtype))
+
+
+def decoder_of(vae: Any) -> Any:
+    """The streaming decoder for this VAE, the exact one where there is one. Its weights must be in place."""
     own = getattr(vae.first_stage_model, "streaming_decoder", None)
     if own is not None:
         return own()
     if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE):
         return WanStreamingDecoder(vae)
     return OverlapDecoder(vae)
+
+
+def load_decoder(vae: Any, latent_size: Sequence[int]) -> Any:
+    """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its streaming decoder."""
+    check_vae(vae)
+    needed = decode_bytes(vae, latent_size)
+    comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
+    return decoder_of(vae)

@@ -89,17 +89,24 @@ FROZEN: dict[str, dict[str, Any]] = {
             "batch_size": ("INT", 1),
             "resume": ("BOOLEAN", True),
             "checkpoint_seconds": ("FLOAT", 300.0),
+            "vae": ("VAE", SOCKET),
+            "filename_prefix": ("STRING", "video/HeadForcing"),
+            "decode_in_background": ("BOOLEAN", False),
         },
-        "outputs": [("LATENT", "latents"), ("STRING", "report")],
+        "outputs": [("LATENT", "latents"), ("STRING", "report"), ("VIDEO", "video")],
     },
     "HeadForcingDecodeVideo": {
         "required": {
-            "samples": ("LATENT", SOCKET),
             "vae": ("VAE", SOCKET),
             "filename_prefix": ("STRING", "video/HeadForcing"),
             "fps": ("FLOAT", 16.0),
         },
-        "optional": {"crf": ("INT", 18), "upscale": ("INT", 1)},
+        "optional": {
+            "samples": ("LATENT", SOCKET),
+            "crf": ("INT", 18),
+            "upscale": ("INT", 1),
+            "run": ("COMBO", "connected samples"),
+        },
         "outputs": [("VIDEO", "video")],
     },
     "HeadForcingLoadRun": {

@@ -59,6 +59,7 @@ def importing():
 
 results["importing"], module = importing()
 bridge, toy = module(".nodes.comfy_bridge"), module(".nodes.toy_world")
+render_video = module(".nodes.render_video")
 vae_decoding = module(".nodes.vae_decoding")
 core = types.SimpleNamespace(
     **{name: module(f".headforcing_core.{name}") for name in (
@@ -87,9 +88,24 @@ def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="o
     )
 
 
+class Watcher:
+    def __init__(self, on_step):
+        self.on_step = on_step
+
+    def begin(self, rollout, growing):
+        pass
+
+    def __call__(self, block, step, latents):
+        self.on_step(block, step, latents)
+
+    def finished(self, block):
+        pass
+
+
 @torch.inference_mode()
-def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None):
-    return bridge.sample(model, plan, EMBEDS, seed, video, start, on_step)
+def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None, embeds=EMBEDS):
+    job = render_video.RenderJob(model, embeds, seed, None if start is None else start[None])
+    return render_video.sample(job, plan, video, Watcher(on_step))
 
 
 def hosted(*args, **options):
@@ -349,10 +365,10 @@ def memory_asked_for():
     plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
     for name, plan in plans.items():
         needs(name, lambda: hosted(model, plan))
-    frames, room = 3, bridge._room_for_cache
-    bridge._room_for_cache = lambda cache_bytes: lambda executor, *args, **kwargs: executor(*args, **kwargs)
+    frames, room = 3, bridge._room_for
+    bridge._room_for = lambda cache_bytes: lambda executor, *args, **kwargs: executor(*args, **kwargs)
     needs("without", lambda: hosted(model, plans["head_forcing"]))
-    bridge._room_for_cache = room
+    bridge._room_for = room
     one_frame = model.model.memory_required([1, 16, 1, 6, 10])
     return {"asked": asked, "cache": {name: plan.shape.bytes(torch.float32) for name, plan in plans.items()},
             "one_frame": one_frame}
@@ -369,7 +385,7 @@ def toy_objects():
         policy, schedule = core.policy.preset("head_forcing"), core.schedule.schedule("self_forcing")
         plan = core.plan.RenderPlan.make(
             bridge.wan_config(model), policy, schedule, core.timeline.parse_timeline("x", 0.5), 64, 64, 0.5)
-        run = lambda m: bridge.sample(m, plan, [text[0]], 0, 0, None, lambda *_: None).latents
+        run = lambda m: sampled(m, plan, seed=0, embeds=[text[0]]).latents
         base = run(model)
         latents = base.transpose(0, 1)[None]
         pictures = vae.decode(latents)
@@ -392,7 +408,7 @@ def decoded(streaming, latents, size):
 @probe
 def decoder():
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
-    kind = type(vae_decoding.streaming_decoder(vae, (3, 16, 4, 6))).__name__
+    kind = type(vae_decoding.load_decoder(vae, (4, 6))).__name__
     exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
     found = {"kind": kind, "exact": {}}
     with torch.inference_mode():

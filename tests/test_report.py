@@ -15,8 +15,8 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plot_drift import drift_picture
 from headforcing.headforcing_core.report import NOTE, DriftReport, report_pictures, report_video
 from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_writer import VideoWriter
 from headforcing.headforcing_core.video_tags import VideoTags, read_tags
+from headforcing.headforcing_core.video_writer import VideoWriter
 
 WIDTH, HEIGHT = 96, 64
 STORY = "0:00 a red ball\n0:05 a yellow ring\n0:10 a cyan star"

@@ -142,12 +142,16 @@ FAKE_NODES_FILE = "headforcing_test_fakes.py"
 FAKE_COND_NODE = '''
 """Test-only nodes: text conditioning without the 11 GB encoder, and a node that only takes its time."""
 
+import copy
+import json
 import time
+import types
 import zlib
 
 import comfy.sd
 import comfy.taesd.taesd
 import comfy.utils
+import latent_preview
 import torch
 from PIL import Image
 
@@ -224,7 +228,74 @@ class TestImageVAE:
         return (comfy.sd.VAE(sd=comfy.taesd.taesd.TAESD().state_dict()),)
 
 
+class BrokenDecoder:
+    def __init__(self, decoder, chunks):
+        self.decoder, self.chunks = decoder, chunks
+
+    def reset(self):
+        self.decoder.reset()
+
+    def decode(self, latents):
+        self.chunks -= 1
+        if self.chunks < 0:
+            raise RuntimeError("the test broke the decoder")
+        return self.decoder.decode(latents)
+
+
+class TestBrokenVAE:
+    """The demo's VAE, whose decoder fails after some chunks."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("VAE",), "make", "testing"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"vae": ("VAE",), "chunks": ("INT", {"default": 1})}}
+
+    def make(self, vae, chunks):
+        broken = copy.copy(vae)
+        decoder = vae.first_stage_model.streaming_decoder
+        broken.first_stage_model = types.SimpleNamespace(streaming_decoder=lambda: BrokenDecoder(decoder(), chunks))
+        return (broken,)
+
+
+SEEN, GET_PREVIEWER = [], latent_preview.get_previewer
+
+
+class PreviewSpy:
+    """Takes all frames and gives no picture, as VideoHelperSuite's does; it notes how many frames it got."""
+
+    def decode_latent_to_preview_image(self, preview_format, x0):
+        SEEN.append(x0.shape[2])
+
+
+class TestPreviewSpy:
+    RETURN_TYPES, FUNCTION, CATEGORY = ("MODEL",), "start", "testing"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",)}}
+
+    def start(self, model):
+        latent_preview.get_previewer = lambda *args, **kwargs: PreviewSpy()
+        return (model,)
+
+
+class TestPreviewsSeen:
+    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "stop", "testing", True
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"after": ("STRING", {"forceInput": True})}}
+
+    def stop(self, after):
+        latent_preview.get_previewer = GET_PREVIEWER
+        return {"ui": {"text": [json.dumps(SEEN)]}}
+
+
 NODE_CLASS_MAPPINGS = {
+    "TestBrokenVAE": TestBrokenVAE,
+    "TestPreviewSpy": TestPreviewSpy,
+    "TestPreviewsSeen": TestPreviewsSeen,
     "TestFakeText": TestFakeText,
     "TestFakeClip": TestFakeClip,
     "TestSlow": TestSlow,

@@ -1,0 +1,159 @@
+"""What a render will take of memory and of disk, said before it starts; and what to change where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from .errors import HeadForcingError
+from .plan import LATENT_CHANNELS, RenderPlan, format_bytes
+
+VIDEO_BITS_PER_PIXEL = 0.5  # H.264 at crf 18 rarely takes more
+_REMEDIES = 3
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes. All memory is that of the device which samples; what depends on attention kernels is not counted.
+
+    Attributes:
+        weights: of the model; may be more than fits where the host streams them.
+        activations: of one block's pass.
+        prompt: the cross-attention keys and values of the active prompt.
+        decode: of decoding a chunk, weights of the VAE included; 0 when that is done later or elsewhere.
+        run_folder: finished blocks on disk.
+        state: the stored cache on disk; 0 when it is not stored.
+        video: the file, or an upper estimate of it.
+    """
+
+    weights: int
+    cache: int
+    activations: int
+    prompt: int
+    decode: int = 0
+    run_folder: int = 0
+    state: int = 0
+    video: int = 0
+
+    @property
+    def besides_weights(self) -> int:
+        """Memory that must be there whatever is done with the weights."""
+        return self.cache + self.activations + self.prompt + self.decode
+
+    @property
+    def memory(self) -> int:
+        return self.weights + self.besides_weights
+
+    @property
+    def disk(self) -> int:
+        return self.run_folder + self.state + self.video
+
+    def describe(self) -> str:
+        """One line for memory and, where something is written, one for the disk."""
+        memory = {
+            "weights": self.weights,
+            "KV cache": self.cache,
+            "activations": self.activations,
+            "prompt": self.prompt,
+            "decoding": self.decode,
+        }
+        disk = {"finished blocks": self.run_folder, "cache state": self.state, "video": self.video}
+        lines = [f"memory   about {format_bytes(self.memory)}: {_parts(memory)}"]
+        if self.disk:
+            lines.append(f"disk     up to {format_bytes(self.disk)}: {_parts(disk)}")
+        return "\n".join(lines)
+
+
+def _parts(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size)
+
+
+def needs_of(
+    plan: RenderPlan,
+    dtype: torch.dtype,
+    weights: int,
+    *,
+    decode: int = 0,
+    kept: bool = False,
+    state: bool = False,
+    writes_video: bool = False,
+    scale: int = 1,
+) -> Needs:
+    """The needs of a plan.
+
+    Args:
+        weights, decode: bytes, as in `Needs`.
+        kept: blocks are stored in a run folder.
+        state: the cache is stored there, too.
+        scale: the video is enlarged by this.
+    """
+    config, tokens = plan.config, plan.schedule.frames_per_block * plan.shape.rows * plan.shape.columns
+    # at its widest a pass holds either the feed-forward layer before and after its GELU, or q, k, v, the output and
+    # rotated copies in float32, each beside the residual stream and its normalised copy
+    feed_forward, attention = 2 * config.ffn_dim * dtype.itemsize, config.dim * (4 * dtype.itemsize + 8)
+    activations = tokens * (2 * config.dim * dtype.itemsize + max(feed_forward, attention))
+    blocks = plan.new_blocks * plan.schedule.frames_per_block * LATENT_CHANNELS * (plan.height // 8) * (plan.width // 8)
+    pixels = plan.pictures * plan.width * plan.height * scale**2
+    return Needs(
+        weights,
+        plan.cache_bytes(dtype),
+        activations,
+        2 * config.num_layers * config.text_len * config.dim * dtype.itemsize,
+        decode,
+        run_folder=4 * blocks if kept else 0,
+        state=plan.shape.bytes(dtype) if kept and state else 0,
+        video=round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
+    )
+
+
+def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, streams_weights: bool) -> None:
+    """Refuse what cannot fit into `room` bytes, with the numbers and the cheapest remedies.
+
+    Args:
+        streams_weights: the host can keep weights elsewhere and bring them in as they are used.
+    """
+    wanted = needs.besides_weights if streams_weights else needs.memory
+    if wanted <= room:
+        return
+    remedies = _remedies(needs, plan, dtype, wanted - room)
+    helps = "; ".join(f"{text} (saves {format_bytes(saved)})" for text, saved in remedies)
+    raise HeadForcingError(
+        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(wanted)}"
+        f"{' besides the weights' if streams_weights else ''} ({needs.describe().splitlines()[0].partition(': ')[2]}), "
+        f"the device has {format_bytes(room)}. Remedies, cheapest first: {helps}"
+    )
+
+
+def check_disk(needs: Needs, free: int, where: str) -> None:
+    """Refuse when a disk cannot hold what the render writes; a stored cache is left out, it only saves time."""
+    wanted = needs.run_folder + needs.video
+    if wanted > free:
+        parts = _parts({"finished blocks": needs.run_folder, "video": needs.video})
+        raise HeadForcingError(
+            f"not enough disk: the render writes about {format_bytes(wanted)} ({parts}), {where} has "
+            f"{format_bytes(free)} free. Remedies, cheapest first: remove old renders with `headforcing runs prune`; "
+            "decode later or to another disk; turn resume off"
+        )
+
+
+def _remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> list[tuple[str, int]]:
+    """(what to do, bytes saved), those first that cost the video nothing."""
+    found = [(text, saved) for text, saved in _all_remedies(needs, plan, dtype, excess) if saved > 0]
+    return found[:_REMEDIES]
+
+
+def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> Iterator[tuple[str, int]]:
+    yield "decode afterwards, without a vae on the sampler", needs.decode
+    if plan.auto is not None:
+        yield "load a head profile instead of finding the roles", needs.cache - plan.shape.bytes(dtype)
+    episodic = plan.shape.policy.memory.episodic_frames
+    if plan.shape.policy.needs_profile and episodic > 2:
+        memory = replace(plan.shape.policy.memory, episodic_frames=2)
+        smaller = replace(plan.shape, policy=replace(plan.shape.policy, memory=memory))
+        yield "episodic_frames 2", plan.shape.bytes(dtype) - smaller.bytes(dtype)
+    by_area = needs.cache + needs.activations + needs.decode
+    share = max(0.0, 1 - excess / max(1, by_area)) ** 0.5
+    width, height = (max(16, int(side * share) // 16 * 16) for side in (plan.width, plan.height))
+    yield f"{width}x{height}", by_area - by_area * width * height // (plan.width * plan.height)

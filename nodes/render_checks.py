@@ -1,0 +1,81 @@
+"""What the sampler checks before anything heavy, and what it says when memory runs out all the same."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import comfy.model_management
+import torch
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.needs import Needs, check_disk, check_memory, needs_of
+from ..headforcing_core.plan import RenderPlan
+from . import comfy_bridge, folders, vae_decoding
+from .render_video import RenderJob
+
+
+def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
+    """`[videos, frames, 16, h, w]` of a LATENT in whole blocks, and how many frames at its end were left out."""
+    if start_frames is None:
+        return None, 0
+    latents = start_frames["samples"]
+    if latents.ndim != 5 or latents.shape[1] != 16 or latents.shape[2] < frames_per_block:
+        raise HeadForcingError(
+            f"start_frames: expected Wan 2.1 video latents [videos, 16, frames, h, w] of at least {frames_per_block} "
+            f"frames, got {list(latents.shape)}"
+        )
+    height, width = latents.shape[3] * 8, latents.shape[4] * 8
+    if height % 16 or width % 16:
+        raise HeadForcingError(
+            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of 16"
+        )
+    dropped = latents.shape[2] % frames_per_block
+    return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
+
+
+def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
+    expected, found = model.model.diffusion_model.text_dim, embeds[0].shape[-1]
+    if found != expected:
+        raise HeadForcingError(
+            f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "
+            "it (umt5_xxl with type wan, or the demo model's own)"
+        )
+
+
+def check_needs(job: RenderJob, plan: RenderPlan) -> Needs:
+    """What a video will take; refuses what cannot fit on the device or on the disk."""
+    decode = 0
+    if job.vae is not None:
+        vae_decoding.check_vae(job.vae)
+        if job.vae.device == job.model.load_device:
+            decode = vae_decoding.decode_bytes(job.vae, plan.block_shape[-2:]) + job.vae.patcher.model_size()
+    dtype, device = comfy_bridge.compute_dtype(job.model), job.model.load_device
+    kept, state, writes_video = job.runs is not None, job.state_seconds > 0, job.vae is not None
+    weights = int(job.model.model_size())
+    needs = needs_of(plan, dtype, weights, decode=decode, kept=kept, state=state, writes_video=writes_video)
+    management = comfy.model_management
+    room = int(management.get_total_memory(device) - management.extra_reserved_memory())
+    check_memory(needs, plan, dtype, room, streams_weights=device.type != "cpu")
+    check_disk(needs, shutil.disk_usage(folders.output_folder()).free, "the output folder")
+    return needs
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    known = getattr(comfy.model_management, "is_oom", None)  # since 0.16; knows more kinds
+    return known(error) if known is not None else isinstance(error, comfy.model_management.OOM_EXCEPTION)
+
+
+def out_of_memory(error: BaseException, needs: Needs, kept: bool) -> BaseException:
+    """The same error, in words that help; ComfyUI frees its models only for errors of that kind."""
+    text = (
+        f"out of memory: the render needs {needs.describe().splitlines()[0].partition('about ')[2]}. Close other "
+        "programs that use the GPU, decode afterwards instead of while sampling, or choose a smaller size or fewer "
+        "episodic_frames."
+    )
+    if kept:
+        text += " Finished blocks are kept: with the same size and frames, queue again to go on."
+    try:
+        return type(error)(text)
+    except TypeError:  # a kind of error that takes other arguments
+        return error

@@ -1,0 +1,141 @@
+"""One video of a plan, made on a MODEL of ComfyUI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..headforcing_core import video_rollout
+from ..headforcing_core.memory import MemoryEvent
+from ..headforcing_core.plan import RenderPlan
+from ..headforcing_core.profile import HeadProfile
+from ..headforcing_core.rollout import Block
+from ..headforcing_core.run import RunFolder
+from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
+from . import folders
+from .comfy_bridge import HostedModel, compute_dtype, fingerprint, host
+from .growing_video import GrowingVideo
+
+
+@dataclass(frozen=True)
+class RenderJob:
+    """What all videos of a batch are made from and with.
+
+    Attributes:
+        embeds: one text embedding `[tokens, text_dim]` per timeline segment.
+        start_latents: `[videos, frames, 16, h, w]` as a LATENT holds them; used in turn.
+        runs: folder for finished blocks; None keeps nothing.
+        state_seconds: how often the cache is stored there; 0 never.
+        about: what to note there.
+        vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
+    """
+
+    model: Any
+    embeds: Sequence[Tensor]
+    seed: int
+    start_latents: Tensor | None = None
+    runs: Path | None = None
+    state_seconds: float = 0.0
+    about: dict[str, Any] = field(default_factory=dict)
+    vae: Any = None
+    filename_prefix: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+    decode_in_background: bool = False
+
+    def start(self, video: int) -> Tensor | None:
+        """The start frames of one video `[frames, 16, h, w]`, as the model sees them."""
+        if self.start_latents is None:
+            return None
+        latents = self.start_latents[video % len(self.start_latents)]
+        return self.model.model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+    def keys(self, plan: RenderPlan, video: int) -> tuple[str, list[str]]:
+        """The hash of the setup of one video, and the key of each of its blocks."""
+        dtype, weights = compute_dtype(self.model), fingerprint(self.model)
+        setup = setup_hash(plan, weights, self.seed, video, dtype, self.start(video))
+        return setup, video_keys(plan, setup, self.embeds)
+
+    def begun(self, plan: RenderPlan) -> bool:
+        """Whether the first video was begun in the folder of runs."""
+        return self.runs is not None and video_rollout.has_run(self.runs, *self.keys(plan, 0))
+
+
+class Watcher(Protocol):
+    """Somebody who follows a render; may raise to stop it."""
+
+    def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
+        """Called before the first block, with what is reused and with the file it is decoded to."""
+
+    def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
+        """Called as `rollout.StepCallback`."""
+
+    def finished(self, block: Block) -> None:
+        """Called after each block."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened.
+
+    `saved` is the video file; where there is none, `failure` says why, or nothing was to be decoded.
+    """
+
+    latents: Tensor
+    events: list[MemoryEvent]
+    found_profile: HeadProfile | None
+    reused_blocks: int
+    found_now: bool
+    saved: folders.OutputFile | None = None
+    failure: str | None = None
+
+
+def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sampled:
+    """Make one video of a plan. Each block is stored, then decoded, before the next one is begun."""
+    model, start = job.model, job.start(video)
+    dtype, (setup, keys) = compute_dtype(model), job.keys(plan, video)
+    growing = None
+    if job.vae is not None:
+        to_latent = model.model.process_latent_out
+        growing = GrowingVideo(
+            job.vae, job.filename_prefix, plan, to_latent, keys[-1][:8], job.tags, job.decode_in_background
+        )
+    done: list[VideoRollout] = []
+
+    def body(hosted: HostedModel, device: torch.device) -> Tensor:
+        with ExitStack() as stack:
+            options: dict[str, Any] = {"dtype": dtype, "device": device, "start_latents": start}
+            if job.runs is not None:
+                run = stack.enter_context(RunFolder(job.runs, setup, job.about))
+                length = {"pictures": plan.pictures, "fps": plan.timeline.clock.fps, "start_frames": plan.start_frames}
+                run.save_video(keys, {**job.about, **length})
+                options |= {"run": run, "keys": keys, "state_seconds": job.state_seconds}
+            rollout = VideoRollout(plan, job.seed, video, **options)
+            if growing is not None:
+                stack.enter_context(growing)
+            watcher.begin(rollout, growing)
+            blocks = [] if start is None else [start.to(device)]
+            for latents in blocks:
+                if growing is not None:
+                    growing.add(latents)
+            for block in rollout.blocks(hosted, watcher):
+                blocks.append(block.latents.to(device))
+                watcher.finished(block)
+                if growing is not None:
+                    growing.add(blocks[-1])
+            if growing is not None:
+                growing.finish()
+            done.append(rollout)
+        return torch.cat(blocks).transpose(0, 1)[None]
+
+    also = () if growing is None else [job.vae.patcher]
+    extra_bytes = plan.cache_bytes(dtype) + (0 if growing is None else growing.decode_bytes)
+    latents = host(model, job.embeds, plan.schedule, plan.block_shape, extra_bytes, body, also)[0].transpose(0, 1)
+    (rollout,) = done
+    file = (None, None) if growing is None else (growing.saved, growing.failure)
+    return Sampled(latents, rollout.events, rollout.found_profile, rollout.reused, rollout.found_now, *file)

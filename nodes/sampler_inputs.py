@@ -1,0 +1,191 @@
+"""The inputs of Head Forcing Sampler. Their names and order are frozen; new ones go to the end and are optional."""
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS
+from ..headforcing_core.schedule import SCHEDULES
+from . import node_helpers
+from .load_profile import HeadProfileType
+
+
+def sampler_inputs() -> list[Any]:
+    return [
+        io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
+        io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
+        io.Int.Input(
+            "width",
+            default=832,
+            min=16,
+            max=4096,
+            step=16,
+            tooltip="In pixels; trained at 832.",
+        ),
+        io.Int.Input(
+            "height",
+            default=480,
+            min=16,
+            max=4096,
+            step=16,
+            tooltip="In pixels; trained at 480.",
+        ),
+        io.Float.Input(
+            "seconds",
+            default=0.0,
+            min=0.0,
+            max=3600.0,
+            step=0.25,
+            tooltip="Length of what is made. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts "
+            "the timeline, a longer one holds its last prompt.",
+        ),
+        io.Int.Input(
+            "seed",
+            default=0,
+            min=0,
+            max=2**64 - 1,
+            control_after_generate=True,
+            tooltip="Every block's noise depends on this and the block's number alone: changing a later prompt "
+            "leaves earlier blocks as they were.",
+        ),
+        HeadProfileType.Input(
+            "head_profile",
+            optional=True,
+            tooltip="Roles of the heads. Not connected: the bundled profile that fits the model; without one "
+            "they are found while the first seconds are made.",
+        ),
+        io.Latent.Input(
+            "start_frames",
+            optional=True,
+            tooltip="Latents of a video to go on from (VAE Encode). The result begins with them and has their "
+            "width and height.",
+        ),
+        node_helpers.advanced(
+            io.Combo.Input(
+                "method",
+                options=list(PRESETS),
+                default="head_forcing",
+                optional=True,
+                tooltip="Which frames heads keep. Besides Head Forcing: its ablations, and plain windows.",
+            )
+        ),
+        node_helpers.advanced(
+            io.Combo.Input(
+                "model_family",
+                options=list(SCHEDULES),
+                default="self_forcing",
+                optional=True,
+                tooltip="Which weights: sets noise levels, frames per block and the bundled head profile.",
+            )
+        ),
+        node_helpers.advanced(
+            io.String.Input(
+                "sigmas",
+                default="",
+                optional=True,
+                tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the family's.",
+            )
+        ),
+        node_helpers.advanced(
+            io.Int.Input(
+                "episodic_frames",
+                default=5,
+                min=0,
+                max=21,
+                optional=True,
+                tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
+            )
+        ),
+        node_helpers.advanced(
+            io.Int.Input(
+                "recent_frames",
+                default=3,
+                min=0,
+                max=63,
+                step=3,
+                optional=True,
+                tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
+            )
+        ),
+        node_helpers.advanced(
+            io.Float.Input(
+                "novelty_threshold",
+                default=0.95,
+                min=0.0,
+                max=1.0,
+                step=0.005,
+                optional=True,
+                tooltip="A frame is remembered when it is less similar than this to all remembered ones. Lower "
+                "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
+            )
+        ),
+        node_helpers.advanced(
+            io.Int.Input(
+                "memory_every_blocks",
+                default=3,
+                min=1,
+                max=100,
+                optional=True,
+                tooltip="A frame is considered for memory every this many blocks.",
+            )
+        ),
+        node_helpers.advanced(
+            io.Combo.Input(
+                "roles",
+                options=list(ROLE_ARRANGEMENTS),
+                default="profile",
+                optional=True,
+                tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
+            )
+        ),
+        node_helpers.advanced(
+            io.Int.Input(
+                "batch_size",
+                default=1,
+                min=1,
+                max=64,
+                optional=True,
+                tooltip="Videos to make, one after another, each with noise of its own.",
+            )
+        ),
+        io.Boolean.Input(
+            "resume",
+            default=True,
+            optional=True,
+            tooltip="Keep every finished block in ComfyUI/output/head_forcing. The same graph queued again "
+            "goes on where it stopped, a longer one extends it, one with another prompt begins at that prompt.",
+        ),
+        node_helpers.advanced(
+            io.Float.Input(
+                "checkpoint_seconds",
+                default=300.0,
+                min=0.0,
+                max=36000.0,
+                step=10.0,
+                optional=True,
+                tooltip="How often the cache itself is stored, up to 2.7 GB at 832x480, so that going on is "
+                "immediate. 0: never, it is rebuilt from the blocks in a fifth of the time they took.",
+            )
+        ),
+        io.Vae.Input(
+            "vae",
+            optional=True,
+            tooltip="Decodes while sampling: the video grows in the output folder and can be watched there. A "
+            "TAEHV decoder makes a quick draft.",
+        ),
+        io.String.Input(
+            "filename_prefix",
+            default="video/HeadForcing",
+            optional=True,
+            tooltip="With a vae: name of the file under ComfyUI's output folder; a counter is added.",
+        ),
+        node_helpers.advanced(
+            io.Boolean.Input(
+                "decode_in_background",
+                default=False,
+                optional=True,
+                tooltip="Decode in a second thread and CUDA stream while the next block is sampled. Pays where "
+                "the VAE is on another GPU.",
+            )
+        ),
+    ]

@@ -1,0 +1,214 @@
+"""Decoding while sampling: the video grows, survives what stops it, and is the same as one decoded afterwards."""
+
+import io
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from comfy_harness import ComfyServer, RunResult
+from PIL import Image
+from test_nodes import Graph, changed, demo_graph, node, queued, saved_latents, status_texts, tiny, tiny_graph
+
+pytestmark = pytest.mark.comfy
+
+__all__ = ["tiny"]  # a fixture
+BLOCKS = 9  # of the demo graph
+
+
+def streaming_graph(prefix: str, **sampler: Any) -> Graph:
+    """The demo graph with its video made by the sampler, and nothing else to make one."""
+    graph = demo_graph(vae=["demo", 2], filename_prefix=prefix, **sampler)
+    del graph["video"]
+    return graph
+
+
+def pictures(path: Path | io.BytesIO) -> np.ndarray:
+    """Every picture that can be read, `[n, H, W, 3]`."""
+    with av.open(path if isinstance(path, io.BytesIO) else str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def shown(server: ComfyServer, result: RunResult, name: str) -> np.ndarray:
+    return pictures(io.BytesIO(server.view(**result.outputs[name]["images"][0])))
+
+
+def stopper(server: ComfyServer, at_step: int) -> Any:
+    """Presses Stop once the sampler has come to that model call."""
+
+    def on_event(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= at_step:
+            server.interrupt()
+
+    return on_event
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, background: bool):
+    graph = streaming_graph(f"stream/{background}", decode_in_background=background, resume=False, seed=40)
+    graph["video"] = demo_graph()["video"]
+    graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="stream/saved", format="auto", codec="auto")
+    result = queued(comfy_server, graph)
+    streamed, afterwards = shown(comfy_server, result, "sampler"), shown(comfy_server, result, "video")
+    assert len(streamed) == 96 and (streamed == afterwards).all()
+    assert (shown(comfy_server, result, "save") == streamed).all()
+    (file,) = (comfy_server.output_dir / "stream").glob(f"{background}*")
+    assert file.name == f"{background}_00001_.mp4", "nothing but the finished file is left"
+    with av.open(str(file)) as container:
+        assert json.loads(container.metadata["prompt"])["sampler"]["inputs"]["seed"] == 40
+    (report,) = result.outputs["report"]["text"]
+    assert f"wrote output/stream/{background}_00001_.mp4" in report
+    assert "memory   about" in report and "disk     up to" in report
+
+
+def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
+    graph = changed(streaming_graph("growing/watch", seed=41), "timeline", seconds=30.0)
+    seen = []
+
+    def look(kind: str, data: dict[str, Any]) -> None:
+        for path in (comfy_server.output_dir / "growing").glob("*.part.mp4"):
+            with_index = path.stat().st_size > 1000
+            if with_index and path.exists():
+                try:
+                    seen.append(len(pictures(path)))
+                except (OSError, ValueError):  # it was just finished, or has no picture yet
+                    continue
+
+    with status_texts(comfy_server) as texts:
+        queued(comfy_server, graph, on_event=look)
+    assert seen == sorted(seen) and 0 < seen[0] < seen[-1] < 480
+    assert any(re.search(r" - watch output/growing/watch_[0-9a-f]{8}\.part\.mp4", text) for _, text in texts)
+    assert any(re.search(r"\d fps, about 0:\d\d left", text) for _, text in texts)
+    assert any("memory: kept frame" in text for _, text in texts)
+
+
+def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy_server: ComfyServer):
+    graph = changed(streaming_graph("cancel/stream", seed=42), "timeline", seconds=30.0)
+    with status_texts(comfy_server) as texts:
+        result = comfy_server.queue(graph, on_event=stopper(comfy_server, 60))
+    assert result.outcome == "interrupted"
+    (partial,) = (comfy_server.output_dir / "cancel").iterdir()
+    assert f"the video so far is output/cancel/{partial.name}" in texts[-1][1]
+    (block,) = re.findall(r"stopped in block (\d+) of 41", texts[-1][1])
+    before = pictures(partial)
+    assert len(before) >= 12 * (int(block) - 1) - 3, "every finished block is in it"
+    done = queued(comfy_server, graph)
+    after = shown(comfy_server, done, "sampler")
+    assert len(after) == 480 and (after[:100] == before[:100]).all()
+    assert [path.name for path in (comfy_server.output_dir / "cancel").iterdir()] == ["stream_00001_.mp4"]
+
+
+def test_a_run_folder_is_decoded_without_its_latents(comfy_server: ComfyServer):
+    graph = demo_graph(seed=43)
+    assert comfy_server.queue(graph, on_event=stopper(comfy_server, 20)).outcome == "interrupted"
+    (newest, *_) = comfy_server.object_info()["HeadForcingDecodeVideo"]["input"]["optional"]["run"][1]["options"][1:]
+    alone = {
+        "demo": node("HeadForcingLoadDemo"),
+        "video": node(
+            "HeadForcingDecodeVideo", vae=["demo", 2], filename_prefix="fromrun/v", fps=16.0, run=newest, upscale=1
+        ),
+    }
+    unfinished = shown(comfy_server, queued(comfy_server, alone), "video")
+    assert 12 < len(unfinished) < 96
+    whole = shown(comfy_server, queued(comfy_server, graph), "video")
+    again = queued(comfy_server, alone)
+    assert "video" in again.executed, "it is decoded again because there is more"
+    assert (shown(comfy_server, again, "video") == whole).all()
+    assert (unfinished[:12] == whole[:12]).all()
+
+
+def test_nothing_to_decode_is_said(comfy_server: ComfyServer):
+    alone = {
+        "demo": node("HeadForcingLoadDemo"),
+        "video": node("HeadForcingDecodeVideo", vae=["demo", 2], filename_prefix="none/v", fps=16.0),
+    }
+    result = comfy_server.queue(alone)
+    assert result.outcome == "error" and "connect latents, or choose a run" in str(result.error)
+
+
+def test_without_a_vae_whoever_wants_the_video_is_told(comfy_server: ComfyServer):
+    graph = demo_graph(seed=44)
+    del graph["video"]
+    graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="no/vae", format="auto", codec="auto")
+    result = comfy_server.queue(graph)
+    assert "connect a vae to Head Forcing Sampler" in str(result.error) and "sampler" in result.executed
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_decoder_that_fails_costs_the_video_and_nothing_else(comfy_server: ComfyServer, background: bool):
+    options = {"seed": 45 + background, "decode_in_background": background}
+    graph = streaming_graph(f"broken/{background}", **options)
+    graph["broken"] = node("TestBrokenVAE", vae=["demo", 2], chunks=4)
+    graph = changed(graph, "sampler", vae=["broken", 0])
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/broken")
+    with status_texts(comfy_server) as texts:
+        result = queued(comfy_server, graph)
+    assert saved_latents(comfy_server, result).shape[2] == 3 * BLOCKS
+    (report,) = result.outputs["report"]["text"]
+    assert "no video: the test broke the decoder; the latents are complete" in report
+    assert any("no video: the test broke the decoder" in text for _, text in texts)
+    (partial,) = (comfy_server.output_dir / "broken").glob(f"{background}*")
+    assert partial.name.endswith(".part.mp4") and len(pictures(partial)) >= 9
+    mended = queued(comfy_server, streaming_graph(f"broken/{background}", **options))
+    assert "reused 9 blocks" in mended.outputs["report"]["text"][0]
+    assert len(shown(comfy_server, mended, "sampler")) == 96
+
+
+def test_a_vae_of_another_kind_is_refused_before_sampling(comfy_server: ComfyServer):
+    graph = streaming_graph("refused/v", seed=47)
+    graph["other"] = node("TestImageVAE")
+    began = time.monotonic()
+    result = comfy_server.queue(changed(graph, "sampler", vae=["other", 0]))
+    assert result.outcome == "error" and "expected the Wan 2.1 VAE" in str(result.error)
+    assert not result.progress.get("sampler") and time.monotonic() - began < 20
+
+
+def test_the_wan_vae_streams_from_the_sampler(tiny: ComfyServer):
+    loader = node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default")
+    graph = tiny_graph(loader, vae=["vae", 0], filename_prefix="wan/stream", seconds=2.0, seed=48)
+    graph["vae"] = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="wan/later", fps=16.0
+    )
+    result = queued(tiny, graph)
+    streamed, later = shown(tiny, result, "sampler"), shown(tiny, result, "video")
+    assert len(streamed) == 32 and np.abs(streamed.astype(int) - later).max() <= 3  # the native decoder rounds
+
+
+def test_the_preview_moves(comfy_server: ComfyServer):
+    result = queued(comfy_server, streaming_graph("preview/v", seed=49))
+    shots = [
+        np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
+        for name, data in result.previews
+        if name == "sampler"
+    ]
+    changes = sum(np.abs(a - b).max() > 20 for a, b in zip(shots, shots[1:], strict=False))
+    assert len(shots) > 2 * BLOCKS and changes > 1.5 * BLOCKS, "more pictures than one for each block"
+
+
+def test_a_pack_that_plays_previews_itself_gets_whole_blocks(comfy_server: ComfyServer):
+    """VideoHelperSuite replaces ComfyUI's previewers by ones that take all frames and give no picture."""
+    graph = streaming_graph("preview/own", seed=50)
+    graph["spy"] = node("TestPreviewSpy", model=["demo", 0])
+    graph = changed(graph, "sampler", model=["spy", 0])
+    graph["seen"] = node("TestPreviewsSeen", after=["sampler", 1])
+    result = queued(comfy_server, graph)
+    frames = json.loads(result.outputs["seen"]["text"][0])
+    assert set(frames) == {3} and len(frames) > 2 * BLOCKS
+    assert not [name for name, _ in result.previews if name == "sampler"]
+
+
+@pytest.mark.parametrize("prefix", ["../out", "/etc/x", "a/../../x", "C:\\x", "\\\\server\\x", "x\0y", "n" * 300, ""])
+def test_no_name_of_a_growing_video_leaves_the_output_folder(comfy_server: ComfyServer, prefix: str):
+    result = comfy_server.queue(streaming_graph(prefix))
+    if result.status == 200:  # a backslash is a letter of the name here; on Windows it is refused
+        assert result.outcome == "success" and "\\" in prefix
+        assert all(
+            path.resolve().is_relative_to(comfy_server.output_dir) for path in comfy_server.output_dir.rglob("*")
+        )
+    else:
+        assert "filename_prefix" in json.dumps(result.node_errors)
