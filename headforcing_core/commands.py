@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
 from .files import check_writable, replacing
+from .needs import Needs, check_disk, check_memory, needs_of
 from .plan import RenderPlan, format_bytes
 from .policy import CachePolicy, preset
 from .profile import HeadProfile, bundled_profiles, load_profile
@@ -67,14 +70,14 @@ def demo(args: argparse.Namespace) -> Result:
     embeds = [word_hash.encode(text) for text in texts]
     plan = _with_kept_roles(args, make, plan, info, embeds, torch.float32)
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
-    check_writable(video)
+    needs = _check_needs(args, plan, torch.float32, device, info, video, args.scale)
     result = _render(args, plan, info, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
     contact_sheet(video, sheet, labels=labels)
     return {
-        "text": f"{plan.describe(torch.float32)}\n\n{result.describe()}\nsheet    {sheet}",
-        "json": {**result.report(), "contact_sheet": str(sheet)},
+        "text": f"{plan.describe(torch.float32)}\n\n{needs.describe()}\n\n{result.describe()}\nsheet    {sheet}",
+        "json": {**result.report(), "needs": asdict(needs), "contact_sheet": str(sheet)},
     }
 
 
@@ -96,6 +99,7 @@ def generate(args: argparse.Namespace) -> Result:
     embeds = embeddings(args, texts, device)
     check_text_width(embeds[0], info.config.text_dim)
     plan = _with_kept_roles(args, make, plan, info, embeds, dtype, start)
+    needs = _check_needs(args, plan, dtype, device, info, args.out)
     decoder = None
     if args.out is not None:
         from .wan_vae import load_streaming_decoder
@@ -107,7 +111,10 @@ def generate(args: argparse.Namespace) -> Result:
     result = _render(
         args, plan, info, model, embeds, dtype, device, decoder, args.latents, start, latent_format="Wan21"
     )
-    return {"text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{result.describe()}", "json": result.report()}
+    return {
+        "text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{needs.describe()}\n\n{result.describe()}",
+        "json": {**result.report(), "needs": asdict(needs)},
+    }
 
 
 def replay(args: argparse.Namespace) -> Result:
@@ -245,6 +252,28 @@ def _with_kept_roles(
     return make(profile=recall(args.found_profiles, info.fingerprint, plan.auto) or plan.auto)
 
 
+def _check_needs(
+    args: argparse.Namespace,
+    plan: RenderPlan,
+    dtype: torch.dtype,
+    device: torch.device,
+    info: CheckpointInfo,
+    video: Path | None,
+    scale: int = 1,
+) -> Needs:
+    """What the render will take; refuses what cannot fit, or cannot be written."""
+    kept, state = args.runs is not None, args.state_seconds > 0
+    weights = info.parameters * dtype.itemsize
+    needs = needs_of(plan, dtype, weights, kept=kept, state=state, writes_video=video is not None, scale=scale)
+    if device.type == "cuda":
+        check_memory(needs, plan, dtype, torch.cuda.mem_get_info(device)[1], streams_weights=False)
+    place = video.parent if video is not None else args.runs
+    if place is not None:
+        check_writable(place / "video")
+        check_disk(needs, shutil.disk_usage(place).free, str(place))
+    return needs
+
+
 def _render(
     args: argparse.Namespace,
     plan: RenderPlan,
@@ -293,15 +322,22 @@ def _render(
         bar = stack.enter_context(
             tqdm(total=plan.steps, initial=reused, unit="step", desc="sampling", disable=args.json)
         )
-        result = render(
-            model,
-            video,
-            mp4=mp4,
-            latents=latents,
-            scale=scale,
-            metadata={"head_forcing": json.dumps(tags)},
-            on_step=lambda block, step, clean: bar.update(clean is not None),
-        )
+        try:
+            result = render(
+                model,
+                video,
+                mp4=mp4,
+                latents=latents,
+                scale=scale,
+                metadata={"head_forcing": json.dumps(tags)},
+                on_step=lambda block, step, clean: bar.update(clean is not None),
+            )
+        except torch.OutOfMemoryError as error:
+            kept = "" if args.runs is None else " Finished blocks are kept: the same command goes on."
+            raise HeadForcingError(
+                "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them "
+                f"later.{kept}"
+            ) from error
     if result.found_profile is not None and result.found_now:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
     return result

@@ -90,10 +90,11 @@ def needs_of(
         scale: the video is enlarged by this.
     """
     config, tokens = plan.config, plan.schedule.frames_per_block * plan.shape.rows * plan.shape.columns
-    # at its widest a pass holds either the feed-forward layer before and after its GELU, or q, k, v, the output and
-    # rotated copies in float32, each beside the residual stream and its normalised copy
-    feed_forward, attention = 2 * config.ffn_dim * dtype.itemsize, config.dim * (4 * dtype.itemsize + 8)
-    activations = tokens * (2 * config.dim * dtype.itemsize + max(feed_forward, attention))
+    # beside nine tensors of the model's width (the stream, its normalised copies, q, k, v ...), a pass at its widest
+    # holds either the feed-forward layer before and after its GELU, or float32 temporaries of the rotation
+    width = config.dim * dtype.itemsize
+    feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 8 * config.dim * 4
+    activations = tokens * (9 * width + max(feed_forward, rotation))
     blocks = plan.new_blocks * plan.schedule.frames_per_block * LATENT_CHANNELS * (plan.height // 8) * (plan.width // 8)
     pixels = plan.pictures * plan.width * plan.height * scale**2
     return Needs(

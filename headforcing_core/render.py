@@ -104,7 +104,8 @@ def render(
     else:
         path, decoder = mp4
         fps = plan.timeline.clock.fps
-        info = write_video(path, kept_blocks(), decoder, fps, plan.pictures, scale, metadata, crf=crf)
+        partial = path.with_name(f"{path.stem}.part.mp4")  # plays while it grows
+        info = write_video(path, kept_blocks(), decoder, fps, plan.pictures, scale, metadata, crf=crf, partial=partial)
     if latents is not None:
         tags = {"head_forcing": json.dumps({"pictures": plan.pictures})}
         with replacing(latents) as temporary:

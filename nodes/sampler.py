@@ -43,7 +43,6 @@ class HeadForcingSampler(io.ComfyNode):
                 io.Video.Output(display_name="video", is_output_list=True, tooltip="Needs a vae."),
             ],
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
-            is_output_node=True,
         )
         return node_helpers.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
 
@@ -157,9 +156,12 @@ class HeadForcingSampler(io.ComfyNode):
             ]
             if made.found_profile is not None:
                 plan = make_plan(profile=made.found_profile)  # the other videos of a batch have the same roles
+                counts = ", ".join(f"{n} {role}" for role, n in made.found_profile.counts().items())
+                found = f"found {counts} heads"
                 if made.found_now:
                     path = remember(FOUND_PROFILES, weights, made.found_profile)
-                    report.append(f"kept the roles for the next run with this model in {path.name}")
+                    found += f"; kept for the next run with this model in {path.name}"
+                report.append(found)
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos])
         latents = {"samples": samples, "head_forcing": trim}
@@ -179,9 +181,6 @@ def _told(made: Sampled) -> list[str]:
         lines.append(f"wrote output/{made.saved.label}")
     if made.failure is not None:
         lines.append(f"no video: {made.failure}; the latents are complete, use Decode Latents to Video")
-    if made.found_profile is not None:
-        counts = ", ".join(f"{n} {role}" for role, n in made.found_profile.counts().items())
-        lines.append(f"found {counts} heads")
     return lines
 
 

@@ -19,7 +19,7 @@ import dataclasses, gc, importlib, json, sys, time, traceback, types, weakref
 import torch
 import utils.install_util  # before `nodes`, which puts another folder with `utils` in it first on the path
 import server
-import comfy.model_management as mm, comfy.sample, comfy.sd, comfy.supported_models, comfy.utils
+import comfy.model_management as mm, comfy.sample, comfy.sd, comfy.supported_models, comfy.taesd.taehv, comfy.utils
 import comfy_api.latest, latent_preview, nodes as comfy_nodes
 
 folder, repo, results = sys.argv[1], sys.argv[2], {}
@@ -427,6 +427,23 @@ def decoder():
 
 
 @probe
+def draft_decoder():
+    torch.manual_seed(0)
+    weights = comfy.taesd.taehv.TAEHV(16).state_dict()
+    scaled = {name: torch.randn_like(value) * value[0].numel() ** -0.5 for name, value in weights.items()}
+    vae = comfy.sd.VAE(sd=scaled)
+    draft = vae_decoding.load_decoder(vae, (4, 6))
+    with torch.inference_mode():
+        latents = torch.randn(19, 16, 4, 6)
+        whole = vae.decode(latents.transpose(0, 1)[None])[0]
+        exact = {size: apart(decoded(draft, latents, size), whole) for size in (1, 3) if draft.reset() is None}
+        draft.OVERLAP_FRAMES = 3
+        draft.reset()
+        short = apart(decoded(draft, latents, 3), whole)
+    return {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short}
+
+
+@probe
 def other_models():
     def complaint(model):
         try:
@@ -582,6 +599,13 @@ def test_overlapping_decode_gives_every_picture_in_its_place(probes: dict[str, A
     found = of(probes, "decoder")["overlap"]
     assert found["pictures"] == 37
     assert found["error"] < 0.5 * found["shifted"]
+
+
+def test_comfyuis_tiny_decoder_for_drafts_streams_exactly(probes: dict[str, Any]):
+    found = of(probes, "draft_decoder")
+    assert found["kind"] == "OverlapDecoder" and found["spread"] > 1e-3
+    # the whole network in float32, fed in other portions
+    assert max(found["exact"].values()) < 3e-4 * found["spread"] < 0.1 * found["short"], found
 
 
 def test_models_that_are_not_wan_are_named(probes: dict[str, Any]):

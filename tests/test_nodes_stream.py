@@ -176,7 +176,8 @@ def test_the_wan_vae_streams_from_the_sampler(tiny: ComfyServer):
     )
     result = queued(tiny, graph)
     streamed, later = shown(tiny, result, "sampler"), shown(tiny, result, "video")
-    assert len(streamed) == 32 and np.abs(streamed.astype(int) - later).max() <= 3  # the native decoder rounds
+    apart, moved = (np.abs(streamed[:-1].astype(int) - other).mean() for other in (later[:-1], later[1:]))
+    assert len(streamed) == 32 and apart < 0.05 * moved, "alike but for the rounding of the decoder"
 
 
 def test_the_preview_moves(comfy_server: ComfyServer):

@@ -1,0 +1,154 @@
+"""What a render takes of memory and disk: said, held against what it really takes, refused where it cannot fit."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.needs import Needs, check_disk, check_memory, needs_of
+from headforcing.headforcing_core.plan import RenderPlan, format_bytes
+from headforcing.headforcing_core.policy import preset
+from headforcing.headforcing_core.schedule import schedule
+from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.wan import WanConfig
+
+WEIGHTS = 2_838_000_000  # of the 1.3B model in bf16
+DECODE = 6_000_000_000
+
+
+def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing", profile=None):
+    timeline = parse_timeline("a minute", seconds)
+    config = config or WanConfig()
+    return RenderPlan.make(
+        config,
+        preset(method),
+        schedule("self_forcing"),
+        timeline,
+        width,
+        height,
+        profile=profile,
+        family="self_forcing",
+    )
+
+
+@pytest.mark.parametrize("ffn_dim", [4480, 512])
+def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
+    """By the peak of a process of its own, above what it had when the weights were in place."""
+    resource = pytest.importorskip("resource", reason="peak memory is read through POSIX")
+    assert resource
+    program = textwrap.dedent(f"""
+        import resource, torch
+        from headforcing.headforcing_core.needs import needs_of
+        from headforcing.headforcing_core.plan import RenderPlan
+        from headforcing.headforcing_core.policy import preset
+        from headforcing.headforcing_core.profile import HeadProfile
+        from headforcing.headforcing_core.rollout import WanVideoModel
+        from headforcing.headforcing_core.schedule import schedule
+        from headforcing.headforcing_core.timeline import parse_timeline
+        from headforcing.headforcing_core.video_rollout import VideoRollout
+        from headforcing.headforcing_core.wan import WanConfig, WanModel
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {1 if sys.platform == "darwin" else 1024}
+        def render(width, height):
+            plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),
+                parse_timeline("x", 2.0), width, height, profile=profile)
+            video = VideoRollout(plan, 0, dtype=torch.float32)
+            for _ in video.blocks(model):
+                pass
+            return needs_of(plan, torch.float32, 0).memory
+        torch.set_num_threads(1)
+        config = WanConfig(dim=768, ffn_dim={ffn_dim}, num_layers=1, num_heads=6, text_dim=64, text_len=16)
+        profile = HeadProfile("six", 1, 6, (("local", "anchor", "memory") * 2,))
+        model = WanVideoModel(WanModel(config).requires_grad_(False), [torch.randn(9, 64)], torch.float32)
+        render(64, 64)  # what torch itself takes at the first use
+        before = peak()
+        expected = render(640, 384)
+        print(peak() - before, expected)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    measured, expected = map(int, run.stdout.split())
+    assert 0.7 < measured / expected < 1.3, (measured, expected)
+
+
+def test_the_parts_of_a_minute_at_full_size():
+    needs = needs_of(plan(), torch.bfloat16, WEIGHTS, decode=DECODE, kept=True, state=True, writes_video=True)
+    assert needs.cache == plan().shape.bytes(torch.bfloat16)
+    assert needs.prompt == 2 * 30 * 512 * 1536 * 2
+    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4
+    assert needs.state == needs.cache and 0 < needs.video < 50e6
+    assert needs.memory == WEIGHTS + needs.cache + needs.activations + needs.prompt + DECODE
+    memory, disk = needs.describe().splitlines()
+    for part in ("weights 2.84 GB", f"KV cache {format_bytes(needs.cache)}", "decoding 6.00 GB"):
+        assert part in memory
+    assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
+
+
+def test_memory_is_the_same_for_a_minute_and_an_hour_but_disk_is_not():
+    minute, hour = (
+        needs_of(plan(seconds=seconds), torch.bfloat16, WEIGHTS, kept=True, writes_video=True) for seconds in (60, 3600)
+    )
+    assert minute.memory == hour.memory and hour.disk > 50 * minute.disk
+
+
+def test_nothing_is_counted_that_is_not_done():
+    needs = needs_of(plan(), torch.bfloat16, WEIGHTS)
+    assert (needs.decode, needs.run_folder, needs.state, needs.video) == (0, 0, 0, 0)
+    assert "disk" not in needs.describe() and "decoding" not in needs.describe()
+
+
+def refused(needs: Needs, room: float, render: RenderPlan, streams_weights: bool = True) -> str:
+    with pytest.raises(HeadForcingError) as error:
+        check_memory(needs, render, torch.bfloat16, int(room), streams_weights)
+    return str(error.value)
+
+
+def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedies():
+    render = plan()
+    needs = needs_of(render, torch.bfloat16, WEIGHTS, decode=DECODE)
+    check_memory(needs, render, torch.bfloat16, needs.besides_weights, streams_weights=True)
+    text = refused(needs, needs.besides_weights - 1, render)
+    assert f"832x480 needs {format_bytes(needs.besides_weights)} besides the weights" in text
+    remedies = text.partition("cheapest first: ")[2].split("; ")
+    assert len(remedies) == 3
+    assert remedies[0] == "decode afterwards, without a vae on the sampler (saves 6.00 GB)"
+    assert remedies[1].startswith("episodic_frames 2 (saves ") and "816x464 (saves" in remedies[2]
+
+
+def test_a_remedy_really_saves_what_it_says():
+    render = plan()
+    text = refused(needs_of(render, torch.bfloat16, WEIGHTS), 2e9, render)
+    fewer = RenderPlan.make(
+        WanConfig(), preset("head_forcing").with_memory(2, 3, 0.95, 3), schedule("self_forcing"),
+        parse_timeline("a minute", 60.0), 832, 480, family="self_forcing",
+    )  # fmt: skip
+    saved = render.cache_bytes(torch.bfloat16) - fewer.cache_bytes(torch.bfloat16)
+    assert f"episodic_frames 2 (saves {format_bytes(saved)})" in text
+    size = text.rpartition("; ")[2].partition(" ")[0]
+    width, height = map(int, size.split("x"))
+    smaller = plan(width=width, height=height)
+    check_memory(needs_of(smaller, torch.bfloat16, WEIGHTS), smaller, torch.bfloat16, int(2e9), streams_weights=True)
+
+
+def test_weights_count_where_the_host_cannot_stream_them():
+    render = plan()
+    needs = needs_of(render, torch.bfloat16, WEIGHTS)
+    room = needs.besides_weights + WEIGHTS // 2
+    check_memory(needs, render, torch.bfloat16, room, streams_weights=True)
+    assert "besides" not in refused(needs, room, render, streams_weights=False)
+
+
+def test_finding_the_roles_costs_memory_and_a_profile_is_the_remedy():
+    tiny = WanConfig(dim=36, num_layers=2, num_heads=6)
+    render = plan(tiny)
+    needs = needs_of(render, torch.bfloat16, 0)
+    assert needs.cache > render.shape.bytes(torch.bfloat16)
+    assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, render)
+
+
+def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state():
+    needs = needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, state=True, writes_video=True)
+    check_disk(needs, needs.run_folder + needs.video, "the disk")
+    with pytest.raises(HeadForcingError, match=r"not enough disk: .* the disk has .* free\. Remedies, cheapest first"):
+        check_disk(needs, needs.run_folder + needs.video - 1, "the disk")
