@@ -106,6 +106,11 @@ class AutoProfileCache:
         """Bytes held now by all key and value buffers."""
         return self.cache.bytes
 
+    @property
+    def occupied(self) -> int:
+        """Frame-slots in use now by all heads together."""
+        return self.cache.occupied
+
     def begin_block(self) -> None:
         self.cache.begin_block()
         wanted = self.profile is None and self.known is None

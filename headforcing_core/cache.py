@@ -245,6 +245,11 @@ class HeadCache:
         """Bytes held by all key and value buffers; constant over the whole video."""
         return sum(buffer.nbytes for group in self.groups for buffer in (*group.k, *group.v))
 
+    @property
+    def occupied(self) -> int:
+        """Frame-slots in use by all heads together."""
+        return sum(group.frames * sum(map(len, group.heads)) for group in self.groups)
+
     def begin_block(self) -> None:
         """Open the next block of frames."""
         first_frame = self.block * self.shape.frames_per_block

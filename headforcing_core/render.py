@@ -19,6 +19,7 @@ from .memory import MemoryEvent
 from .plan import LATENT_CHANNELS, describe_events
 from .profile import HeadProfile
 from .rollout import StepCallback, VideoModel
+from .run_report import RunReport
 from .video import StreamingDecoder, VideoInfo, write_video
 from .video_rollout import VideoRollout
 
@@ -35,6 +36,7 @@ class RenderResult:
     found_profile: HeadProfile | None = None
     found_now: bool = False
     reused_blocks: int = 0
+    run: RunReport | None = None
 
     def report(self) -> dict[str, Any]:
         """The JSON form."""
@@ -46,11 +48,14 @@ class RenderResult:
             "cache_bytes": self.cache_bytes,
             "reused_blocks": self.reused_blocks,
             "seconds": round(self.seconds, 2),
+            "run": None if self.run is None else self.run.to_dict(),
         }
 
     def describe(self) -> str:
         """Plain text for people: what episodic memory did and where the files are."""
         lines = [describe_events(self.events)] if self.events else []
+        if self.run is not None:
+            lines += ["", self.run.text(), ""]
         if self.video is not None:
             lines.append(f"video    {self.video.path} ({self.video.pictures} pictures)")
         if self.latents is not None:
@@ -112,7 +117,15 @@ def render(
             save_file({"latents": torch.cat(kept).float().contiguous()}, temporary, metadata=tags)
     took = time.perf_counter() - begun
     return RenderResult(
-        info, latents, video.events, video.cache.bytes, took, video.found_profile, video.found_now, video.reused
+        info,
+        latents,
+        video.events,
+        video.cache.bytes,
+        took,
+        video.found_profile,
+        video.found_now,
+        video.reused,
+        video.report(),
     )
 
 

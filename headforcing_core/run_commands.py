@@ -1,4 +1,4 @@
-"""The commands that list and prune kept renders."""
+"""The commands that list, show and prune kept renders."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from typing import Any
 
 from .arguments import Result
 from .errors import HeadForcingError
+from .files import check_writable, replacing
 from .plan import format_bytes
 from .stored_runs import folder_bytes, prune, stored_videos
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
-    """Add `runs list | prune` to the command line."""
-    runs = group("runs", "List and prune kept renders.")
+    """Add `runs list | show | prune` to the command line."""
+    runs = group("runs", "List, show and prune kept renders.")
     sub = command("list", list_runs, "Every kept video, how far it came, and what its folder takes.", runs)
     sub.add_argument("folder", type=Path, help="the folder given to --runs; ComfyUI's is output/head_forcing")
+    sub = command("show", show_run, "Drift of a kept video's latents, and what memory heads found new.", runs)
+    sub.add_argument("folder", type=Path)
+    sub.add_argument("name", help="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
+    sub.add_argument("--plot", type=Path, help="PNG to write: the same as a picture")
+    sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the picture (light)")
     sub = command("prune", prune_runs, "Remove the oldest runs until the others take at most so much.", runs)
     sub.add_argument("folder", type=Path)
     sub.add_argument("--keep-gb", type=float, required=True, help="gigabytes to keep; 0 removes all but running ones")
@@ -33,6 +39,28 @@ def list_runs(args: argparse.Namespace) -> Result:
         found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
         lines.append(f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}")
     return {"text": "\n".join(lines) or f"no runs in {args.folder}", "json": {"runs": found}}
+
+
+def show_run(args: argparse.Namespace) -> Result:
+    """The run report of one kept video."""
+    _check_folder(args.folder)
+    if args.plot is not None and args.plot.suffix != ".png":
+        raise HeadForcingError(f"the picture to write must end in .png, got {args.plot.name!r}")
+    check_writable(args.plot)
+    videos = stored_videos(args.folder)
+    video = next((video for video in videos if args.name in (None, video.name)), None)
+    if video is None:
+        raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them")
+    report = video.report()
+    text = f"{video.name}: {video.finished} of {len(video.keys)} blocks\n{report.text()}"
+    result = {"name": video.name, **report.to_dict()}
+    if args.plot is not None:
+        from .plot_run import run_picture
+
+        with replacing(args.plot) as temporary:
+            run_picture(report, args.theme).save(temporary)
+        text, result["picture"] = f"{text}\npicture  {args.plot}", str(args.plot)
+    return {"text": text, "json": result}
 
 
 def prune_runs(args: argparse.Namespace) -> Result:

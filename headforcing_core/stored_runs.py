@@ -15,7 +15,8 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from .errors import HeadForcingError
-from .run import SHORT, RunFolder
+from .run import SHORT, RunFolder, StoredBlock
+from .run_report import RunMeter, RunReport
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +38,32 @@ class StoredVideo:
 
     def blocks(self) -> Iterator[Tensor]:
         """The finished frames from the beginning, start frames first, a few `[frames, 16, h, w]` at a time."""
+        return (block.latents for block in self._stored())
+
+    def report(self) -> RunReport:
+        """What the finished blocks tell."""
+        meter, events = RunMeter(), []
+        for block in self._stored():
+            meter.add(block.latents)
+            if block.event is not None:
+                events.append(block.event)
+        return meter.report(events)
+
+    def _stored(self) -> Iterator[StoredBlock]:
         run = RunFolder(self.folder.parent, self.setup, {})
         run.folder = self.folder  # it may have been renamed or copied
         start = run.load_start()
         if start is None and self.about.get("start_frames"):
             raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
         if start is not None:
-            yield start
+            yield StoredBlock(start, None)
         found = start is not None
         for key in self.keys:
             blocks = run.load_blocks([key])
             if not blocks:
                 break
             found = True
-            yield blocks[0].latents
+            yield blocks[0]
         if not found:
             raise HeadForcingError(f"{self.folder} holds no finished block of this video")
 

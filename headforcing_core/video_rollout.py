@@ -21,8 +21,9 @@ from .memory import MemoryEvent
 from .noise import SeededNoise
 from .plan import RenderPlan
 from .profile import HeadProfile
-from .rollout import Block, StepCallback, VideoModel, rollout
+from .rollout import Block, StepCallback, VideoModel, rollout, split_start_latents
 from .run import SHORT, RunFolder, StoredBlock, block_keys, digest
+from .run_report import RunMeter, RunReport
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class VideoRollout:
         self._made: list[StoredBlock] = []
         self.found_profile: HeadProfile | None = None
         self.found_now = False
+        self._meter = RunMeter()
         if run is not None:
             self._made = run.load_blocks(self.keys)
             if start_latents is not None:
@@ -85,6 +87,8 @@ class VideoRollout:
         """Yield all blocks after the start, finished ones first; each new one is stored before it is yielded."""
         start_blocks = self.plan.blocks - self.plan.new_blocks
         saved = time.monotonic()
+        for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
+            self._meter.add(latents)
         made = [block.latents for block in self._made]
         for block in rollout(
             model,
@@ -98,6 +102,7 @@ class VideoRollout:
             self.events.append,
         ):
             place = block.index - start_blocks
+            self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
             if place < len(self._made):
                 block = replace(block, event=self._made[place].event)
             else:
@@ -109,6 +114,10 @@ class VideoRollout:
             if block.event is not None:
                 self.events.append(block.event)
             yield block
+
+    def report(self) -> RunReport:
+        """What the blocks so far tell."""
+        return self._meter.report(self.events)
 
     def _recall_roles(self) -> None:
         """Take the roles an earlier render found; without them its blocks are of no use, measuring needs every pass."""

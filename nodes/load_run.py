@@ -7,6 +7,7 @@ import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.plot_run import run_picture
 from ..headforcing_core.stored_runs import StoredVideo, stored_videos
 from . import folders, node_helpers
 
@@ -31,7 +32,11 @@ class LoadHeadForcingRun(io.ComfyNode):
                     tooltip="Renders kept in ComfyUI/output/head_forcing, the newest first. Press R to refresh.",
                 )
             ],
-            outputs=[io.Latent.Output(display_name="latents"), io.String.Output(display_name="report")],
+            outputs=[
+                io.Latent.Output(display_name="latents"),
+                io.String.Output(display_name="report"),
+                io.Image.Output(display_name="picture", tooltip="Drift of the latents, and what memory found new."),
+            ],
         )
 
     @classmethod
@@ -44,14 +49,18 @@ class LoadHeadForcingRun(io.ComfyNode):
         video = find_run(run)
         latents = to_latent(video, video.latents())[None].transpose(1, 2)
         frames = latents.shape[2]
+        report = video.report()
         lines = [
             f"{video.finished} of {len(video.keys)} blocks, {frames} latent frames",
             *map(str, video.about["prompts"]),
+            "",
+            report.text(),
         ]
         samples: dict[str, Any] = {"samples": latents}
         if video.finished == len(video.keys):
             samples["head_forcing"] = {"pictures": video.about["pictures"], "frames": frames}
-        return io.NodeOutput(samples, "\n".join(lines))
+        picture = node_helpers.picture_or_nothing(lambda: run_picture(report, "dark"))
+        return io.NodeOutput(samples, "\n".join(lines), picture)
 
 
 def run_names() -> list[str]:

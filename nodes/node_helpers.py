@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,18 @@ def no_picture() -> Tensor:
     return torch.zeros(1, 64, 64, 3)
 
 
-def profile_picture(profile: HeadProfile) -> Tensor:
-    """The picture of a profile as an IMAGE; nothing, with a line in the log, where matplotlib is missing."""
+def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
+    """What `draw` draws as an IMAGE; nothing, with a line in the log, where matplotlib is missing."""
     try:
-        return to_image(plots.profile_picture(profile, theme="dark"))
+        return to_image(draw())
     except HeadForcingError as error:
-        log.warning("Head Forcing: no picture of the head profile, %s", error)
+        log.warning("Head Forcing: no picture, %s", error)
         return no_picture()
+
+
+def profile_picture(profile: HeadProfile) -> Tensor:
+    """The picture of a profile as an IMAGE."""
+    return picture_or_nothing(lambda: plots.profile_picture(profile, theme="dark"))
 
 
 def to_image(picture: Any) -> Tensor:

@@ -17,6 +17,7 @@ from ..headforcing_core.plan import RenderPlan
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.rollout import Block
 from ..headforcing_core.run import RunFolder
+from ..headforcing_core.run_report import RunReport
 from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
 from . import folders
 from .comfy_bridge import HostedModel, compute_dtype, fingerprint, host
@@ -91,6 +92,7 @@ class Sampled:
     found_profile: HeadProfile | None
     reused_blocks: int
     found_now: bool
+    report: RunReport
     saved: folders.OutputFile | None = None
     failure: str | None = None
 
@@ -137,5 +139,14 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
     extra_bytes = plan.cache_bytes(dtype) + (0 if growing is None else growing.decode_bytes)
     latents = host(model, job.embeds, plan.schedule, plan.block_shape, extra_bytes, body, also)[0].transpose(0, 1)
     (rollout,) = done
-    file = (None, None) if growing is None else (growing.saved, growing.failure)
-    return Sampled(latents, rollout.events, rollout.found_profile, rollout.reused, rollout.found_now, *file)
+    saved, failure = (None, None) if growing is None else (growing.saved, growing.failure)
+    return Sampled(
+        latents,
+        rollout.events,
+        rollout.found_profile,
+        rollout.reused,
+        rollout.found_now,
+        rollout.report(),
+        saved,
+        failure,
+    )

@@ -177,6 +177,7 @@ def _told(made: Sampled) -> list[str]:
     lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
     if made.events:
         lines.append(describe_events(made.events))
+    lines.append(made.report.text())
     if made.saved is not None:
         lines.append(f"wrote output/{made.saved.label}")
     if made.failure is not None:

@@ -9,7 +9,6 @@ import comfy.utils
 import numpy as np
 from comfy_api.latest import InputImpl, io
 
-from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plot_drift import drift_picture
 from ..headforcing_core.report import DriftReport, report_pictures, report_video
 from . import node_helpers
@@ -56,11 +55,7 @@ class VideoDriftReport(io.ComfyNode):
             progress[0].update_absolute(done)
 
         report = _measure(video, on_progress)
-        try:
-            picture = node_helpers.to_image(drift_picture(report, theme))
-        except HeadForcingError as error:
-            log.warning("Head Forcing: no picture of the drift report, %s", error)
-            picture = node_helpers.no_picture()
+        picture = node_helpers.picture_or_nothing(lambda: drift_picture(report, theme))
         return io.NodeOutput(picture, report.text())
 
 

@@ -107,7 +107,8 @@ for background in (False, True):
             again = run(folder, background)
             done = folder / "v_00001_.mp4"
             results[f"{stage} {kind} {'background' if background else 'foreground'}"] = {
-                "raised": raised, "failure": failure, "alive": alive, "made": len(caches), "said": last, "blocks": blocks,
+                "raised": raised, "failure": failure, "alive": alive, "made": len(caches), "said": last,
+                "blocks": blocks,
                 "same": bool(torch.equal(again.latents, straight.latents)), "reused": again.reused_blocks,
                 "saved": again.saved is not None and again.saved.path.is_file(), "left": left(folder),
                 "threads": [t.name for t in __import__("threading").enumerate() if "head forcing" in t.name],
