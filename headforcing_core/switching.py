@@ -58,6 +58,9 @@ class Switch:
         return ", ".join(words or ["reset"])
 
 
+RESET = Switch()
+
+
 def read_tag(text: str) -> tuple[Switch | None, str]:
     """The switch that a tag in front of a folded text asks for, and the text behind it.
 
@@ -74,12 +77,13 @@ def read_tag(text: str) -> tuple[Switch | None, str]:
         raise HeadForcingError(
             f"[{found[1]}] says two things at once; write one of {', '.join(SWITCHES)} and at most one blend"
         )
-    return Switch(*kinds or ["reset"], *blends or [0], "re-anchor" in words), text[found.end() :]
+    switch = Switch(kinds[0] if kinds else "reset", blends[0] if blends else 0, "re-anchor" in words)
+    return switch, text[found.end() :]
 
 
 def write_tag(switch: Switch, text: str) -> str:
     """The text with the tag that `read_tag` needs to give both back; without one where there is nothing to say."""
-    if switch == Switch() and not _TAG.match(text):
+    if switch == RESET and not _TAG.match(text):
         return text
     return f"[{switch}] {text}"
 

@@ -193,7 +193,7 @@ def sample(
     """Make one video of a plan.
 
     Args:
-        embeds: one text embedding `[tokens, text_dim]` per timeline segment.
+        embeds: the plan's text embeddings, see `RenderPlan.embeddings`.
         start_latents: `[frames, 16, h, w]` as a LATENT holds them.
         runs: folder for finished blocks; None keeps nothing.
         about: what to note in the run folder.

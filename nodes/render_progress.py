@@ -66,7 +66,7 @@ class RenderProgress:
 
     def _say(self, block: int) -> None:
         self.block = block
-        prompt = self.plan.prompts[block]
+        prompt = self.plan.segment_index(block)
         text = f"block {block + 1} of {self.plan.blocks}"
         if self.videos > 1:
             text = f"video {self.video + 1} of {self.videos} - {text}"

@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -240,7 +241,7 @@ class HeadForcingSampler(io.ComfyNode):
         resume: bool = True,
         checkpoint_seconds: float = 300.0,
     ) -> io.NodeOutput:
-        timeline, embeds = timeline_of(positive, seconds)
+        timeline, texts = timeline_of(positive, seconds)
         chosen = schedule(model_family, sigmas)
         start, dropped = _start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
@@ -261,6 +262,7 @@ class HeadForcingSampler(io.ComfyNode):
             family=model_family,
         )
         plan = make_plan(profile=head_profile)
+        embeds = plan.embeddings(texts)
         if plan.auto is not None and not (resume and comfy_bridge.has_run(model, plan, embeds, seed, start, RUNS)):
             plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
         _check_text_width(model, embeds)
@@ -340,7 +342,7 @@ def _start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -
     return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
 
 
-def _check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
+def _check_text_width(model: Any, embeds: Sequence[torch.Tensor]) -> None:
     expected, found = model.model.diffusion_model.text_dim, embeds[0].shape[-1]
     if found != expected:
         raise HeadForcingError(
