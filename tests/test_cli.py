@@ -121,6 +121,24 @@ def test_generate_depends_on_the_seed_and_on_later_prompts_only_later(generate):
     assert not torch.equal(first[-3:], later[-3:])
 
 
+def test_generate_takes_over_prompts_as_asked(generate, tmp_path):
+    ways = ([], ["--switch", "recache"], ["--switch", "flush"], ["--re-anchor"], ["--blend-blocks", "2"])
+    made = [generate(f"{i}.safetensors", "--seconds", "4", *way) for i, way in enumerate(ways)]
+    for i, one in enumerate(made):
+        assert torch.equal(one[:3], made[0][:3])
+        assert all(not torch.equal(one[-3:], other[-3:]) for other in made[:i])
+    tagged = generate("t.safetensors", "--seconds", "4", prompts=CHANGE.replace("a red", "[flush] a red"))
+    assert torch.equal(tagged, made[2])
+
+
+def test_the_demo_says_at_which_picture_of_the_file_each_prompt_took_effect(tmp_path, capsys):
+    story = "0:00 a red ball bouncing on a teal floor\n0:02 [recache, blend 1] a pink star gliding on a black floor"
+    assert main(["demo", "--prompts", story, "--seconds", "4", "--out", str(tmp_path), "--device", "cpu"]) == 0
+    assert "33      3  recache, blend 1  a pink star" in capsys.readouterr().out
+    with av.open(str(tmp_path / "demo.mp4")) as container:
+        assert json.loads(container.metadata["head_forcing"])["starts_seconds"] == [0, 33 / 16]
+
+
 def test_generate_goes_on_from_latents_of_an_earlier_video(generate, tmp_path):
     one = "an apple"
     whole = generate("whole.safetensors", "--seconds", "4.3", prompts=one)
