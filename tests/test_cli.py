@@ -236,6 +236,12 @@ WRONG = {
         "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x",
         "line 2: 0:05 does not come after",
     ),
+    "a blend that never ends": ("demo|--blend-blocks|17|--out|{tmp}", "0 to 16 blocks, got 17"),
+    "a switch of the first prompt": ("generate|--prompts|[flush] a|--latents|{tmp}/x", "nothing to switch from"),
+    "a flush while roles are found": (
+        "demo|--profile|auto|--prompts|0:00 a red ball\n0:03 [flush] a pink star|--out|{tmp}",
+        "or move this prompt to 0:05.062 or later",
+    ),
     "an empty timeline": ("generate|--prompts| |--latents|{tmp}/x", "empty"),
     "a size that is no size": ("generate|--prompts|a|--latents|{tmp}/x|--size|big", "--size must look like 832x480"),
     "a size that is no multiple of 16": ("generate|--prompts|a|--latents|{tmp}/x|--size|100x64", "multiple of 16"),

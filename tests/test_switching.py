@@ -262,6 +262,19 @@ def test_a_recache_in_the_second_block_rewrites_the_anchors_too(model):
                 assert difference(a.v[layer][:, : a.frames - F], b.v[layer][:, : a.frames - F]) > 1e-3
 
 
+def test_a_block_that_is_written_again_sees_no_frame_of_its_past_twice(model):
+    cache, pasts = new_cache(model, mixed(model), BUSY, 9), []
+
+    def look_before_a_pass(block, step, clean):
+        if (block, step) == (5, 0):
+            pasts.append([list(sources(cache, role)) for role in ("anchor", "memory")])
+
+    two_scenes(model, Switch("recache"), cache=cache, on_step=look_before_a_pass)
+    rewound, second, _ = pasts
+    assert rewound == [[[0], [1], [2]], [[0], [3], [6], [9]]]
+    assert second == [[[0], [1], [2], [11]], [[0], [3], [6], [9], [10], [11]]], "frame 9 is remembered"
+
+
 def test_only_as_many_finished_blocks_are_held_as_a_recache_needs(model):
     cache = new_cache(model, mixed(model), CachePolicy(), 30)
     video = WanVideoModel(model, embeds(model), torch.float32)
