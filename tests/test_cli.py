@@ -13,6 +13,7 @@ import torch
 from headforcing.headforcing_core.checkpoint import load_state_dict
 from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles
+from headforcing.headforcing_core.stored_runs import stored_videos
 from headforcing.headforcing_core.text import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -148,6 +149,14 @@ def test_generate_goes_on_from_latents_of_an_earlier_video(generate, tmp_path):
     )
     assert len(extended) == 18
     assert torch.equal(extended, whole)
+
+
+def test_starts_of_prompts_are_noted_as_they_are_in_the_finished_video(generate, tmp_path):
+    generate("part.safetensors", "--seconds", "1", prompts="an apple")  # 6 frames, 21 pictures
+    more = ["--start-latents", str(tmp_path / "part.safetensors"), "--runs", str(tmp_path / "runs")]
+    generate("longer.safetensors", "--seconds", "2", *more)
+    (video,) = stored_videos(tmp_path / "runs")
+    assert video.about["starts_seconds"] == [21 / 16, 33 / 16]
 
 
 def test_every_method_and_the_memory_options_can_be_chosen(generate):
