@@ -15,6 +15,7 @@ from .checkpoint import CheckpointInfo, inspect_checkpoint
 from .errors import HeadForcingError
 from .profile import HeadProfile, bundled_profiles, load_profile
 from .run import digest, file_hash
+from .switching import Switch
 
 if TYPE_CHECKING:
     from .text import TextEncoder
@@ -62,6 +63,11 @@ def choose_profile(name: str | None) -> HeadProfile | AutoProfile | None:
     if name is None:
         return None
     return AutoProfile() if name == "auto" else find_profile(name)
+
+
+def chosen_switch(args: argparse.Namespace) -> Switch:
+    """How prompts without a tag take over."""
+    return Switch(args.switch, args.blend_blocks, args.re_anchor)
 
 
 def read_text(value: str) -> str:

@@ -138,6 +138,25 @@ class AutoProfileCache:
                 event = self._switch()
         return event
 
+    def close(self) -> None:
+        self._settled.close()
+
+    def flush(self) -> None:
+        self._settled.flush()
+
+    def re_anchor(self) -> None:
+        self._settled.re_anchor()
+
+    def rewind(self, blocks: int) -> None:
+        self._settled.rewind(blocks)
+
+    @property
+    def _settled(self) -> HeadCache:
+        """The head-wise caches. What is held of the warm-up must stay as it is, they are filled from it."""
+        if self.profile is None:
+            raise HeadForcingError("the past cannot be changed while head roles are being found; load a head profile")
+        return self.cache
+
     def restore(self, state: State) -> None:
         """Go on from the state of the head-wise caches that an earlier render stored, with the roles it found."""
         assert self.known is not None

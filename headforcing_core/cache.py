@@ -23,6 +23,8 @@ from .policy import CachePolicy, RolePolicy, Roles
 from .rope import RotaryEmbedding
 from .wan import PromptKV, WanConfig
 
+FLUSHED_TO_FRAMES = 2  # recent frames that a flush leaves
+
 
 @dataclass(frozen=True)
 class CacheShape:
@@ -65,6 +67,13 @@ class CacheShape:
             policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
             for policy in sorted(policies, key=order)
         }
+
+    @property
+    def recache_blocks(self) -> int:
+        """How many blocks a recache writes again: all that hold a recent frame of any role, and one as their past."""
+        recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
+        frames = max(self.total_frames if count is None else count for count in recent)
+        return -(-frames // self.frames_per_block) + 1
 
     @property
     def frame_slots(self) -> int:
@@ -156,11 +165,12 @@ class HeadGroup:
         k, v = self.k[layer][:, : self.frames], self.v[layer][:, : self.frames]
         return attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2))
 
-    def advance(self) -> None:
-        """Drop the frames that the next block no longer sees. Episodic entries stay."""
+    def keep(self, frames: Sequence[int]) -> None:
+        """Drop all frames but these. Episodic entries stay, and what they remember is not kept a second time."""
         slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
-        keep = self.policy.history(self.sources[-1][0] + 1)
-        self._arrange([*range(self.entries), *(slot_of[frame] for frame in keep)])
+        remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
+        kept = [slot_of[frame] for frame in frames if frame not in remembered]
+        self._arrange([*range(self.entries), *kept])
 
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order. Slots that stay where they are are not touched."""
@@ -216,7 +226,8 @@ class HeadCache:
     """The caches of all heads of a model for one video. One block at a time:
 
     `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the keys and
-    values of the pass before), then, after the clean pass, `commit(prompt)`.
+    values of the pass before), then, after the clean pass, `commit(prompt)`. `flush`, `re_anchor` and `rewind` change
+    between two blocks what is held of the past.
     """
 
     def __init__(
@@ -230,7 +241,9 @@ class HeadCache:
         self.attention = attention
         self.device = torch.device(device)
         self.meter: AttentionMeter | None = None  # measures attention while it runs (profiler.py)
-        self.block = 0  # blocks committed so far
+        self.block = 0  # blocks closed so far
+        self.origin = 0  # the frame that counts as the first: sinks begin there
+        self.oldest = 0  # recent frames reach back to this one at most
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         self.groups = [
             HeadGroup(policy, heads, shape, self.rope, dtype, device) for policy, heads in shape.groups().items()
@@ -252,9 +265,8 @@ class HeadCache:
 
     def begin_block(self) -> None:
         """Open the next block of frames."""
-        first_frame = self.block * self.shape.frames_per_block
         for group in self.groups:
-            group.begin_block(first_frame, self.shape.frames_per_block)
+            group.begin_block(self._frames_seen, self.shape.frames_per_block)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
@@ -285,12 +297,41 @@ class HeadCache:
                 group.policy.recent_frames or 0,
                 self.shape.policy.episodic.update_interval,
             )
-            if frame is not None:
+            if frame is not None and frame >= self.oldest:
                 event = self.memory.consider(self.block, frame, prompt, group.heads, group)
-        for group in self.groups:
-            group.advance()
-        self.block += 1
+        self.close()
         return event
+
+    def close(self) -> None:
+        """Close the block, as `commit` does, without a change to episodic memory."""
+        self.block += 1
+        self._keep_history()
+
+    def flush(self) -> None:
+        """Forget everything but the sinks and the last two frames, episodic memory included."""
+        if self.memory_group is not None:
+            self.memory.forget(self.memory_group)
+        self.oldest = max(self.oldest, self._frames_seen - FLUSHED_TO_FRAMES)
+        self._keep_history()
+
+    def re_anchor(self) -> None:
+        """Drop the sinks; the frames of the next block and after it become the new ones."""
+        self.origin = self._frames_seen
+        self._keep_history()
+
+    def rewind(self, blocks: int) -> None:
+        """Drop the last blocks to write them again; episodic memory and earlier sinks stay."""
+        self.block -= blocks
+        self.oldest = max(self.oldest, self._frames_seen)
+        self._keep_history()
+
+    @property
+    def _frames_seen(self) -> int:
+        return self.block * self.shape.frames_per_block
+
+    def _keep_history(self) -> None:
+        for group in self.groups:
+            group.keep(group.policy.history(self._frames_seen, self.origin, self.oldest))
 
     def refill(self, full: HeadCache, block: int, prompt: PromptKV) -> MemoryEvent | None:
         """Go through a block again from the keys and values of a cache that holds every frame in every head."""

@@ -25,7 +25,8 @@ def cache_state(cache: HeadCache) -> State:
     for i, entry in enumerate(cache.memory.entries):
         tensors[f"memory{i}.pooled"] = entry.pooled
     memory = {"sources": cache.memory.sources, "has_summary": cache.memory.has_summary}
-    return tensors, {"block": cache.block, "groups": groups, "memory": memory}
+    reach = {"origin": cache.origin, "oldest": cache.oldest}
+    return tensors, {"block": cache.block, "groups": groups, "memory": memory, **reach}
 
 
 def restore_cache(cache: HeadCache, state: State) -> None:
@@ -45,5 +46,6 @@ def restore_cache(cache: HeadCache, state: State) -> None:
         ]
         cache.memory.has_summary = plain["memory"]["has_summary"]
         cache.block = plain["block"]
+        cache.origin, cache.oldest = plain.get("origin", 0), plain.get("oldest", 0)  # older states have neither
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise HeadForcingError(f"the saved state does not fit this render: {error}") from error

@@ -17,6 +17,7 @@ from .errors import HeadForcingError
 from .policy import PRESETS, ROLE_ARRANGEMENTS
 from .profile import bundled_profiles
 from .schedule import SCHEDULES
+from .switching import SWITCHES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,6 +109,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_common(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument(
+        "--switch",
+        choices=SWITCHES,
+        default="reset",
+        help="how a prompt takes over: reset leaves the past as it is, recache reads the last blocks again under the "
+        "new prompt, flush keeps the first and the last two frames; a tag before a prompt, such as [flush], says "
+        "otherwise for that one (reset)",
+    )
+    sub.add_argument("--blend-blocks", type=int, default=0, help="blocks over which the text goes over; tag: [blend 3]")
+    sub.add_argument(
+        "--re-anchor",
+        action="store_true",
+        help="a new prompt's first frames take the place of the video's first; tag: [re-anchor]",
+    )
     sub.add_argument(
         "--profile",
         help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "

@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -22,6 +22,7 @@ from .arguments import (
     Result,
     check_text_width,
     choose_profile,
+    chosen_switch,
     embeddings,
     inspect_weights,
     parse_size,
@@ -54,10 +55,11 @@ from .wan import WanConfig, WanModel
 
 def demo(args: argparse.Namespace) -> Result:
     info, device = inspect_checkpoint(assets.model_path()), pick_device(args.device)
+    switch = chosen_switch(args)
     if args.prompts:
-        timeline = parse_timeline(read_text(args.prompts), args.seconds or None)
+        timeline = parse_timeline(read_text(args.prompts), args.seconds or None, switch=switch)
     else:  # cut, or held, by the plan when another length is asked for
-        timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS)
+        timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=switch)
     make = _planner(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
     plan = make(profile=choose_profile(args.profile))
     texts = [segment.text for segment in timeline.segments]
@@ -67,7 +69,7 @@ def demo(args: argparse.Namespace) -> Result:
     state_dict, _ = load_state_dict(assets.model_path())
     model = WanModel.from_state_dict(info.config, state_dict, torch.float32, device)
     decoder = ToyStreamingDecoder(assets.load_autoencoder(device))
-    embeds = [word_hash.encode(text) for text in texts]
+    embeds = plan.embeddings([word_hash.encode(text) for text in texts])
     plan = _with_kept_roles(args, make, plan, info, embeds, torch.float32)
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
     needs = _check_needs(args, plan, torch.float32, device, info, video, args.scale)
@@ -89,14 +91,14 @@ def generate(args: argparse.Namespace) -> Result:
     check_writable(args.out)
     check_writable(args.latents)
     width, height = parse_size(args.size)
-    timeline = parse_timeline(read_text(args.prompts), args.seconds or None)
+    timeline = parse_timeline(read_text(args.prompts), args.seconds or None, switch=chosen_switch(args))
     info = inspect_weights(args)
     start = None if args.start_latents is None else load_latents(args.start_latents, (width, height))
     device, dtype = pick_device(args.device), DTYPES[args.dtype]
     make = _planner(args, info, timeline, width, height, start)
     plan = make(profile=choose_profile(args.profile))
     texts = [segment.text for segment in timeline.segments]
-    embeds = embeddings(args, texts, device)
+    embeds = plan.embeddings(embeddings(args, texts, device))
     check_text_width(embeds[0], info.config.text_dim)
     plan = _with_kept_roles(args, make, plan, info, embeds, dtype, start)
     needs = _check_needs(args, plan, dtype, device, info, args.out)
@@ -238,7 +240,7 @@ def _with_kept_roles(
     make: Callable[..., RenderPlan],
     plan: RenderPlan,
     info: CheckpointInfo,
-    embeds: list[torch.Tensor],
+    embeds: Sequence[torch.Tensor],
     dtype: torch.dtype,
     start: torch.Tensor | None = None,
 ) -> RenderPlan:
@@ -261,7 +263,8 @@ def _check_needs(
     video: Path | None,
     scale: int = 1,
 ) -> Needs:
-    """What the render will take; refuses what cannot fit, or cannot be written."""
+    """What the render will take; refuses what cannot be rendered, cannot fit, or cannot be written."""
+    plan.check_warm_up()
     kept, state = args.runs is not None, args.state_seconds > 0
     weights = info.parameters * dtype.itemsize
     needs = needs_of(plan, dtype, weights, kept=kept, state=state, writes_video=video is not None, scale=scale)
@@ -279,7 +282,7 @@ def _render(
     plan: RenderPlan,
     info: CheckpointInfo,
     backbone: WanModel,
-    embeds: list[torch.Tensor],
+    embeds: Sequence[torch.Tensor],
     dtype: torch.dtype,
     device: torch.device,
     mp4: Any,
@@ -297,7 +300,7 @@ def _render(
         "seed": args.seed,
         "method": args.method,
         "prompts": [segment.text for segment in segments],
-        "starts_seconds": [clock.start_seconds(segment.start_block) for segment in segments],
+        "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
         "frames_per_block": clock.frames_per_block,
     }
     model = WanVideoModel(backbone, embeds, dtype, device)

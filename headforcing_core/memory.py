@@ -154,6 +154,11 @@ class EpisodicMemory:
             self.entries.append(Entry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
 
+    def forget(self, store: TokenStore) -> None:
+        """Drop every entry, the summary too."""
+        self._arrange([], store)
+        self.has_summary = False
+
     def novelty(self, pooled: Tensor) -> float:
         """Highest similarity of a candidate to any entry, summary included; -1 when there is none (paper, Eq. 4)."""
         if not self.entries:

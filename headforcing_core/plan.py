@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from .attention import AttentionFunction, sdpa
 from .auto_profile import AutoProfile, AutoProfileCache, warm_up_frames, warm_up_shape
 from .cache import CacheShape, HeadCache
-from .clock import MAX_SECONDS, BlockClock, pictures_of
+from .clock import MAX_SECONDS, BlockClock, format_time, pictures_of
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .policy import CachePolicy, Roles, arrange_roles
 from .profile import HeadProfile, default_profile
 from .schedule import Schedule
+from .switching import Blend, BlendedEmbeddings, Switch
 from .timeline import Timeline, format_timeline, parse_timeline
 from .wan import WanConfig
 
@@ -29,10 +31,11 @@ class RenderPlan:
     """A checked render.
 
     Attributes:
-        prompts: per block the index of its timeline segment. Start blocks are read under the first prompt, whatever
-            they were made with.
+        prompts: per block the number of its text embedding, see `embeddings`: that of its timeline segment, or of a
+            blend. Start blocks are read under the first prompt, whatever they were made with.
         start_frames: latent frames that are given; they come before everything that is made.
         pictures: how many pictures were asked for, start frames included; what the last block adds is trimmed.
+        blends: embeddings on the way from one prompt to the next, in the order of the blocks.
     """
 
     config: WanConfig
@@ -46,6 +49,7 @@ class RenderPlan:
     pictures: int
     profile_name: str
     auto: AutoProfile | None = None
+    blends: tuple[Blend, ...] = ()
 
     @classmethod
     def make(
@@ -90,7 +94,8 @@ class RenderPlan:
         blocks = clock.blocks_for(seconds)
         timeline = _fit(timeline, blocks, seconds)
         start_blocks = start_frames // frames_per_block
-        prompts = [0] * start_blocks + [timeline.prompt_index(block) for block in range(blocks)]
+        numbers, blends = _lay_out(timeline)
+        prompts = [0] * start_blocks + numbers
 
         source = "profile"
         if profile is None and policy.needs_profile:
@@ -106,7 +111,56 @@ class RenderPlan:
                 f"head roles cannot be found while going on from {start_frames} start frames, at most {most}; "
                 "load or measure a head profile"
             )
-        return cls(config, shape, schedule, timeline, tuple(prompts), width, height, start_frames, pictures, name, auto)
+        return cls(
+            config,
+            shape,
+            schedule,
+            timeline,
+            tuple(prompts),
+            width,
+            height,
+            start_frames,
+            pictures,
+            name,
+            auto,
+            tuple(blends),
+        )
+
+    def check_warm_up(self) -> None:
+        """Refuse to change the past while it is what head roles are found from.
+
+        For the plan that is rendered: a first one may still get roles that were found earlier.
+        """
+        warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
+        early = min(self.switches, default=warm_up)
+        if self.auto is not None and early < warm_up:
+            clock, first = self.timeline.clock, warm_up - (self.blocks - self.new_blocks)
+            raise HeadForcingError(
+                f"head roles are found in the first {warm_up} blocks, {self.switches[early]!s} would change in block "
+                f"{early} what they are found from; load or measure a head profile, or move this prompt to "
+                f"{format_time(clock.start_seconds(first))} or later"
+            )
+
+    def embeddings(self, embeds: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The embeddings that `prompts` numbers, `[tokens, text_dim]` each, from one per timeline segment."""
+        return BlendedEmbeddings(embeds[: len(self.timeline.segments)], self.blends)
+
+    @property
+    def switches(self) -> dict[int, Switch]:
+        """What is done to the cache before which block; nothing where only the prompt changes."""
+        start_blocks = self.blocks - self.new_blocks
+        segments = self.timeline.segments
+        return {start_blocks + part.start_block: part.switch for part in segments if part.switch.changes_cache}
+
+    def segment_index(self, block: int) -> int:
+        """Index of the timeline's segment that drives a block; the first one drives start blocks."""
+        return self.timeline.prompt_index(max(0, block - (self.blocks - self.new_blocks)))
+
+    @property
+    def start_pictures(self) -> list[int]:
+        """Per prompt the first picture that was made with it, counted in the finished video."""
+        before, clock = pictures_of(self.start_frames), self.timeline.clock
+        return [before + clock.start_picture(segment.start_block) for segment in self.timeline.segments]
 
     @property
     def blocks(self) -> int:
@@ -175,9 +229,12 @@ class RenderPlan:
                 f"while the roles are being found, up to {format_bytes(self.cache_bytes(dtype))}: "
                 "every head sees all of the first frames"
             )
-        lines += ["", self.timeline.table()]
+        lines += ["", self.timeline.table(pictures_of(self.start_frames))]
         if self.start_frames:
-            lines.append(f"Times and blocks are counted from the end of the {self.start_frames} start frames.")
+            lines.append(
+                f"Times and blocks are counted from the end of the {self.start_frames} start frames, pictures from the "
+                "start of the video."
+            )
         return "\n".join(lines)
 
 
@@ -227,6 +284,18 @@ def _fit(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
     asked = list(timeline.requested[: len(kept)])
     asked[-1] = (asked[-1][0], seconds)
     return replace(timeline, segments=tuple(kept), seconds=seconds, requested=tuple(asked))
+
+
+def _lay_out(timeline: Timeline) -> tuple[list[int], list[Blend]]:
+    """Per block the number of its embedding, that of its segment or, from the last segment's on, of a blend."""
+    numbers: list[int] = []
+    blends: list[Blend] = []
+    for index, segment in enumerate(timeline.segments):
+        n = segment.blended_blocks
+        numbers += range(len(timeline.segments) + len(blends), len(timeline.segments) + len(blends) + n)
+        blends += [Blend(index - 1, index, (i + 1) / (n + 1)) for i in range(n)]
+        numbers += [index] * (segment.end_block - segment.start_block - n)
+    return numbers, blends
 
 
 def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | AutoProfile:

@@ -44,11 +44,15 @@ class RolePolicy:
         if self.episodic_frames and self.sink_frames:
             raise HeadForcingError("a role keeps either sink_frames or episodic_frames: a frame must not be held twice")
 
-    def history(self, frames_seen: int) -> list[int]:
-        """Frames kept, oldest first, after `frames_seen` frames: sinks, then recents. No frame appears twice."""
+    def history(self, frames_seen: int, origin: int = 0, oldest: int = 0) -> list[int]:
+        """Frames kept, oldest first, after `frames_seen` frames: sinks, then recents. No frame appears twice.
+
+        `origin` is the frame that counts as the first; recents reach back to `oldest` at most.
+        """
         recent = frames_seen if self.recent_frames is None else min(self.recent_frames, frames_seen)
-        first_recent = frames_seen - recent
-        return [*range(min(self.sink_frames, first_recent)), *range(first_recent, frames_seen)]
+        first_recent = min(max(frames_seen - recent, oldest), frames_seen)
+        last_sink = min(origin + self.sink_frames, first_recent)
+        return [*range(origin, last_sink), *range(first_recent, frames_seen)]
 
     def capacity(self, frames_per_block: int, total_frames: int) -> int:
         """Frame-slots one head needs, the current block included; never more than the video has."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .attention import explicit
-from .cache import CacheShape
+from .cache import FLUSHED_TO_FRAMES, CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .rope import RotaryEmbedding
 from .wan import PromptKV
@@ -29,6 +29,7 @@ class ReferenceCache:
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         layers = len(shape.roles)
         self.block = 0
+        self.origin = self.oldest = 0
         self.past: list[Frames] = [[] for _ in range(layers)]  # clean frames, in order
         self.current: list[Frames] = [[] for _ in range(layers)]  # of the latest pass
         self.entries: list[Frames] = [[] for _ in range(layers)]  # episodic memory, all heads
@@ -58,9 +59,11 @@ class ReferenceCache:
         if policy.episodic_frames:
             frames += self.entries[layer]
             numbers += [sources[0] for sources in self.memory.sources]
-        for number in policy.history(len(self.past[layer])):
-            frames.append(self.past[layer][number])
-            numbers.append(number)
+        remembered = {frame for sources in self.memory.sources for frame in sources} if policy.episodic_frames else ()
+        for number in policy.history(len(self.past[layer]), self.origin, self.oldest):
+            if number not in remembered:
+                frames.append(self.past[layer][number])
+                numbers.append(number)
         for number, frame in enumerate(self.current[layer], start=len(self.past[layer])):
             frames.append(frame)
             numbers.append(number)
@@ -73,16 +76,33 @@ class ReferenceCache:
         return explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0]
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        block = self.block
+        self.close()
+        if not any(map(len, self.memory_heads)):
+            return None
+        fast, interval = self.policy.memory.recent_frames or 0, self.policy.episodic.update_interval
+        frame = candidate_frame(block, self.shape.frames_per_block, fast, interval)
+        if frame is None or frame < self.oldest:
+            return None
+        return self.memory.consider(block, frame, prompt, self.memory_heads, self)
+
+    def close(self) -> None:
         for past, current in zip(self.past, self.current, strict=True):
             past += current
-        event = None
-        if any(map(len, self.memory_heads)):
-            fast, interval = self.policy.memory.recent_frames or 0, self.policy.episodic.update_interval
-            frame = candidate_frame(self.block, self.shape.frames_per_block, fast, interval)
-            if frame is not None:
-                event = self.memory.consider(self.block, frame, prompt, self.memory_heads, self)
         self.block += 1
-        return event
+
+    def flush(self) -> None:
+        self.memory.forget(self)
+        self.oldest = max(self.oldest, len(self.past[0]) - FLUSHED_TO_FRAMES)
+
+    def re_anchor(self) -> None:
+        self.origin = len(self.past[0])
+
+    def rewind(self, blocks: int) -> None:
+        self.block -= blocks
+        first = self.block * self.shape.frames_per_block
+        self.past = [past[:first] for past in self.past]
+        self.oldest = max(self.oldest, first)
 
     # memory.TokenStore
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from .cache import CacheShape
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .noise import NoiseSource
 from .schedule import Schedule
+from .switching import Switch
 from .wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 
 StepCallback = Callable[[int, int, Tensor | None], None]
@@ -31,6 +36,7 @@ class Block:
 class BlockCache(KeyValueCache, Protocol):
     """What the block loop needs from a cache: `cache.HeadCache`, or `reference.ReferenceCache`."""
 
+    shape: CacheShape
     device: torch.device
 
     @property
@@ -42,6 +48,18 @@ class BlockCache(KeyValueCache, Protocol):
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         """Close the block after its clean pass."""
+
+    def close(self) -> None:
+        """Close a block that was written again: episodic memory has seen it before."""
+
+    def flush(self) -> None:
+        """Forget everything but the sinks and the last two frames."""
+
+    def re_anchor(self) -> None:
+        """Take the next frames for sinks instead of the first ones."""
+
+    def rewind(self, blocks: int) -> None:
+        """Drop the last blocks, to write them again."""
 
 
 class VideoModel(Protocol):
@@ -69,6 +87,7 @@ def rollout(
     made: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
     on_start_event: Callable[[MemoryEvent], None] = lambda event: None,
+    switches: Mapping[int, Switch] = MappingProxyType({}),
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video; stop taking them and the rollout stops.
 
@@ -81,11 +100,14 @@ def rollout(
         on_start_event: gets what episodic memory did after start blocks, which are not yielded.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
             raise from it to stop within one model call.
+        switches: by block, what is done to the cache before it; see `apply_switch`.
     """
     if not prompts:
         raise HeadForcingError("a rollout needs a prompt for every block")
     start = split_start_latents(start_latents, schedule.frames_per_block)
     known = [*start, *made]
+    recaches = any(switch.kind == "recache" for switch in switches.values())
+    latest: deque[Tensor] = deque(maxlen=cache.shape.recache_blocks if recaches else 0)
     active = None
     for block, prompt in enumerate(prompts):
         event = None
@@ -94,6 +116,8 @@ def rollout(
             if prompt != active:
                 model.use_prompt(prompt)
                 active = prompt
+            if block in switches:
+                apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
             cache.begin_block()
             on_step(block, 0, None)
             if latents is None:
@@ -101,10 +125,35 @@ def rollout(
             model.write_clean(latents, cache)
             event = cache.commit(model.prompt)
         assert latents is not None
+        latest.append(latents)
         if block >= len(start):
             yield Block(block, prompt, latents, event)
         elif event is not None:
             on_start_event(event)
+
+
+def apply_switch(
+    switch: Switch, model: VideoModel, cache: BlockCache, latest: Iterable[Tensor], before_pass: Callable[[], None]
+) -> None:
+    """Change between two blocks what the cache holds, under the model's active prompt.
+
+    Args:
+        latest: the clean latents of the last blocks, oldest first; a recache writes the keys and values of all of them
+            again, as LongLive does with its window.
+        before_pass: called before every pass; raise from it to stop.
+    """
+    if switch.re_anchor:
+        cache.re_anchor()
+    if switch.kind == "flush":
+        cache.flush()
+    if switch.kind == "recache":
+        blocks = list(latest)
+        cache.rewind(len(blocks))
+        for latents in blocks:
+            before_pass()
+            cache.begin_block()
+            model.write_clean(latents, cache)
+            cache.close()
 
 
 def _denoise_block(

@@ -1,8 +1,9 @@
 """A run folder: finished blocks on disk, so that a render goes on where it stopped.
 
 Blocks are stored by content. A block's key is a hash of everything it depends on: the setup (weights, head roles, size,
-schedule, seed ...), and the prompts of all blocks up to it. The same render queued again therefore finds its blocks; a
-longer one finds those of the shorter and extends it; one with another prompt k finds all blocks before that prompt.
+schedule, seed ...), and the prompts and switches of all blocks up to it. The same render queued again therefore finds
+its blocks; a longer one finds those of the shorter and extends it; one with another prompt k finds all blocks before
+that prompt.
 
 Every file carries a hash of its own bytes in its name, is written under a temporary name and moved, and is checked when
 it is read.
@@ -52,7 +53,7 @@ def digest(*parts: Any) -> str:
 
 
 def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
-    """The key of every block, from the setup's hash and the hash of each block's prompt."""
+    """The key of every block, from the setup's hash and the hash of each block's prompt and switch."""
     keys, key = [], setup
     for prompt in prompts:
         key = digest(key, prompt)

@@ -8,6 +8,10 @@
     text | text | text                                            equal shares
     anything else                                                 one prompt
 
+In all of them a tag in front of a prompt says how it takes over from the one before (`switching.py`):
+
+    0:20 [recache] text / text | [flush, re-anchor] text / Scene 2: [blend 3] text
+
 A text that carries no length lasts 10 s per prompt. Times are read to the millisecond and snap to the nearest block.
 """
 
@@ -17,6 +21,7 @@ import bisect
 from dataclasses import dataclass
 
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
+from .switching import RESET, Switch, write_tag
 from .timeline_grammar import SEPARATORS, Prompt, TimelineError, fold, read_prompts
 
 SECONDS_PER_PROMPT = 10.0
@@ -26,11 +31,17 @@ MAX_SHARED_CHARACTERS = 4_000  # it is repeated in every segment
 
 @dataclass(frozen=True)
 class Segment:
-    """One prompt and the blocks it drives, `end_block` exclusive."""
+    """One prompt and the blocks it drives, `end_block` exclusive, and how it takes over from the one before."""
 
     text: str
     start_block: int
     end_block: int
+    switch: Switch = RESET
+
+    @property
+    def blended_blocks(self) -> int:
+        """How many of its first blocks blend it with the prompt before; never the last."""
+        return min(self.switch.blend_blocks, self.end_block - self.start_block - 1)
 
 
 @dataclass(frozen=True)
@@ -57,15 +68,26 @@ class Timeline:
             raise TimelineError(f"the timeline has blocks 0 to {self.blocks - 1}, block {block} was asked for")
         return bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
 
-    def table(self) -> str:
-        """Plain text for people: when each prompt was asked for and where it really starts."""
-        rows = [("no.", "asked", "starts", "picture", "block", "prompt")]
+    def table(self, pictures_before: int = 0) -> str:
+        """Plain text for people: when each prompt was asked for and where it really starts.
+
+        `pictures_before` are those of the video that the blocks go on from; they count in the pictures alone.
+        """
+        rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "picture", "block", "switch", "prompt")]
         for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
             block = segment.start_block
             times = format_time(start), format_time(self.clock.start_seconds(block))
-            rows.append((str(number), *times, str(self.clock.start_picture(block)), str(block), segment.text))
+            picture = str(pictures_before + self.clock.start_picture(block))
+            switch = "-" if number == 1 else str(segment.switch)
+            rows.append((str(number), *times, picture, str(block), switch, segment.text))
+        if all(segment.switch == RESET for segment in self.segments):
+            rows = [(*row[:5], row[6]) for row in rows]
         widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
         lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in rows]
+        for number, segment in enumerate(self.segments, 1):
+            if n := segment.blended_blocks:
+                alone = pictures_before + self.clock.start_picture(segment.start_block + n)
+                lines.append(f"Prompt {number} blends in over {n} blocks and is alone from picture {alone} on.")
         held = self.clock.start_seconds(self.blocks)
         lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
         if (first := self.requested[0][0]) > 0:
@@ -74,13 +96,18 @@ class Timeline:
 
 
 def parse_timeline(
-    text: str, seconds: float | None = None, clock: BlockClock | None = None, shared_prompt: str = ""
+    text: str,
+    seconds: float | None = None,
+    clock: BlockClock | None = None,
+    shared_prompt: str = "",
+    switch: Switch = RESET,
 ) -> Timeline:
     """Read a prompt timeline (grammars: see the module) and snap it to the blocks of `clock` (3 frames, 16 fps).
 
     `seconds` is the length of the video: the last prompt lasts until then, prompts without times share it equally.
     Where a text with times leaves a gap the previous prompt continues; the first prompt always starts at 0.
     `shared_prompt` goes in front of every prompt, joined by a space after punctuation and by ", " otherwise.
+    `switch` is how prompts without a tag take over; the first one has nothing to take over from.
     Raises TimelineError for anything that cannot be used, naming the line where there is one to blame.
     """
     clock = clock or BlockClock()
@@ -103,15 +130,18 @@ def parse_timeline(
     ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
     shared = fold(shared_prompt)
     texts = [_join(shared, prompt.text) for prompt in prompts]
-    return Timeline(tuple(map(Segment, texts, starts, ends)), clock, spans[-1][1], tuple(spans))
+    switches = [RESET, *(prompt.switch or switch for prompt in prompts[1:])]
+    segments = tuple(map(Segment, texts, starts, ends, switches))
+    return Timeline(segments, clock, spans[-1][1], tuple(spans))
 
 
 def format_timeline(timeline: Timeline) -> str:
     """Write a timeline as text, one `[m:ss.mmm-m:ss.mmm] prompt` a line; parsing it with the same clock restores it."""
     lines = []
     for segment, (start, end) in zip(timeline.segments, timeline.requested, strict=True):
-        guard = "- " if segment.text.startswith(tuple(SEPARATORS)) else ""  # the parser removes one separator
-        lines.append(f"[{format_time(start)}-{format_time(end)}] {guard}{segment.text}")
+        text = write_tag(segment.switch, segment.text)
+        guard = "- " if text.startswith(tuple(SEPARATORS)) else ""  # the parser removes one separator
+        lines.append(f"[{format_time(start)}-{format_time(end)}] {guard}{text}")
     return "\n".join(lines)
 
 

@@ -7,11 +7,12 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .clock import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, cut_to_millisecond
 from .errors import HeadForcingError
+from .switching import RESET, Switch, read_tag
 
 MAX_SEGMENTS = 10_000
 
@@ -45,13 +46,17 @@ _MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"prompts"|\[\s*")')
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as it was read: folded text, the times it carries (seconds), and where and how the user wrote them."""
+    """A prompt as it was read: folded text, the times it carries (seconds), and where and how the user wrote them.
+
+    `switch` is what a tag in front of the text asked for.
+    """
 
     text: str
     line: int | None = None
     start: float | None = None
     end: float | None = None
     token: str = ""
+    switch: Switch | None = None
 
 
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
@@ -76,10 +81,23 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
         raise TimelineError("the timeline is empty; write at least one prompt")
     if len(prompts) > MAX_SEGMENTS:
         raise TimelineError(f"the timeline has more than {MAX_SEGMENTS} prompts; split it into several videos")
+    prompts = list(map(_read_switch, prompts))
+    if prompts[0].switch not in (None, RESET):
+        raise TimelineError(
+            f"the first prompt has nothing to switch from; remove [{prompts[0].switch}]", prompts[0].line
+        )
     for number, prompt in enumerate(prompts, 1):
         if not prompt.text:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", prompt.line)
     return prompts
+
+
+def _read_switch(prompt: Prompt) -> Prompt:
+    try:
+        switch, text = read_tag(prompt.text)
+    except HeadForcingError as error:
+        raise TimelineError(str(error), prompt.line) from None
+    return replace(prompt, text=text, switch=switch)
 
 
 def _match_time(line: str, decades: bool) -> re.Match[str] | None:

@@ -100,6 +100,7 @@ class VideoRollout:
             made,
             on_step,
             self.events.append,
+            self.plan.switches,
         ):
             place = block.index - start_blocks
             self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
@@ -166,7 +167,7 @@ class VideoRollout:
 def setup_hash(
     plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
 ) -> str:
-    """The hash of everything a block depends on but the prompts and the length of the video."""
+    """The hash of everything a block depends on but the prompts, their switches and the length of the video."""
     shape = plan.shape
     parts: list[Any] = [
         fingerprint,
@@ -189,7 +190,13 @@ def has_run(parent: Path, setup: str, keys: Sequence[str]) -> bool:
 
 
 def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[str]:
-    """The key of every block after the start."""
+    """The key of every block after the start, from the plan's embeddings (`RenderPlan.embeddings`)."""
     hashes = [digest(embed) for embed in embeds]
-    start_blocks = plan.blocks - plan.new_blocks
-    return block_keys(setup, [hashes[prompt] for prompt in plan.prompts[start_blocks:]])
+    switches = plan.switches
+    parts = []
+    for block in range(plan.blocks - plan.new_blocks, plan.blocks):
+        part = hashes[plan.prompts[block]]
+        if block in switches:
+            part = digest(part, switches[block].kind, switches[block].re_anchor)
+        parts.append(part)
+    return block_keys(setup, parts)

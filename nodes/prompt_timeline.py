@@ -6,6 +6,7 @@ import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.switching import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline import Timeline, parse_timeline
 from . import node_helpers
 
@@ -25,7 +26,8 @@ class PromptTimeline(io.ComfyNode):
             category=node_helpers.CATEGORY,
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
-                "by |, as 'Scene 1:' blocks, or LongLive JSON. Other samplers see the first prompt."
+                "by |, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend 3] before a "
+                "prompt says how it takes over. Other samplers see the first prompt."
             ),
             inputs=[
                 io.Clip.Input("clip", tooltip="Load CLIP with umt5_xxl, type wan (or the demo model's)."),
@@ -51,6 +53,37 @@ class PromptTimeline(io.ComfyNode):
                         tooltip="Put before every prompt, for what stays the same: the subject, the style.",
                     )
                 ),
+                node_helpers.advanced(
+                    io.Combo.Input(
+                        "switch",
+                        options=list(SWITCHES),
+                        default="reset",
+                        optional=True,
+                        tooltip="How a prompt takes over. reset: the past stays. recache: the last blocks are read "
+                        "again under the new prompt. flush: only the first and the last two frames stay. A tag before "
+                        "a prompt, such as [flush], says otherwise for that one.",
+                    )
+                ),
+                node_helpers.advanced(
+                    io.Int.Input(
+                        "blend_blocks",
+                        default=0,
+                        min=0,
+                        max=MAX_BLEND_BLOCKS,
+                        optional=True,
+                        tooltip="Blocks over which the text goes over from the prompt before, 0.75 s each. As a tag: "
+                        "[blend 3].",
+                    )
+                ),
+                node_helpers.advanced(
+                    io.Boolean.Input(
+                        "re_anchor",
+                        default=False,
+                        optional=True,
+                        tooltip="Every prompt is a new scene: its first frames become what anchor heads look at, in "
+                        "place of the video's first. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
+                    )
+                ),
             ],
             outputs=[
                 io.Conditioning.Output(display_name="positive"),
@@ -71,10 +104,20 @@ class PromptTimeline(io.ComfyNode):
         return True
 
     @classmethod
-    def execute(cls, clip: Any, prompts: str, seconds: float, shared_prompt: str = "") -> io.NodeOutput:
+    def execute(
+        cls,
+        clip: Any,
+        prompts: str,
+        seconds: float,
+        shared_prompt: str = "",
+        switch: str = "reset",
+        blend_blocks: int = 0,
+        re_anchor: bool = False,
+    ) -> io.NodeOutput:
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
-        timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt)
+        chosen = Switch(switch, blend_blocks, re_anchor)
+        timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt, switch=chosen)
         texts = [segment.text for segment in timeline.segments]
         encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in dict.fromkeys(texts)}
         ride = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}

@@ -44,7 +44,8 @@ def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
 
 
 def check_needs(job: RenderJob, plan: RenderPlan) -> Needs:
-    """What a video will take; refuses what cannot fit on the device or on the disk."""
+    """What a video will take; refuses what cannot be rendered, or cannot fit on the device or on the disk."""
+    plan.check_warm_up()
     decode = 0
     if job.vae is not None:
         vae_decoding.check_vae(job.vae)

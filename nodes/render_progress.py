@@ -90,7 +90,7 @@ class RenderProgress:
         if self.videos > 1:
             parts.insert(0, f"video {self.video + 1} of {self.videos}")
         if len(self.plan.timeline.segments) > 1:
-            prompt = self.plan.prompts[self.block]
+            prompt = self.plan.segment_index(self.block)
             parts.append(f"prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}")
         if self.done > self.reused:
             took = time.perf_counter() - self.begun

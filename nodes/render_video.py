@@ -29,7 +29,7 @@ class RenderJob:
     """What all videos of a batch are made from and with.
 
     Attributes:
-        embeds: one text embedding `[tokens, text_dim]` per timeline segment.
+        embeds: the plan's text embeddings, see `RenderPlan.embeddings`.
         start_latents: `[videos, frames, 16, h, w]` as a LATENT holds them; used in turn.
         runs: folder for finished blocks; None keeps nothing.
         state_seconds: how often the cache is stored there; 0 never.

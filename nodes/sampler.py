@@ -94,7 +94,7 @@ class HeadForcingSampler(io.ComfyNode):
         filename_prefix: str = "video/HeadForcing",
         decode_in_background: bool = False,
     ) -> io.NodeOutput:
-        timeline, embeds = timeline_of(positive, seconds)
+        timeline, texts = timeline_of(positive, seconds)
         chosen = schedule(model_family, sigmas)
         start, dropped = render_checks.start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
@@ -114,10 +114,10 @@ class HeadForcingSampler(io.ComfyNode):
             family=model_family,
         )
         plan = make_plan(profile=head_profile)
-        render_checks.check_text_width(model, embeds)
+        render_checks.check_text_width(model, texts)
         job = RenderJob(
             model,
-            embeds,
+            plan.embeddings(texts),
             seed,
             start,
             RUNS if resume else None,

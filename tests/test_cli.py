@@ -13,6 +13,7 @@ import torch
 from headforcing.headforcing_core.checkpoint import load_state_dict
 from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles
+from headforcing.headforcing_core.stored_runs import stored_videos
 from headforcing.headforcing_core.text import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -121,6 +122,24 @@ def test_generate_depends_on_the_seed_and_on_later_prompts_only_later(generate):
     assert not torch.equal(first[-3:], later[-3:])
 
 
+def test_generate_takes_over_prompts_as_asked(generate, tmp_path):
+    ways = ([], ["--switch", "recache"], ["--switch", "flush"], ["--re-anchor"], ["--blend-blocks", "2"])
+    made = [generate(f"{i}.safetensors", "--seconds", "4", *way) for i, way in enumerate(ways)]
+    for i, one in enumerate(made):
+        assert torch.equal(one[:3], made[0][:3])
+        assert all(not torch.equal(one[-3:], other[-3:]) for other in made[:i])
+    tagged = generate("t.safetensors", "--seconds", "4", prompts=CHANGE.replace("a red", "[flush] a red"))
+    assert torch.equal(tagged, made[2])
+
+
+def test_the_demo_says_at_which_picture_of_the_file_each_prompt_took_effect(tmp_path, capsys):
+    story = "0:00 a red ball bouncing on a teal floor\n0:02 [recache, blend 1] a pink star gliding on a black floor"
+    assert main(["demo", "--prompts", story, "--seconds", "4", "--out", str(tmp_path), "--device", "cpu"]) == 0
+    assert "33      3  recache, blend 1  a pink star" in capsys.readouterr().out
+    with av.open(str(tmp_path / "demo.mp4")) as container:
+        assert json.loads(container.metadata["head_forcing"])["starts_seconds"] == [0, 33 / 16]
+
+
 def test_generate_goes_on_from_latents_of_an_earlier_video(generate, tmp_path):
     one = "an apple"
     whole = generate("whole.safetensors", "--seconds", "4.3", prompts=one)
@@ -130,6 +149,14 @@ def test_generate_goes_on_from_latents_of_an_earlier_video(generate, tmp_path):
     )
     assert len(extended) == 18
     assert torch.equal(extended, whole)
+
+
+def test_starts_of_prompts_are_noted_as_they_are_in_the_finished_video(generate, tmp_path):
+    generate("part.safetensors", "--seconds", "1", prompts="an apple")  # 6 frames, 21 pictures
+    more = ["--start-latents", str(tmp_path / "part.safetensors"), "--runs", str(tmp_path / "runs")]
+    generate("longer.safetensors", "--seconds", "2", *more)
+    (video,) = stored_videos(tmp_path / "runs")
+    assert video.about["starts_seconds"] == [21 / 16, 33 / 16]
 
 
 def test_every_method_and_the_memory_options_can_be_chosen(generate):
@@ -217,6 +244,12 @@ WRONG = {
     "a timeline that goes back": (
         "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x",
         "line 2: 0:05 does not come after",
+    ),
+    "a blend that never ends": ("demo|--blend-blocks|17|--out|{tmp}", "0 to 16 blocks, got 17"),
+    "a switch of the first prompt": ("generate|--prompts|[flush] a|--latents|{tmp}/x", "nothing to switch from"),
+    "a flush while roles are found": (
+        "demo|--profile|auto|--prompts|0:00 a red ball\n0:03 [flush] a pink star|--out|{tmp}",
+        "or move this prompt to 0:05.062 or later",
     ),
     "an empty timeline": ("generate|--prompts| |--latents|{tmp}/x", "empty"),
     "a size that is no size": ("generate|--prompts|a|--latents|{tmp}/x|--size|big", "--size must look like 832x480"),

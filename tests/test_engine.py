@@ -445,12 +445,16 @@ def random_setting(seed: int):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_head_cache_equals_the_specification_for_random_roles_and_policies(seed):
+    assert_as_specified(seed)
+
+
+def assert_as_specified(seed: int, **options) -> None:
     model, roles, policy, f, prompts = random_setting(seed)
     films, caches = [], []
     for kind in (HeadCache, ReferenceCache):
         cache = new_cache(model, roles, policy, 12, kind, f=f)
         caches.append(cache)
-        films.append(film(model, cache, 12, schedule=Schedule((1.0, 0.6), f), prompts=prompts))
+        films.append(film(model, cache, 12, schedule=Schedule((1.0, 0.6), f), prompts=prompts, **options))
     ours, specified = films
     assert difference(latents(ours), latents(specified)) < 1e-4 * float(latents(specified).abs().max())
     for a, b in zip(ours, specified, strict=True):

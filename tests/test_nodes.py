@@ -63,7 +63,12 @@ FROZEN: dict[str, dict[str, Any]] = {
     },
     "HeadForcingPromptTimeline": {
         "required": {"clip": ("CLIP", SOCKET), "prompts": ("STRING", ...), "seconds": ("FLOAT", 60.0)},
-        "optional": {"shared_prompt": ("STRING", "")},
+        "optional": {
+            "shared_prompt": ("STRING", ""),
+            "switch": ("COMBO", "reset"),
+            "blend_blocks": ("INT", 0),
+            "re_anchor": ("BOOLEAN", False),
+        },
         "outputs": [("CONDITIONING", "positive"), ("STRING", "table"), ("FLOAT", "seconds")],
     },
     "HeadForcingSampler": {
@@ -147,6 +152,7 @@ FROZEN_CHOICES = {
         "causal_forcing_framewise_1_step",
     },
     ("HeadForcingSampler", "roles"): {"profile", "local_to_memory", "anchor_to_memory", "shuffled"},
+    ("HeadForcingPromptTimeline", "switch"): {"reset", "recache", "flush"},
     ("HeadForcingLoadModel", "weights"): {"auto", "generator_ema", "generator"},
     ("HeadForcingLoadModel", "weight_dtype"): {"default", "bf16", "fp16", "fp8_e4m3fn"},
     ("HeadForcingLoadProfile", "profile"): {
@@ -374,6 +380,31 @@ def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfySe
     )
     changes = (first != second).flatten(3).any(-1).any(1)[0].tolist()
     assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
+
+
+def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_the_picture(comfy_server: ComfyServer):
+    graph = demo_graph(seed=5)
+    del graph["video"]
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/switched")
+    plain = sampled(comfy_server, graph)
+    tagged = {tag: changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 [{tag}] {RING}") for tag in SWITCHES}
+    for tag, widgets in SWITCHES.items():
+        with status_texts(comfy_server) as texts:
+            result = queued(comfy_server, changed(graph, "timeline", **widgets))
+        made = saved_latents(comfy_server, result)
+        changes = (made != plain).flatten(3).any(-1).any(1)[0].tolist()
+        assert changes == [False] * 12 + [True] * 15  # from block 4 on
+        (report,) = result.outputs["report"]["text"]
+        assert re.search(rf"2 +0:03.000 +0:02.812 +45 +4 +{tag} +{RING}", report), report
+        assert any(text.endswith(f"prompt 2: {RING}") or f"prompt 2: {RING} - " in text for _, text in texts)
+        assert torch.equal(sampled(comfy_server, changed(tagged[tag], "sampler", resume=False)), made)
+
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "recache": {"switch": "recache"},
+    "flush, re-anchor": {"switch": "flush", "re_anchor": True},
+    "blend 2": {"blend_blocks": 2},
+}
 
 
 def test_video_leaves_the_node_as_a_native_video(comfy_server: ComfyServer):
@@ -633,6 +664,8 @@ BAD_TIMELINES = {
     f"0:03 {BALL}\n\n0:01 {RING}": ("line 3", "0:03"),
     f"0:00 {BALL}\n0:10 {RING}": ("line 2", "after the end"),
     " \n ": ("prompt",),
+    f"0:00 [flush] {BALL}\n0:03 {RING}": ("line 1", "first prompt", "[flush]"),
+    f"0:00 {BALL}\n0:03 [flush, recache] {RING}": ("line 2", "two things"),
 }
 
 

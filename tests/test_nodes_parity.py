@@ -104,7 +104,7 @@ class Watcher:
 
 @torch.inference_mode()
 def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None, embeds=EMBEDS):
-    job = render_video.RenderJob(model, embeds, seed, None if start is None else start[None])
+    job = render_video.RenderJob(model, plan.embeddings(embeds), seed, None if start is None else start[None])
     return render_video.sample(job, plan, video, Watcher(on_step))
 
 
@@ -119,11 +119,13 @@ def own(state_dict, plan, seed=7, video=0, start=None, model=None):
     inner = native().model
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
-    video_model = core.rollout.WanVideoModel(backbone, EMBEDS, torch.float32)
+    video_model = core.rollout.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
     cache = core.cache.HeadCache(plan.shape, torch.float32)
     noise = core.noise.SeededNoise(seed, plan.block_shape, video)
     start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
-    blocks = list(core.rollout.rollout(video_model, cache, plan.schedule, noise, plan.prompts, start))
+    made = core.rollout.rollout(
+        video_model, cache, plan.schedule, noise, plan.prompts, start, switches=plan.switches)
+    blocks = list(made)
     latents = torch.cat([*([] if start is None else [start]), *(block.latents for block in blocks)])
     out = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
     return out, [block.event for block in blocks if block.event is not None]
@@ -183,6 +185,18 @@ def extended():
         "frames": [len(begun), len(by_host)],
         "other_start": apart(by_host[6:], hosted(model, plan, start=begun + 1)[0][6:]),
     }
+
+
+@probe
+def switched():
+    model, found = native(), {}
+    before, _ = hosted(model, make_plan(model))
+    for tag in ("[recache, blend 2]", "[flush, re-anchor]"):
+        plan = make_plan(model, text=f"one | {tag} two")
+        by_host, _ = hosted(model, plan)
+        found[tag] = [apart(by_host, own(weights(), plan)[0]), apart(by_host[:15], before[:15]),
+                      apart(by_host[15:], before[15:])]
+    return found
 
 
 @probe
@@ -515,6 +529,11 @@ def test_an_extension_on_the_native_model_equals_the_cores_own(probes: dict[str,
     assert found["frames"] == [6, 12]
     assert found["difference"] < 1e-4 and found["begins_with_given"] < 1e-5
     assert found["other_start"] > 1e-3  # the cache was really written from the given frames
+
+
+def test_prompt_switches_on_the_native_model_equal_the_cores_own(probes: dict[str, Any]):
+    for tag, (difference, before, after) in of(probes, "switched").items():
+        assert difference < 1e-4 and before == 0 and after > 1e-3, tag
 
 
 def test_a_native_lora_equals_one_merged_by_the_core(probes: dict[str, Any]):

@@ -190,7 +190,9 @@ def test_the_description_says_length_roles_slots_and_bytes():
 def test_the_description_of_an_extension_names_the_given_frames_and_counts_from_their_end():
     text = plan("one prompt", seconds=6, start_frames=9).describe(torch.float32)
     assert "8 blocks of 3 latent frames to make after 9 given ones" in text
-    assert text.endswith("Times and blocks are counted from the end of the 9 start frames.")
+    assert text.endswith(
+        "Times and blocks are counted from the end of the 9 start frames, pictures from the start of the video."
+    )
 
 
 def test_a_cache_that_keeps_everything_is_not_called_small():

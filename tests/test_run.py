@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -54,7 +55,7 @@ class Render:
         self.plan = RenderPlan.make(
             config, policy, schedule(family), self.timeline, 64, 64, seconds, start_frames=frames, **options
         )
-        self.embeds = [word_hash.encode(segment.text) for segment in self.timeline.segments]
+        self.embeds = self.plan.embeddings([word_hash.encode(segment.text) for segment in self.timeline.segments])
         self.backbone, self.folder, self.seed, self.start = backbone, folder, seed, start
         self.state_seconds = state_seconds
         self.setup = setup_hash(self.plan, "toy", seed, 0, torch.float32, start)
@@ -118,6 +119,55 @@ def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, setting,
     calls = []
     assert torch.equal(render.go(on_step=lambda block, step, latents: calls.append(latents is not None)), expected)
     assert render.video.reused == render.plan.new_blocks and not any(calls), "nothing was left to denoise"
+
+
+SWITCHED = {
+    "flush": {},
+    "flush, re-anchor": {},
+    "recache": {},
+    "recache, re-anchor, blend 2": {},
+    "blend 3": {},
+    "recache, everything kept": {"method": "self_forcing"},
+    "recache, absolute positions": {"method": "no_rope_reencoding"},
+    "flush, roles found": {"profile": AutoProfile()},
+    "recache, roles found": {"profile": AutoProfile()},
+    "recache, one frame a block": {"family": "causal_forcing_framewise", "seconds": 6.0},
+}
+
+
+@pytest.mark.parametrize("setting", SWITCHED)
+@pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
+def test_a_render_with_a_switch_goes_on_to_the_same_bytes_right_before_and_after_it(
+    backbone, tmp_path, setting, state_seconds
+):
+    words = ", ".join(w for w in setting.split(", ") if w.split()[0] in ("flush", "recache", "re-anchor", "blend"))
+    text = STORY.replace("0:05 ", f"0:05.06 [{words}] ")
+    render = Render(backbone, tmp_path, text, state_seconds=state_seconds, **SWITCHED[setting])
+    expected = render.straight()
+    at = render.plan.timeline.segments[1].start_block
+    assert expected.shape[0] > (at + 2) * render.plan.schedule.frames_per_block
+    for stop_after in (at, at + 1, at + 2):
+        shutil.rmtree(tmp_path)
+        first = render.go(stop_after=stop_after)
+        assert torch.equal(first, expected[: len(first)])
+        assert torch.equal(render.go(), expected)
+        assert render.video.reused == stop_after
+        assert render.video.events == render.straight_events
+    plain = Render(backbone, tmp_path, STORY.replace("0:05 ", "0:05.06 "), **SWITCHED[setting])
+    made = plain.go()
+    assert plain.video.reused == at, "what comes before the switch is the same video"
+    assert not torch.equal(made[-3:], expected[-3:])
+
+
+def test_an_extension_with_a_switch_goes_on_to_the_same_bytes(backbone, tmp_path):
+    start = Render(backbone, tmp_path).straight()[:6]
+    text = STORY.replace("0:05 ", "0:00.75 [recache, re-anchor] ")
+    render = Render(backbone, tmp_path, text, start=start, seconds=3.0)
+    expected = render.straight()
+    for stop_after in (1, 2):
+        shutil.rmtree(tmp_path)
+        render.go(stop_after=stop_after)
+        assert torch.equal(render.go(), expected)
 
 
 def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.switching import RESET, Switch
 from headforcing.headforcing_core.timeline import BlockClock, TimelineError, format_timeline, parse_timeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -169,6 +170,51 @@ def test_the_shared_prompt_goes_in_front_of_every_prompt(shared, prompt):
     assert texts == [prompt, prompt]
 
 
+RECACHE, CUT, BLEND = Switch("recache"), Switch("flush", re_anchor=True), Switch(blend_blocks=3)
+TAGS = {
+    "times": "0:00 a\n0:10 [recache] b\n0:20 - [flush, re-anchor] c\n0:30: [blend 3] d",
+    "brackets": "[0:00-0:10] a\n[0:10-0:20] [recache] b\n[0:20][flush, re-anchor]c\n[0:30]\n[blend\n 3 ]\nd",
+    "seconds": "0s a\n10s [RECACHE] b\n20s [ Re-Anchor flush ] c\n30s [blend 03] d",
+    "pipes": "a | [recache] b | [flush re-anchor] c|[blend 3]d",
+    "scenes": "Scene 1: a\nScene 2: [recache] b\nScene 3: [flush,re-anchor] c\nScene 4:\n[blend 3] d",
+    "timed scenes": "Scene 1 [0:00] a\nScene 2 [0:10] [recache] b\nScene 3 [0:20]: [flush, re-anchor] c\n"
+    "Scene 4 [0:30] [blend 3] d",
+    "json": json.dumps({"prompts": ["a", "[recache] b", " [flush, re-anchor] c", "[blend 3, reset] d"]}),
+    "json list": json.dumps(["[reset] a", "[recache]\nb", "[re-anchor, flush] c", "[blend 3] d"]),
+}
+
+
+@pytest.mark.parametrize("case", TAGS)
+def test_a_tag_in_front_of_a_prompt_is_its_switch_in_every_grammar(case):
+    timeline = parse_timeline(TAGS[case], 40)
+    assert [segment.text for segment in timeline.segments] == list("abcd")
+    assert [segment.switch for segment in timeline.segments] == [RESET, RECACHE, CUT, BLEND]
+    assert parse_timeline(format_timeline(timeline)) == timeline
+
+
+PROSE = ("[closeup] b", "[flush the toilet] b", "[blend] b", "[blend x] b", "[blend ²] b", "b [flush] c", "(flush) b",
+         "[] b", "[flush", "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_a_bracket_with_other_words_belongs_to_the_prompt(text):
+    first, second = parse_timeline(f"{text} | {text}").segments
+    assert (first.text, second.text, second.switch) == (text, text, RESET)
+
+
+def test_prompts_without_a_tag_take_over_as_chosen_for_all_of_them():
+    segments = parse_timeline("a | b | [reset] c | [blend 3] d", switch=CUT).segments
+    assert [segment.switch for segment in segments] == [RESET, CUT, RESET, BLEND]
+
+
+def test_a_text_that_would_be_read_as_a_tag_is_written_so_that_it_is_not():
+    for text, shared in (("a | [reset] [flush] b", ""), ("a | [flush] [blend 99] b", ""), ("[reset] [flush] a | b", ""),
+                         ("a | b", "[flush] noir"), ("] a | 4] b", "[blend 3")):  # fmt: skip
+        timeline = parse_timeline(text, shared_prompt=shared, switch=RECACHE)
+        assert parse_timeline(format_timeline(timeline)) == timeline
+    assert parse_timeline("a | [reset] [flush] b").segments[1].text == "[flush] b"
+
+
 def test_prompts_snap_to_the_nearest_block():
     timeline = parse_timeline("0:00 a\n0:10 b\n0:20 c", 30)
     assert [(segment.start_block, segment.end_block) for segment in timeline.segments] == [(0, 14), (14, 27), (27, 41)]
@@ -196,6 +242,18 @@ def test_the_table_shows_asked_and_real_times():
     assert lines[1].index("a cat") == lines[2].index("a dog")
     assert lines[3] == "Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."
     assert len(lines) == 4
+
+
+def test_the_table_shows_switches_where_there_are_some_and_when_a_blend_is_over():
+    lines = (
+        parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30).table(pictures_before=9).splitlines()
+    )
+    assert lines[0].split() == ["no.", "asked", "starts", "picture", "block", "switch", "prompt"]
+    assert lines[1].split()[3:] == ["9", "0", "-", "a", "cat"]
+    assert lines[2].split()[3:] == ["174", "14", "flush,", "blend", "2", "a", "dog"]
+    assert lines[3].split()[3:] == ["330", "27", "reset", "a", "fox"]
+    assert lines[4] == "Prompt 2 blends in over 2 blocks and is alone from picture 198 on."
+    assert len(lines) == 6
 
 
 def test_the_table_says_when_the_first_prompt_was_moved_to_the_start():
@@ -238,6 +296,12 @@ ERRORS = {
     "cut JSON": ('{"prompts": ["a", "b"', None, 1, "line 1: not valid JSON"),
     "comma in JSON": ('{"prompts": [\n"a",\n"b",\n]}', None, 4, "line 4: not valid JSON"),
     "cut JSON list": ('["a", "b"', None, 1, "not valid JSON"),
+    "first switch": ("[recache] a | b", 20, 1, r"line 1: the first prompt has nothing .*; remove \[recache\]"),
+    "first switch in times": ("\n0:00 [blend 2] a", 20, 2, r"line 2: the first prompt .*remove \[blend 2\]"),
+    "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] says two things at once; write one of"),
+    "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] says two things at once"),
+    "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
+    "only a tag": ("0:00 a\n0:10 [flush]", 20, 2, "line 2: prompt 2 is empty"),
     "two lines of JSONL": ('{"prompts": ["a"]}\n{"prompts": ["b"]}', None, 2, "line 2: not valid JSON"),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
     "JSON prompts as text": ('{"prompts": "a"}', None, None, "a JSON timeline is"),
@@ -303,6 +367,7 @@ FRAGMENTS = (
     *("|", " | ", "\n", "\r\n", " ", "\t", "-", "—", ":", "Scene 1:", "Scene 2 [0:10]:", "scene", "a cat", "A cat: b"),
     *('{"prompts": ["a", "b"]}', '{"prompts"', '["a"', '"', ",", "{", "}", '"switch_frame_indices": [3]', "\\", "0"),
     *("\0", "\u202e", "\ufeff", "\u0660", "\u2028", "\ud800", "é", "👩‍🚀", "3:30 am", "0:0", "[0:1x]", "9" * 20),
+    *("[recache]", "[flush, re-anchor]", "[blend 3]", "[reset] ", "[Blend 16 flush]", "[blend 99]", "[flush, "),
 )  # fmt: skip
 SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
 
@@ -374,7 +439,25 @@ def test_1_mb_of_text_is_one_prompt():
 
 
 def test_1_mb_of_awkward_text_ends_soon():
-    pieces = ("[", "0:", "0:00 ", "[0:00-", " ", "\n", "a\n", "0:00 \n", "|", "Scene 1", "9", '["', "[0:00         ")
+    pieces = (
+        "[flush ",
+        "[flush, ",
+        "flush ",
+        "a | [flush, " + "flush " * 99,
+        "[",
+        "0:",
+        "0:00 ",
+        "[0:00-",
+        " ",
+        "\n",
+        "a\n",
+        "0:00 \n",
+        "|",
+        "Scene 1",
+        "9",
+        '["',
+        "[0:00         ",
+    )
     for piece in pieces:
         text = piece * ((1 << 20) // len(piece) - 50)
         start = time.perf_counter()
