@@ -80,7 +80,8 @@ def _novelty(ax: Axes, look: Theme, report: RunReport, threshold: float | None) 
     for wanted, role, marker, _ in kinds:
         shown = [(block, value) for block, value, kept in known if kept == wanted]
         if shown:
-            ax.scatter(*zip(*shown, strict=True), color=look.roles[role], marker=marker, s=42)
+            blocks, values = zip(*shown, strict=True)
+            ax.scatter(blocks, values, color=look.roles[role], marker=marker, s=42)
     if threshold is not None:
         ax.axhline(threshold, color=look.dim, lw=1, ls="--")
     ax.set_xlim(0, max(1, report.blocks - 1))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -109,7 +109,7 @@ class VideoStream:
         self.path, self.decoder, self.fps, self.scale = Path(path), decoder, fps, scale
         self._limit = sys.maxsize if pictures is None else pictures
         self._writer: VideoWriter | None = None
-        self._options = {"crf": crf, "metadata": metadata, "partial": partial}
+        self._options: dict[str, Any] = {"crf": crf, "metadata": metadata, "partial": partial}
         self._on_progress = on_progress or (lambda pictures: None)
         self._chunks = Chunks()
 

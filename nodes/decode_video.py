@@ -155,8 +155,8 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     # latents that were cut or joined since they were made still carry the mark, but it is not theirs any more
     wanted = trim.get("pictures") if trim.get("frames") == latents.shape[2] else None
     total = wanted or pictures_of(latents.shape[2])
-    size = tuple(latents.shape[-2:])
-    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, total) for video in latents.transpose(1, 2)]
+    height, width = latents.shape[-2:]
+    return [_Latents(video.split(CHUNK_FRAMES), (height, width), wanted, total) for video in latents.transpose(1, 2)]
 
 
 def _of_run(name: str) -> _Latents:
@@ -165,4 +165,5 @@ def _of_run(name: str) -> _Latents:
     first = next(video.blocks())
     pictures = video.about["pictures"]
     chunks = (chunk for block in video.blocks() for chunk in load_run.to_latent(video, block).split(CHUNK_FRAMES))
-    return _Latents(chunks, tuple(first.shape[-2:]), pictures, pictures)
+    height, width = first.shape[-2:]
+    return _Latents(chunks, (height, width), pictures, pictures)
