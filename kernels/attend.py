@@ -174,9 +174,7 @@ def _run(
     return out
 
 
-def _launch(
-    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
-) -> Tensor:  # fmt: skip
+def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor) -> Tensor:
     unused = head_start
     return _run(q, k, v, head_start, head_rows, head_order, unused, unused, unused, 0, 1, turn=False)
 
@@ -202,8 +200,8 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         return torch.tensor(rows, dtype=torch.int32, device=device)
 
     return dict(
-        q=(2 * q).to(device, dtype), k=k, v=v, head_start=table(0, 5 * s, 8 * s), head_rows=table(4 * s, 3 * s, 2 * s),
-        head_order=table(0, 1, 2),
+        q=(2 * q).to(device, dtype), k=k, v=v, head_start=table(8 * s, 0, 5 * s), head_rows=table(2 * s, 4 * s, 3 * s),
+        head_order=table(1, 2, 0),
     )  # fmt: skip
 
 
@@ -211,8 +209,8 @@ def _example_turning(device: torch.device, dtype: torch.dtype) -> dict[str, Any]
     generator = torch.Generator().manual_seed(1)
     angle = torch.linspace(-4, 8, 13)[:, None] * torch.rand(22, generator=generator)
     more = dict(
-        query_index=torch.tensor([2, 1, 0], dtype=torch.int32, device=device),
-        key_index=torch.tensor([[0, 4, 2, 3], [2, 0, 1, 9], [1, 0, 9, 9]], dtype=torch.int32, device=device),
+        query_index=torch.tensor([0, 2, 1], dtype=torch.int32, device=device),
+        key_index=torch.tensor([[1, 0, 9, 9], [0, 4, 2, 3], [2, 0, 1, 9]], dtype=torch.int32, device=device),
         turns=rotation_table(angle).to(device), zero_turn=4, frame_tokens=40,
     )  # fmt: skip
     return _example(device, dtype) | more

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ def rotation_table(angles: Tensor) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), dim=1).float()
 
 
+@functools.cache
 def no_turn(device: torch.device) -> Tensor:
     """A table of one rotation, by nothing."""
     return rotation_table(torch.zeros(1, 1, dtype=torch.float64)).to(device)
