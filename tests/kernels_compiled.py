@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import triton
 from headforcing.kernels import attend, merge, modulate, move, pool, write
+from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -65,8 +66,6 @@ def recorded(launch: Callable[[], Any]) -> tuple[ASTSource, dict[str, Any]]:
     original = triton.JITFunction.run
     triton.JITFunction.run = lambda self, *args, grid, warmup, **kwargs: calls.append((self, args, kwargs))
     try:
-        from headforcing.kernels.dispatch import using
-
         with using("triton"):
             launch()
     finally:
@@ -89,8 +88,8 @@ def recorded(launch: Callable[[], Any]) -> tuple[ASTSource, dict[str, Any]]:
     return ASTSource(kernel, signature, constants, attributes), options
 
 
-def build(source: ASTSource, target: int, options: dict[str, Any]) -> dict[str, int]:
-    """Shared memory and registers of one build, and the bytes of stack it uses: registers that did not fit."""
+def build(source: ASTSource, target: int, options: dict[str, Any]) -> dict[str, Any]:
+    """One build's shared memory, registers, bytes of stack (registers that did not fit) and matrix instructions."""
     compiled = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
     tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -100,7 +99,8 @@ def build(source: ASTSource, target: int, options: dict[str, Any]) -> dict[str, 
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage.stdout + usage.stderr)
     assert found, usage.stdout + usage.stderr
     registers, stack, local = map(int, found.groups())
-    return dict(shared=compiled.metadata.shared, registers=registers, stack=stack + local)
+    matrix = next((kind for kind in ("tcgen05", "wgmma", "mma.sync") if f"{kind}." in compiled.asm["ptx"]), None)
+    return dict(shared=compiled.metadata.shared, registers=registers, stack=stack + local, matrix=matrix)
 
 
 if __name__ == "__main__":
