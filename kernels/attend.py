@@ -42,7 +42,7 @@ def attend_turning_reference(
     q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor,
     query_index: Tensor, key_index: Tensor, turns: Tensor, zero_turn: int, frame_tokens: int,
 ) -> Tensor:  # fmt: skip
-    """The same for keys and queries that are rotated spatially only.
+    """The same for keys and queries that are rotated spatially only; a head sees whole frames.
 
     Args:
         query_index: `[heads]`, the temporal index of the block's first frame; the next frame's is one more.

@@ -37,10 +37,10 @@ def residual_norm_modulate_reference(
     Returns:
         z `[tokens, dim]`, and its norm, which is taken of z as rounded.
     """
-    gated = (
-        y.float() if gate is None else (y.unflatten(0, (len(gate), -1)).float() * gate.float()[:, None]).flatten(0, 1)
-    )
-    z = (x.float() + gated).to(x.dtype)
+    added = y.float()
+    if gate is not None:
+        added = (added.unflatten(0, (len(gate), -1)) * gate.float()[:, None]).flatten(0, 1)
+    z = (x.float() + added).to(x.dtype)
     return z, norm_modulate_reference(z, scale, shift, eps, base)
 
 

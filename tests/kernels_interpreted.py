@@ -160,7 +160,7 @@ MUTATIONS = [
 
 
 @pytest.fixture
-def mutated(tmp_path, request):
+def mutated(tmp_path):
     """Loads a kernel file with one piece of its text replaced, as another module of the same package."""
     loaded = []
 

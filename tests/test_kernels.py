@@ -19,7 +19,7 @@ from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.move import in_sequence, roll
 from headforcing.kernels.rotation import turned
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import OPERATIONS, ROLE_MAPS, case, int_table, roll_out, turn_table
 from torch import Tensor
@@ -126,6 +126,7 @@ def test_the_papers_updates_move_and_merge_without_turning():
 # ---------------------------------------------------------------------------------------------------------- properties
 
 
+@settings(deadline=None)
 @given(st.integers(-9, 9), st.integers(-9, 9))
 def test_turning_twice_is_turning_by_the_sum(a, b):
     turns = turn_table(24, 18)
@@ -189,6 +190,7 @@ def test_rolling_in_place_is_building_anew_from_unturned_keys():
         assert torch.equal(v, raw_v[first : first + frames].flatten(0, 1))
 
 
+@settings(deadline=None)
 @given(st.permutations(range(2 * 24)))
 def test_a_merge_keeps_exactly_a_frame_of_tokens_and_touches_nothing_else(tokens):
     s = 24
@@ -204,6 +206,7 @@ def test_a_merge_keeps_exactly_a_frame_of_tokens_and_touches_nothing_else(tokens
     assert torch.equal(k[others], before_k[others]) and torch.equal(v[others], before_v[others])
 
 
+@settings(deadline=None)
 @given(st.permutations(range(7)), st.integers(0, 7))
 def test_moves_in_sequence_bring_every_slot_to_its_place(order, kept):
     slots = [*range(7), None]
