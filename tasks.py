@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.4 on works for use
+TRITON = "triton==3.7.1"  # the one that belongs to this torch; the CPU build of torch does not bring it
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> None:
@@ -38,6 +39,8 @@ def environment(*extras: str) -> Path:
     run(python, "-m", "pip", "install", "--quiet", "--editable", ".")
     if extras:
         run(python, "-m", "pip", "install", "--quiet", "--requirement", "requirements-dev.txt")
+        if sys.platform == "linux":  # elsewhere there is none, and the tests that need it say so
+            run(python, "-m", "pip", "install", "--quiet", "--no-deps", TRITON)
     stamp.touch()
     return python
 

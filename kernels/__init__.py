@@ -1,1 +1,4 @@
-"""Fused kernels, each beside its plain-torch reference (none shipped yet; the engine runs on SDPA)."""
+"""Fused kernels: one operation a file, in plain torch and beside it in Triton; `dispatch.py` decides which runs.
+
+Importing any of it imports no Triton. How tensors lie in memory is described in `layout.py`.
+"""

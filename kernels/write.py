@@ -1,0 +1,169 @@
+"""From the projections of a block to what attention reads: norm, rotary embedding and the place in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .dispatch import Operation
+from .language import kernel, power_of_2, tiles, tl
+from .layout import LayoutError, check_buffers, check_rotations, check_table
+from .rotation import turn_pairs, turned
+
+ROWS = 8  # tokens of a tile
+
+
+def write_block_reference(
+    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor | None, k_weight: Tensor, eps: float,
+    k_buffer: Tensor, v_buffer: Tensor, slot_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
+) -> Tensor | None:  # fmt: skip
+    """Write a block's keys and values to every head's slots and return its queries, both normed and rotated.
+
+    Computed in float32 and rounded once.
+
+    Args:
+        q, k, v: `[tokens, heads * head_dim]`, frame after frame, as the linear layers give them; rows of any stride.
+            q may be None where only the cache is wanted (the last layer of the clean pass).
+        q_weight, k_weight, eps: of the RMS norm, which is taken over the full width.
+        slot_row: `[heads]`, the row of the buffers where the block's first token goes; the rest follows.
+        first_turn: `[heads]`, the turn of the block's first frame; the next frame's is one row on.
+        temporal: `[n, 2, pairs]`.
+        spatial: `[frame_tokens, 2, pairs]`, one rotation per place in the frame, of the channels after the temporal.
+
+    Returns:
+        queries `[heads, tokens, head_dim]`.
+    """
+    heads, (frame_tokens, *_) = len(slot_row), spatial.shape
+    place = torch.arange(len(k), device=k.device)
+    turn = first_turn.long()[:, None] + place // frame_tokens
+    angles = torch.cat((temporal[turn], spatial[place % frame_tokens].expand(heads, -1, -1, -1)), dim=-1)
+
+    def by_head(x: Tensor) -> Tensor:
+        return x.unflatten(1, (heads, -1)).transpose(0, 1)
+
+    def rotated(x: Tensor, weight: Tensor) -> Tensor:
+        normed = F.rms_norm(x.float(), x.shape[1:], weight.float(), eps)
+        return turned(by_head(normed)[:, :, None], angles)[:, :, 0].to(x.dtype)
+
+    rows = slot_row.long()[:, None] + place
+    k_buffer[rows], v_buffer[rows] = rotated(k, k_weight), by_head(v)
+    return None if q is None or q_weight is None else rotated(q, q_weight).contiguous()
+
+
+@kernel
+def _load_angles(temporal, spatial, turn, place, pair, TIME_PAIRS: tl.constexpr, PAIRS: tl.constexpr):
+    """Cosines and sines `[rows, pairs]` of tokens at `turn, place [rows]`: temporal pairs first, then spatial."""
+    in_time, in_space = pair < TIME_PAIRS, (pair >= TIME_PAIRS) & (pair < PAIRS)
+    SPACE_PAIRS: tl.constexpr = PAIRS - TIME_PAIRS
+    time = temporal + turn[:, None] * 2 * TIME_PAIRS + pair[None, :]
+    space = spatial + place[:, None] * 2 * SPACE_PAIRS + (pair - TIME_PAIRS)[None, :]
+    in_time, in_space = in_time[None, :], in_space[None, :]
+    cos = tl.load(time, mask=in_time, other=0.0) + tl.load(space, mask=in_space, other=0.0)
+    sin = tl.load(time + TIME_PAIRS, mask=in_time, other=0.0)
+    return cos, sin + tl.load(space + SPACE_PAIRS, mask=in_space, other=0.0)
+
+
+@kernel
+def _norm_and_turn(
+    x, weight, out, slot_row, first_turn, temporal, spatial, stride, tokens, frame_tokens, eps,
+    QUERY: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel, pair = tl.arange(0, DIM), tl.arange(0, DIM // 2)
+    inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
+    x += token.to(tl.int64)[:, None] * stride + channel[None, :]
+    squares = tl.zeros((ROWS, DIM), tl.float32)
+    for head in range(HEADS):
+        part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
+        squares += part * part
+    scale = 1 / tl.sqrt(tl.sum(squares, axis=1) / (HEADS * HEAD_DIM) + eps)
+    for head in range(HEADS):
+        part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
+        factor = tl.load(weight + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0).to(tl.float32)
+        turn = tl.load(first_turn + head) + token // frame_tokens
+        known = tl.where(token < tokens, turn, 0)
+        cos, sin = _load_angles(temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2)
+        part = turn_pairs(part * scale[:, None] * factor[None, :], cos, sin)
+        row = head * tokens if QUERY else tl.load(slot_row + head)
+        place = (row + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+        tl.store(out + place, part, mask=inside)
+
+
+@kernel
+def _write_kernel(
+    q, k, v, q_weight, k_weight, q_out, k_buffer, v_buffer, slot_row, first_turn, temporal, spatial,
+    q_stride, k_stride, v_stride, tokens, frame_tokens, eps,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    if tl.program_id(1) == 0:
+        _norm_and_turn(
+            k, k_weight, k_buffer, slot_row, first_turn, temporal, spatial, k_stride, tokens, frame_tokens, eps,
+            False, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
+        )  # fmt: skip
+    elif tl.program_id(1) == 1:
+        token, channel = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
+        inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
+        source = v + token.to(tl.int64)[:, None] * v_stride + channel[None, :]
+        for head in range(HEADS):
+            place = (tl.load(slot_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+            values = tl.load(source + head * HEAD_DIM, mask=inside, other=0.0)
+            tl.store(v_buffer + place, values, mask=inside)
+    else:
+        _norm_and_turn(
+            q, q_weight, q_out, slot_row, first_turn, temporal, spatial, q_stride, tokens, frame_tokens, eps,
+            True, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
+        )  # fmt: skip
+
+
+def _launch(
+    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor | None, k_weight: Tensor, eps: float,
+    k_buffer: Tensor, v_buffer: Tensor, slot_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
+) -> Tensor | None:  # fmt: skip
+    head_dim, heads = check_buffers(k_buffer, v_buffer), len(slot_row)
+    check_table("slot_row", slot_row, heads)
+    check_table("first_turn", first_turn, heads)
+    time_pairs = check_rotations("temporal", temporal, head_dim)
+    if time_pairs + check_rotations("spatial", spatial, head_dim) != head_dim // 2:
+        raise LayoutError(f"temporal and spatial rotations must turn all {head_dim // 2} pairs of a head's channels")
+    frame_tokens = len(spatial)
+    for name, x in (("q", k if q is None else q), ("k", k), ("v", v)):
+        if x.shape != (len(k), heads * head_dim) or x.stride(1) != 1 or len(x) % frame_tokens:
+            raise LayoutError(
+                f"{name} must be whole frames of {frame_tokens} tokens, [tokens, {heads * head_dim}], "
+                f"got {list(x.shape)}"
+            )
+    if k.dtype != k_buffer.dtype:
+        raise LayoutError(f"keys of {k.dtype} cannot be stored in a buffer of {k_buffer.dtype}")
+    q_out = None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
+    absent = q is None or q_weight is None
+    _write_kernel[tiles(len(k), ROWS), 2 if absent else 3](
+        k if q is None else q, k, v, k_weight if q_weight is None else q_weight, k_weight,
+        k_buffer if q_out is None else q_out, k_buffer, v_buffer, slot_row, first_turn, temporal, spatial,
+        k.stride(0) if q is None else q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
+        HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=time_pairs, ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4,
+    )  # fmt: skip
+    return q_out
+
+
+def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator)
+
+    q, k, v = noise(72, 3, 384).to(device, dtype).unbind(1)
+    q_weight, k_weight = noise(2, 384).to(device, dtype)
+    k_buffer, v_buffer = torch.zeros(2, 400, 128, dtype=dtype, device=device)
+    return dict(
+        q=q, k=k, v=v, q_weight=q_weight, k_weight=k_weight, eps=1e-6, k_buffer=k_buffer, v_buffer=v_buffer,
+        slot_row=torch.tensor([96, 0, 300], dtype=torch.int32, device=device),
+        first_turn=torch.tensor([1, 0, 3], dtype=torch.int32, device=device),
+        temporal=noise(6, 2, 22).to(device), spatial=noise(24, 2, 42).to(device),
+    )  # fmt: skip
+
+
+write_block = Operation(write_block_reference, _launch, _example)

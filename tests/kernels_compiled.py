@@ -1,0 +1,113 @@
+"""Compile every kernel as the paper's model launches it, for GPUs that are not there; prints one JSON line per build.
+
+Run as a program: Triton must not be in interpreter mode. What is compiled is what the launchers launch: they are called
+with tensors that have shapes only, and the call that would start the kernel is recorded.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import triton
+from headforcing.kernels import attend, merge, modulate, move, pool, write
+from headforcing.kernels.dispatch import using
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+TARGETS = (80, 86, 89, 90, 100, 120)
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32"}
+HEADS, HEAD_DIM, FRAME_TOKENS, FRAMES, SLOTS = 12, 128, 1560, 3, 103
+TOKENS, DIM = FRAMES * FRAME_TOKENS, HEADS * HEAD_DIM
+
+
+def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every launcher at 832 x 480: one layer, 12 heads."""
+
+    def data(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def table(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.int32, device="meta")
+
+    def angles(rows: int, pairs: int) -> torch.Tensor:
+        return torch.empty(rows, 2, pairs, device="meta")
+
+    k, v, rows = data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(FRAMES, 6, DIM)
+    x, turns, heads = data(TOKENS, DIM), angles(32, 22), (table(HEADS), table(HEADS), table(HEADS))
+    q = data(HEADS, TOKENS, HEAD_DIM)
+    yield "move", lambda: move.roll(k, v, table(HEADS, 3, 3), turns, FRAME_TOKENS)
+    yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), turns, FRAME_TOKENS)
+    yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), turns)
+    yield "norm", lambda: modulate.norm_modulate(x, rows[:, 1], rows[:, 0], 1e-6)
+    yield "residual_norm", lambda: modulate.residual_norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
+    yield (
+        "write",
+        lambda: write.write_block(
+            x, x, x, data(DIM), data(DIM), 1e-6, k, v, heads[0], heads[1], turns, angles(FRAME_TOKENS, 42)
+        ),
+    )
+    yield "attend", lambda: attend.attend(q, k, v, *heads)
+    yield (
+        "attend_turning",
+        lambda: attend.attend_turning(q, k, v, *heads, table(HEADS), table(HEADS, 11), turns, 4, FRAME_TOKENS),
+    )
+
+
+def recorded(launch: Callable[[], Any]) -> tuple[ASTSource, dict[str, Any]]:
+    """The kernel, with its arguments' types, and the options that a launcher would compile it with."""
+    calls: list[tuple[Any, tuple, dict[str, Any]]] = []
+    original = triton.JITFunction.run
+    triton.JITFunction.run = lambda self, *args, grid, warmup, **kwargs: calls.append((self, args, kwargs))
+    try:
+        with using("triton"):
+            launch()
+    finally:
+        triton.JITFunction.run = original
+    ((kernel, args, kwargs),) = calls
+    options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
+    values = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+    signature, constants, attributes = {}, {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        value = values[name]
+        if isinstance(value, torch.Tensor):
+            signature[name] = POINTERS[value.dtype]
+        elif kernel.params[place].is_constexpr:
+            signature[name] = "constexpr"
+            constants[(place,)] = value
+        else:
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
+        if isinstance(value, torch.Tensor) or (signature[name] == "i32" and value % 16 == 0):
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    return ASTSource(kernel, signature, constants, attributes), options
+
+
+def build(source: ASTSource, target: int, options: dict[str, Any]) -> dict[str, Any]:
+    """One build's shared memory, registers, bytes of stack (registers that did not fit) and matrix instructions."""
+    compiled = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
+    tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage.stdout + usage.stderr)
+    assert found, usage.stdout + usage.stderr
+    registers, stack, local = map(int, found.groups())
+    matrix = next((kind for kind in ("tcgen05", "wgmma", "mma.sync") if f"{kind}." in compiled.asm["ptx"]), None)
+    return dict(shared=compiled.metadata.shared, registers=registers, stack=stack + local, matrix=matrix)
+
+
+if __name__ == "__main__":
+    for dtype_name, dtype in DTYPES.items():
+        for name, launch in launches(dtype):
+            source, options = recorded(launch)
+            for target in TARGETS:
+                result = build(source, target, options)
+                sys.stdout.write(json.dumps(dict(kernel=name, dtype=dtype_name, target=target, **result)) + "\n")
+                sys.stdout.flush()

@@ -1,0 +1,193 @@
+"""Every kernel against its specification, run by Triton's interpreter on the CPU.
+
+Not collected by itself: test_kernels_triton.py runs this file in a process of its own, with TRITON_INTERPRET=1, because
+Triton decides when it is imported whether it interprets.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing import kernels
+from headforcing.kernels import attend, move, write
+from headforcing.kernels.attend import attend_turning
+from headforcing.kernels.dispatch import TOLERANCE, Operation, using
+from headforcing.kernels.language import interpreting
+from headforcing.kernels.layout import LayoutError
+from headforcing.kernels.modulate import residual_norm_modulate
+from headforcing.kernels.move import move_frames
+from kernel_cases import OPERATIONS, ROLE_MAPS, case, distance, int_table, roll_out
+
+assert os.environ.get("TRITON_INTERPRET") == "1", "run by test_kernels_triton.py"
+
+FOLDER = Path(kernels.__file__).parent
+CPU = torch.device("cpu")
+EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+AWKWARD = [(24, 20), (40, 24), (40, 128)]  # tokens of a frame, channels of a head; no tile size divides them
+
+
+@pytest.fixture(autouse=True)
+def kernels_only():
+    with using("triton"):
+        yield
+
+
+def allowed(operation: Operation, dtype: torch.dtype) -> float:
+    """Distances of numbers that were rounded once; the interpreter cuts bfloat16 off instead, one unit at most.
+
+    Frames may move three times, and a norm magnifies the unit that the sum before it is off.
+    """
+    units = {move_frames: 3.2, residual_norm_modulate: 12}.get(operation, 1.02)
+    return {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: units * 2**-7}[dtype]
+
+
+def test_the_interpreter_is_on():
+    assert interpreting()
+
+
+@EVERY_DTYPE
+@EVERY_OPERATION
+def test_a_kernel_passes_its_self_test(operation, dtype):
+    assert operation.difference(CPU, dtype) <= min(allowed(operation, dtype), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("s", "head_dim"), AWKWARD)
+@EVERY_DTYPE
+@EVERY_OPERATION
+def test_a_kernel_equals_plain_torch_on_awkward_sizes(operation, dtype, s, head_dim, seed):
+    assert distance(operation, lambda: case(operation, seed, dtype, s, head_dim)) <= allowed(operation, dtype)
+
+
+@pytest.mark.parametrize(("block_q", "block_k"), [(16, 16), (32, 64)])
+@pytest.mark.parametrize("operation", [attend.attend, attend_turning], ids=lambda operation: operation.name)
+def test_attention_does_not_depend_on_its_tiles(operation, block_q, block_k, monkeypatch):
+    monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", block_q)
+    monkeypatch.setattr(attend, "FLOAT32_BLOCK_K", block_k)
+    assert distance(operation, lambda: case(operation, 1, torch.float32, 40, 24)) <= 5e-6
+
+
+def test_nothing_but_frames_named_in_the_table_is_touched():
+    """A chain of nothing but skips, a table without chains, and no tokens past a frame's end."""
+    k, v = torch.randn(2, 4 * 24, 20)
+    before = k.clone(), v.clone()
+    turns = torch.ones(1, 2, 4)
+    move.roll(k, v, int_table([[[-1, 0, 0], [-1, 24, 0]]]), turns, 24)
+    move.roll(k, v, torch.zeros(0, 3, 3, dtype=torch.int32), turns, 24)
+    assert torch.equal(k, before[0]) and torch.equal(v, before[1])
+    move.roll(k, v, int_table([[[0, 24, 0]]]), turns, 24)
+    assert torch.equal(v[48:], before[1][48:]) and torch.equal(v[24:48], before[1][:24])
+
+
+@pytest.fixture
+def large_tiles(monkeypatch):
+    """The interpreter's time goes with the number of tiles, and other tests see to their edges."""
+    monkeypatch.setattr(write, "ROWS", 128)
+    monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", 128)
+    monkeypatch.setattr(attend, "FLOAT32_BLOCK_K", 256)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("episodic_frames", [0, 2, 3, 4, 5])
+def test_flat_buffers_follow_the_engine_for_any_size_of_memory(episodic_frames):
+    roll_out(ROLE_MAPS["every role"], episodic_frames, "contiguous", blocks=9)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
+@pytest.mark.parametrize("roles", list(ROLE_MAPS.values())[1:], ids=list(ROLE_MAPS)[1:])
+def test_flat_buffers_follow_the_engine_for_any_roles(roles, rope):
+    roll_out(roles, 3, rope, blocks=8)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (dict(k=torch.zeros(24, 96, dtype=torch.float16).T), "keys and values"),
+        (dict(head_rows=torch.zeros(3, dtype=torch.int64)), "head_rows"),
+        (dict(head_order=torch.zeros(2, dtype=torch.int32)), "head_order"),
+        (dict(q=torch.zeros(3, 24, 20, dtype=torch.float64)), "q must"),
+    ],
+)
+def test_tensors_that_do_not_lie_as_described_are_refused(change, named):
+    with pytest.raises(LayoutError, match=named):
+        attend.attend(**(case(attend.attend, 0, torch.float32, 24, 20) | change))
+
+
+# ------------------------------------------------------------------------------------- a wrong index does not go unseen
+
+MUTATIONS = [
+    ("rotation", "even * sin + odd * cos", "odd * sin + even * cos"),
+    ("rotation", "place + PAIRS", "place"),
+    ("move", "tl.load(move + 1) + token", "tl.load(move) + token"),
+    ("move", "tl.load(move + 2)", "tl.load(move + 2) * 0"),
+    ("move", "move += 3", "move += 0"),
+    ("move", "tl.program_id(1) * length * 3", "tl.program_id(1) * 3"),
+    ("pool", "first + token", "token"),
+    ("pool", "tl.load(frames + 2 * frame + 1)", "tl.load(frames + 1)"),
+    ("pool", "total / frame_tokens", "total / ROWS"),
+    ("merge", "b + chosen - tokens", "a + chosen - tokens"),
+    ("merge", "tl.where(of_a, turn_a, turn_b)", "tl.where(of_a, turn_b, turn_a)"),
+    ("merge", "tl.load(merge + 5) * tokens", "0"),
+    ("merge", "(target + token)", "(a + token)"),
+    ("modulate", "frame * scale_stride", "0 * scale_stride"),
+    ("modulate", "frame * shift_stride", "0 * shift_stride"),
+    ("modulate", "(tl.program_id(0) // gate_tokens)", "0"),
+    ("modulate", "tl.where(inside, row - mean, 0.0)", "(row - mean)"),
+    ("write", "tl.load(slot_row + head) + token", "tl.load(slot_row) + token"),
+    ("write", "head * tokens if QUERY", "tokens if QUERY"),
+    ("write", "tl.load(first_turn + head)", "tl.load(first_turn)"),
+    ("write", "token % frame_tokens, pair", "token // frame_tokens, pair"),
+    ("write", "+ token // frame_tokens", ""),
+    ("write", "weight + head * HEAD_DIM", "weight"),
+    ("write", "(pair - TIME_PAIRS)", "(pair * 0)"),
+    ("write", "/ (HEADS * HEAD_DIM)", "/ HEAD_DIM"),
+    ("write", "values = tl.load(source + head * HEAD_DIM", "values = tl.load(source"),
+    ("attend", "tl.load(head_start + head)", "tl.load(head_start)"),
+    ("attend", "tl.load(head_rows + head)", "tl.load(head_rows)"),
+    ("attend", "known = row < last", "known = row < last - 1"),
+    ("attend", "LOW + low[:, None]", "low[:, None]"),
+    ("attend", "slot * frame_tokens, frame_tokens", "0, frame_tokens"),
+    ("attend", "head * slots + slot", "slot"),
+    ("attend", "// frame_tokens\n        for", "* 0\n        for"),
+    ("attend", "* HEADS + head)", "* HEADS + tl.program_id(1))"),
+    ("attend", "acc * shrink[:, None]", "acc"),
+]
+
+
+@pytest.fixture
+def mutated(tmp_path):
+    """Loads a kernel file with one piece of its text replaced, as another module of the same package."""
+    loaded = []
+
+    def load(name: str, old: str, new: str, rotation: str = "rotation"):
+        text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+        assert old in text, f"{name}.py no longer says {old!r}"
+        text = text.replace(old, new).replace("from .rotation import", f"from .{rotation} import")
+        path = tmp_path / f"changed_{name}.py"
+        path.write_text(text, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(f"headforcing.kernels.changed_{name}", path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        loaded.append(spec.name)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load
+    for name in loaded:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), MUTATIONS, ids=lambda text: text.strip())
+def test_a_self_test_sees_a_wrong_index(name, old, new, mutated):
+    if name == "rotation":  # in the helpers that the kernels share: seen by a kernel that uses them
+        mutated("rotation", old, new)
+        module = mutated("move", "", "", rotation="changed_rotation")
+    else:
+        module = mutated(name, old, new)
+    operations = [value for value in vars(module).values() if isinstance(value, Operation)]
+    assert max(operation.difference(CPU, torch.float32) for operation in operations) > TOLERANCE[torch.bfloat16]

@@ -1,0 +1,357 @@
+"""The kernels' specification, the plain torch beside each, against the engine; its properties; and who decides."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.policy import CachePolicy
+from headforcing.headforcing_core.rope import RotaryEmbedding
+from headforcing.headforcing_core.wan import WanConfig, WanModel, encode_prompt, forward_block
+from headforcing.kernels import dispatch, paper
+from headforcing.kernels.attend import attend_reference, attend_turning_reference
+from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.layout import LayoutError
+from headforcing.kernels.merge import merge_frames
+from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.move import in_sequence, roll
+from headforcing.kernels.rotation import turned
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import OPERATIONS, ROLE_MAPS, case, int_table, roll_out, turn_table
+from torch import Tensor
+
+KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+
+
+def noise(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed))
+
+
+# -------------------------------------------------------------------------------------------------- against the engine
+
+
+@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
+@pytest.mark.parametrize("episodic_frames", [0, 2, 3, 4, 5])
+@pytest.mark.parametrize("roles", ROLE_MAPS.values(), ids=ROLE_MAPS.keys())
+def test_flat_buffers_follow_the_engine_block_by_block(roles, episodic_frames, rope):
+    events = roll_out(roles, episodic_frames, rope, blocks=9)
+    merged = [event for event in events if event is not None and event.merged]
+    assert bool(merged) == bool(episodic_frames)
+
+
+def test_norms_are_the_transformers_own():
+    """The inputs and outputs of every layer norm of a real forward, caught on the way."""
+    config = WanConfig(dim=48, ffn_dim=64, num_layers=2, num_heads=2, in_dim=4, out_dim=4, freq_dim=8, text_dim=12)
+    torch.manual_seed(3)
+    model = WanModel(config).eval()
+    for block in model.blocks:
+        torch.nn.init.normal_(block.modulation)
+        torch.nn.init.normal_(block.norm3.weight)
+        torch.nn.init.normal_(block.norm3.bias)
+    frames, seen = 3, {}
+
+    def watch(name, module):
+        module.register_forward_hook(lambda _, args, out: seen.update({name: (args[0].flatten(0, -2), out)}))
+
+    block = model.blocks[1]
+    for name in ("norm1", "norm2", "norm3", "ffn"):
+        watch(name, getattr(block, name))
+    watch("q", block.self_attn.q)
+    watch("o", block.self_attn.o)
+    watch("cross", block.cross_attn.o)
+    model.time_projection.register_forward_hook(lambda _, args, out: seen.update(time=out))
+    watch("last norm", model.head.norm)
+    with torch.no_grad():
+        prompt = encode_prompt(model, noise(5, 12), torch.float32)
+        shape = CacheShape.for_model(config, [["local", "memory"]] * 2, CachePolicy(), 8, 6, frames, 9)
+        cache = HeadCache(shape, torch.float32)
+        cache.begin_block()
+        forward_block(model, noise(frames, 4, 8, 6), torch.tensor([900.0, 500.0, 20.0]), prompt, cache)
+        modulation = block.modulation + seen["time"].unflatten(-1, (6, -1))
+        shift1, scale1, gate1, shift2, scale2, gate2 = modulation.unbind(1)
+
+        found = norm_modulate(seen["norm1"][0], scale1, shift1, config.eps)
+        torch.testing.assert_close(found, seen["q"][0])
+        x, normed = residual_norm_modulate(
+            seen["norm1"][0],
+            seen["o"][1][0],
+            gate1,
+            block.norm3.weight[None],
+            block.norm3.bias[None],
+            config.eps,
+            base=0,
+        )
+        torch.testing.assert_close(x, seen["norm3"][0])
+        torch.testing.assert_close(normed, seen["norm3"][1][0])
+        x, normed = residual_norm_modulate(x, seen["cross"][1][0], None, scale2, shift2, config.eps)
+        torch.testing.assert_close(x, seen["norm2"][0])
+        torch.testing.assert_close(normed, seen["ffn"][0])
+        x, _ = residual_norm_modulate(x, seen["ffn"][1][0], gate2, scale2, shift2, config.eps)
+        torch.testing.assert_close(x, seen["last norm"][0])
+
+
+def test_the_papers_assembly_gives_the_context_that_the_engine_holds():
+    s, head_dim = 24, 20
+    rope = RotaryEmbedding(head_dim, 4, 6)
+    k, v = noise(2, 12 * s, head_dim)
+    contexts = [[0, 5 * s, 2 * s], [3 * s], [], [11 * s, 4 * s]]
+    moves, head_start, head_rows = paper.packing(contexts, s)
+    k_packed, v_packed = torch.full((2, 6 * s, head_dim), float("nan"))
+    paper.assemble(k, v, k_packed, v_packed, moves, turn_table(head_dim, 9)[9:], s)
+    for context, start, rows in zip(contexts, head_start.tolist(), head_rows.tolist(), strict=True):
+        if context:
+            raw = torch.stack([k[row : row + s] for row in context])
+            expected = rope.rotate_temporal(raw, range(len(context))).flatten(0, 1)
+            torch.testing.assert_close(k_packed[start : start + rows], expected)
+            assert torch.equal(v_packed[start : start + rows], torch.cat([v[row : row + s] for row in context]))
+
+
+def test_the_papers_updates_move_and_merge_without_turning():
+    s = 24
+    k, v = noise(2, 6 * s, 20)
+    before_k, before_v = k.clone(), v.clone()
+    paper.rolling_update(k, v, int_table([[[5 * s, 3 * s, 0]]]), s)
+    kept = torch.arange(0, 2 * s, 2, dtype=torch.int32)[None]
+    paper.episodic_update(k, v, int_table([[0, s, 0, 0, 0, 0]]), kept, int_table([[[4 * s, s, 0]]]))
+    for now, before in ((k, before_k), (v, before_v)):
+        assert torch.equal(now[3 * s : 4 * s], before[5 * s :])
+        assert torch.equal(now[:s], before[: 2 * s : 2])
+        assert torch.equal(now[s : 2 * s], before[4 * s : 5 * s])
+
+
+# ---------------------------------------------------------------------------------------------------------- properties
+
+
+@settings(deadline=None)
+@given(st.integers(-9, 9), st.integers(-9, 9))
+def test_turning_twice_is_turning_by_the_sum(a, b):
+    turns = turn_table(24, 18)
+    x = noise(40, 24)
+    twice = turned(turned(x, turns[18 + a]), turns[18 + b])
+    torch.testing.assert_close(twice, turned(x, turns[18 + a + b]), atol=1e-5, rtol=1e-5)
+    assert torch.equal(turned(x, turns[18 + a])[:, 8:], x[:, 8:])  # only temporal channels turn
+
+
+def test_attention_does_not_care_for_the_order_of_keys():
+    s = 24
+    q, k, v = noise(1, 2 * s, 20), noise(5 * s, 20, seed=1), noise(5 * s, 20, seed=2)
+    order = torch.randperm(5 * s, generator=torch.Generator().manual_seed(0))
+    tables = (int_table([0]), int_table([5 * s]), int_table([0]))
+    expected = attend_reference(q, k, v, *tables)
+    torch.testing.assert_close(attend_reference(q, k[order], v[order], *tables), expected)
+
+
+@pytest.mark.parametrize("shift", [1, 4])
+def test_attention_does_not_care_where_time_begins(shift):
+    s = 24
+    q, k, v = noise(2, 2 * s, 20), noise(5 * s, 20, seed=1), noise(5 * s, 20, seed=2)
+    head_start, head_rows, order = int_table([0, 3 * s]), int_table([3 * s, 2 * s]), int_table([0, 1])
+    query_index, key_index = int_table([3, 2]), int_table([[0, 1, 2], [1, 0, 0]])
+
+    def attention(by):
+        # rotated into queries and keys beforehand, as the cache does it ...
+        turns = turn_table(20, 9)
+        turned_q = torch.stack(
+            [
+                turned(head.unflatten(0, (2, s)), turns[9 + start + by + torch.arange(2)]).flatten(0, 1)
+                for head, start in zip(q, query_index.tolist(), strict=True)
+            ]
+        )
+        indices = [0, 1, 2, 1, 0]
+        turned_k = turned(k.unflatten(0, (5, s)), turns[[9 + index + by for index in indices]]).flatten(0, 1)
+        return attend_reference(turned_q, turned_k, v, head_start, head_rows, order)
+
+    torch.testing.assert_close(attention(shift), attention(0), atol=1e-5, rtol=1e-5)
+    # ... or by turning the queries back to every frame
+    found = attend_turning_reference(
+        q, k, v, head_start, head_rows, order, query_index + shift, key_index + shift, turn_table(20, 9), 9, s
+    )
+    torch.testing.assert_close(found, attention(0), atol=1e-5, rtol=1e-5)
+
+
+def test_rolling_in_place_is_building_anew_from_unturned_keys():
+    """Ten rolls of a window, each turning what was turned before."""
+    s, frames = 24, 6
+    raw_k, raw_v = noise(16, s, 24), noise(16, s, 24, seed=1)
+    turns = turn_table(24, 9)
+    k = turned(raw_k[:frames], turns[9 : 9 + frames]).flatten(0, 1)
+    v = raw_v[:frames].flatten(0, 1).clone()
+    moves = int_table([[[(i + 1) * s, i * s, 8] for i in range(frames - 1)]])
+    for first in range(1, 11):
+        roll(k, v, moves, turns, s)
+        newest = first + frames - 1
+        k[-s:], v[-s:] = turned(raw_k[newest], turns[9 + frames - 1]), raw_v[newest]
+        expected = turned(raw_k[first : first + frames], turns[9 : 9 + frames]).flatten(0, 1)
+        torch.testing.assert_close(k, expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(v, raw_v[first : first + frames].flatten(0, 1))
+
+
+@settings(deadline=None)
+@given(st.permutations(range(2 * 24)))
+def test_a_merge_keeps_exactly_a_frame_of_tokens_and_touches_nothing_else(tokens):
+    s = 24
+    k, v = noise(4 * s, 20), torch.arange(4.0 * s)[:, None].repeat(1, 20)
+    kept = int_table([sorted(tokens[:s])])
+    before_k, before_v = k.clone(), v.clone()
+    still = 9
+    merge_frames(k, v, int_table([[s, 3 * s, s, still, still, 0]]), kept, turn_table(20, 9))
+    sources = [s + token if token < s else 2 * s + token for token in kept[0].tolist()]
+    assert v[s : 2 * s, 0].tolist() == sources and len(set(sources)) == s
+    torch.testing.assert_close(k[s : 2 * s], before_k[sources])
+    others = [*range(s), *range(2 * s, 4 * s)]
+    assert torch.equal(k[others], before_k[others]) and torch.equal(v[others], before_v[others])
+
+
+@settings(deadline=None)
+@given(st.permutations(range(7)), st.integers(0, 7))
+def test_moves_in_sequence_bring_every_slot_to_its_place(order, kept):
+    slots = [*range(7), None]
+    for source, target in in_sequence(order[:kept], spare=7):
+        slots[target] = slots[source]
+    assert slots[:kept] == order[:kept]
+
+
+# ------------------------------------------------------------------------------------------------------------ dispatch
+
+
+def doubled(x: Tensor) -> Tensor:
+    """Twice x."""
+    return 2 * x
+
+
+def operation(launch, reference=doubled):
+    return Operation(reference, launch, lambda device, dtype: dict(x=torch.ones(3, dtype=dtype)))
+
+
+ELSEWHERE = torch.ones(2, device="meta")  # stands for a device with kernels
+
+
+def test_a_kernel_that_agrees_is_used():
+    used = []
+    launch = operation(lambda x: used.append(x) or 2 * x)
+    launch(ELSEWHERE)
+    launch(ELSEWHERE)
+    assert len(used) == 3  # one self-test, two calls
+
+
+@pytest.mark.parametrize("wrong", [lambda x: 2.001 * x, lambda x: x / 0 - x / 0, lambda x: x[:1], lambda x: x.half()])
+def test_a_kernel_that_differs_is_put_aside_with_one_line(wrong, caplog):
+    broken = operation(wrong)
+    with caplog.at_level(logging.INFO):
+        assert [broken(ELSEWHERE).shape, broken(x=ELSEWHERE).shape] == [(2,)] * 2
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "doubled runs without its Triton kernel on meta in torch.float32"
+    ]
+
+
+def test_a_kernel_that_raises_is_put_aside_with_one_line(caplog):
+    def fails(x):
+        raise OSError("no compiler here")
+
+    with caplog.at_level(logging.INFO):
+        broken = operation(fails)
+        broken(ELSEWHERE)
+        broken(ELSEWHERE)
+    assert len(caplog.records) == 1 and "no compiler here" in caplog.text
+
+
+def test_a_kernel_that_fails_later_is_put_aside_and_the_call_still_answered(caplog):
+    calls = []
+
+    def fails_later(x):
+        calls.append(x)
+        if len(calls) > 1:
+            raise RuntimeError("out of resources: shared memory")
+        return 2 * x
+
+    broken = operation(fails_later)
+    with caplog.at_level(logging.INFO):
+        assert broken(ELSEWHERE).shape == (2,)
+        assert broken(ELSEWHERE).shape == (2,)
+    assert len(calls) == 2 and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("error", [LayoutError("q must be contiguous"), torch.cuda.OutOfMemoryError("full")])
+def test_mistakes_of_the_caller_and_a_full_card_are_not_hidden(error):
+    calls = []
+
+    def fails_later(x):
+        calls.append(x)
+        if len(calls) > 1:
+            raise error
+        return 2 * x
+
+    with pytest.raises(type(error)):
+        operation(fails_later)(ELSEWHERE)
+
+
+def test_processors_are_not_asked_for_a_kernel_and_either_side_can_be_forced():
+    other = operation(lambda x: 3 * x)
+    x = torch.ones(2)
+    assert other(x).tolist() == [2, 2]
+    with dispatch.using("triton"):
+        assert other(x).tolist() == [3, 3]
+        with dispatch.using("reference"):
+            assert other(x).tolist() == [2, 2]
+    assert other(x).tolist() == [2, 2]
+    with pytest.raises(ValueError, match="auto, reference, triton"), dispatch.using("cuda"):
+        pass
+
+
+def test_a_self_test_sees_what_is_written_in_place():
+    def writes(x: Tensor) -> None:
+        x += 1
+
+    assert operation(lambda x: None, reference=writes).difference(torch.device("cpu"), torch.float32) > 0.4
+
+
+@pytest.mark.parametrize("tested", OPERATIONS, ids=lambda operation: operation.name)
+def test_every_example_distinguishes_and_every_operation_explains_itself(tested):
+    """An example on which nothing happens would let any kernel pass."""
+    untouched = Operation(tested.reference, lambda **arguments: None, tested.example)
+    expected = tested.reference(**tested.example(torch.device("cpu"), torch.float32))
+    assert expected is not None or untouched.difference(torch.device("cpu"), torch.float32) > 0.1
+    assert tested.__doc__
+
+
+def test_importing_and_using_every_kernel_file_imports_no_triton(tmp_path):
+    names = [path.stem for path in KERNELS.glob("*.py") if path.stem != "__init__"]
+    assert len(names) > 8
+    program = "\n".join(
+        [
+            "import importlib, sys, torch",
+            "sys.modules['triton'] = None  # importing it would raise",
+            f"for name in {names}: importlib.import_module('headforcing.kernels.' + name)",
+            "from headforcing.kernels.modulate import norm_modulate",
+            "norm_modulate(torch.ones(4, 8), torch.ones(2, 8), torch.ones(2, 8), 1e-6)",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels are not run")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tested", OPERATIONS, ids=lambda operation: operation.name)
+def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
+    pytest.importorskip("triton")
+    device = torch.device("cuda")
+    assert tested.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
+    for seed, (s, head_dim) in enumerate([(24, 20), (40, 24), (40, 128), (1560, 128)]):
+        arguments = case(tested, seed, dtype, s, head_dim)
+        on_gpu = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in arguments.items()}
+        if "k_to" in on_gpu:
+            on_gpu |= dict(k_to=on_gpu["k_from"], v_to=on_gpu["v_from"])
+        compared = Operation(tested.reference, tested.launch, lambda device, dtype, on_gpu=on_gpu: on_gpu)
+        assert compared.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels are not run")
+def test_flat_buffers_follow_the_engine_on_a_gpu():
+    pytest.importorskip("triton")
+    with dispatch.using("triton"):
+        roll_out(ROLE_MAPS["every role"], 5, "contiguous", blocks=9, device="cuda")

@@ -1,0 +1,49 @@
+"""The kernels in Triton, without a GPU: run by its interpreter, and compiled for GPUs that are not there.
+
+Each in a process of its own, since Triton decides at import whether it interprets. Triton is not a requirement of the
+pack; `tasks.py` installs it for the tests where there is one.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+KIB = 1024
+SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use
+# bytes of registers that may spill; those of the turning attention lie in the loop over frames, not over tiles
+SPILLS = {"attend": 128, "attend_turning": 192}
+NO_TRITON = "triton is not installed, so no kernel was run or compiled (tasks.py installs it on Linux)"
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=NO_TRITON)
+
+
+def run(tmp_path: Path, *command: str, interpret: str) -> str:
+    environment = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, *command], env=environment, cwd=TESTS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def test_every_kernel_equals_plain_torch_in_the_interpreter(tmp_path):
+    program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:]))"
+    told = run(tmp_path, "-c", program, "-q", str(TESTS / "kernels_interpreted.py"), interpret="1")
+    assert " passed" in told and "skipped" not in told
+
+
+def test_every_kernel_compiles_for_every_gpu_within_its_limits(tmp_path):
+    told = run(tmp_path, str(TESTS / "kernels_compiled.py"), interpret="0")
+    builds = [json.loads(line) for line in told.splitlines()]
+    assert {build["target"] for build in builds} == set(SHARED_MEMORY)
+    assert {build["dtype"] for build in builds} == {"bf16", "fp16"}
+    assert len({build["kernel"] for build in builds}) == 8 and len(builds) == 8 * 6 * 2
+    for build in builds:
+        assert build["shared"] <= SHARED_MEMORY[build["target"]] * KIB, build
+        assert build["stack"] <= SPILLS.get(build["kernel"], 0), build
+        if build["kernel"].startswith("attend"):  # on the matrix units, of the newest kind the GPU has
+            assert build["matrix"] == {90: "wgmma", 100: "tcgen05"}.get(build["target"], "mma.sync"), build
