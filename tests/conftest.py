@@ -10,6 +10,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # helpers beside the tests; never the repository root
 
+from promises import PROMISES, of_promise
+
 if TYPE_CHECKING:
     from comfy_harness import ComfyServer
     from comfy_setup import ComfyInstall
@@ -69,3 +71,31 @@ def comfy_server(request: pytest.FixtureRequest) -> "ComfyServer":
 def comfy_install(request: pytest.FixtureRequest) -> "ComfyInstall":
     """Both versions, installed but not running, for comfy_harness.run_in_comfy."""
     return _install(request.param)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In a run of everything, each promise must have tests."""
+    if session.config.args != [str(Path(__file__).parent)] and session.config.args != ["tests"]:
+        return
+    ids = [item.nodeid for item in session.items]
+    for promise, patterns in PROMISES.items():
+        for pattern in patterns:
+            if not any(of_promise((pattern,), node_id) for node_id in ids):
+                raise pytest.UsageError(f"no test {pattern} holds the promise: {promise}")
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """How many tests hold each promise of the README."""
+    stats = terminalreporter.stats
+    lines = []
+    for promise, patterns in PROMISES.items():
+        counts = {
+            outcome: sum(of_promise(patterns, report.nodeid) for report in stats.get(outcome, ()))
+            for outcome in ("passed", "failed", "error", "skipped")
+        }
+        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        if told:
+            lines.append(f"{told}: {promise}")
+    if lines:
+        terminalreporter.section("promises")
+        terminalreporter.write("\n".join(lines) + "\n")

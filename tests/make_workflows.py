@@ -39,6 +39,15 @@ LIGHTHOUSE = """0:00 An old lighthouse keeper in a yellow raincoat climbs a spir
 0:40 The lighthouse keeper in a yellow raincoat pulls a lever and the great lamp sweeps light across the sea
 0:50 Dawn breaks, the sea is calm, the lighthouse keeper in a yellow raincoat smiles and lowers his telescope"""
 
+VALLEY = """0:00 A wide alpine valley before sunrise, mist over a winding river, slow aerial shot, cinematic
+0:40 The sun rises over the alpine valley, golden light on the river and the meadows, slow aerial shot, cinematic
+1:20 A shepherd in a brown coat walks with a flock of sheep across the alpine meadow, low tracking shot, cinematic
+2:00 [blend 3] Dark clouds gather over the alpine meadow, wind bends the grass, the shepherd in a brown coat looks up
+2:30 [flush, re-anchor] Inside a small wooden hut, a fire burns in a stone hearth, rain on the window, warm light
+3:10 The shepherd in a brown coat pours tea by the fire in the small wooden hut, close shot, warm light, cinematic
+3:50 [flush, re-anchor] A wide alpine valley after the storm, a rainbow over the winding river, slow aerial shot
+4:30 Night falls over the alpine valley, stars above the winding river, one lit window, slow aerial shot, cinematic"""
+
 FILES = """In **ComfyUI/models**:
 
 - `diffusion_models/self_forcing_dmd.pt`, from gdhe17/Self-Forcing
@@ -188,6 +197,23 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
             f"## Go on from a video\n\n{FILES}\nPut a short 16 fps video made by a Wan 2.1 model into *Load Video*; "
             "width and height must be multiples of 16. All of it becomes context, its opening frames become the "
             "anchors, and the prompt drives the 15 new seconds. The result holds both.",
+            (LOADERS, 480),
+            (330, 430),
+        ),
+    },
+    "five_minutes_streaming": SELF_FORCING
+    | {
+        "prompt": timeline(VALLEY, 300.0, ["clip", 0]),
+        "profile": ("HeadForcingLoadProfile", {"profile": "self_forcing"}, (PROMPT, 320), (440, 110)),
+        "sampler": sampler(0.0, head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/five_minutes"),
+        "report": text(["sampler", 1], (PROMPT, 490), (440, 420)),
+        "drift": ("HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}, (RESULT, 0), (330, 130)),
+        "picture": ("PreviewImage", {"images": ["drift", 0]}, (RESULT, 190), (420, 720)),
+        "note": note(
+            f"## Five minutes, decoded while they are made\n\n{FILES}\nThe *vae* on the sampler writes the video as it "
+            "grows: watch `output/video/five_minutes_....part.mp4` in any player meanwhile. Memory stays that of a "
+            "short video. Stop it, or lose power, and press **Run** again: it goes on where it stopped.\n\n"
+            "`[flush, re-anchor]` in front of a prompt makes a scene cut.",
             (LOADERS, 480),
             (330, 430),
         ),

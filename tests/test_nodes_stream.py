@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from comfy_harness import ComfyServer, RunResult
 from PIL import Image
-from test_nodes import Graph, changed, demo_graph, node, queued, saved_latents, status_texts, tiny, tiny_graph
+from test_nodes import FLOOR, Graph, changed, demo_graph, node, queued, saved_latents, status_texts, tiny, tiny_graph
 
 pytestmark = pytest.mark.comfy
 
@@ -213,3 +213,21 @@ def test_no_name_of_a_growing_video_leaves_the_output_folder(comfy_server: Comfy
         )
     else:
         assert "filename_prefix" in json.dumps(result.node_errors)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "C:\\x", "no/such run", "x\0y", ""])
+@pytest.mark.parametrize("kind", ["HeadForcingLoadRun", "HeadForcingDecodeVideo"])
+def test_no_name_of_a_run_is_taken_that_is_not_in_the_list(comfy_server: ComfyServer, kind: str, name: str):
+    graph = {"demo": node("HeadForcingLoadDemo"), "run": node("HeadForcingLoadRun", run=name)}
+    graph["video"] = node("HeadForcingDecodeVideo", vae=["demo", 2], filename_prefix="run/v", fps=16.0)
+    if kind == "HeadForcingDecodeVideo":
+        graph = changed(graph, "video", run=name)
+        del graph["run"]
+    else:
+        graph = changed(graph, "video", samples=["run", 0])
+    result = comfy_server.queue(graph)
+    if comfy_server.install.version == FLOOR:  # lets any value through to a V3 node
+        assert "is not in ComfyUI/output/head_forcing" in str(result.error)
+    else:
+        assert result.status == 400 and "run" in json.dumps(result.node_errors)
+    assert not (comfy_server.output_dir / "run").exists()

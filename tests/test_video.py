@@ -246,6 +246,19 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
     assert shown > 16
 
 
+def test_a_locked_file_is_said_and_what_was_made_stays(tmp_path, monkeypatch):
+    """As on Windows, where a file that a player has open cannot be replaced."""
+
+    def locked(source, target):
+        raise PermissionError(13, "The process cannot access the file", str(target))
+
+    monkeypatch.setattr("headforcing.headforcing_core.files.os.replace", locked)
+    partial = tmp_path / "v.part.mp4"
+    with pytest.raises(HeadForcingError, match=r"v\.mp4 cannot be written: The process cannot access the file"):
+        write_video(tmp_path / "v.mp4", latents(6).split(3), FlatColourDecoder(), partial=partial)
+    assert list(tmp_path.iterdir()) == [partial] and len(decoded(partial)) == 21
+
+
 def test_nothing_to_write_is_an_error_and_no_file(tmp_path):
     with pytest.raises(HeadForcingError, match="no latent frames"):
         write_video(tmp_path / "v.mp4", [], FlatColourDecoder())
