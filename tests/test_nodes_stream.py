@@ -230,4 +230,4 @@ def test_no_name_of_a_run_is_taken_that_is_not_in_the_list(comfy_server: ComfySe
         assert "is not in ComfyUI/output/head_forcing" in str(result.error)
     else:
         assert result.status == 400 and "run" in json.dumps(result.node_errors)
-    assert not (comfy_server.output_dir / "run").exists()
+    assert list((comfy_server.output_dir / "run").glob("*")) == []
