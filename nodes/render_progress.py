@@ -91,12 +91,12 @@ class RenderProgress:
             parts.insert(0, f"video {self.video + 1} of {self.videos}")
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)
-            parts.append(f"prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:60]}")
+            parts.append(f"prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:32]}")
         if self.done > self.reused:
             took = time.perf_counter() - self.begun
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
             pictures = self.made * self.plan.schedule.frames_per_block * PICTURES_PER_FRAME
-            parts.append(f"{pictures / took:.1f} fps, about {format_time(left).partition('.')[0]} left")
+            parts.append(f"{pictures / took:.1f} fps, {format_time(left).partition('.')[0]} left")
         if self.event is not None:
             parts.append(_told(self.event))
         if self.growing is not None:

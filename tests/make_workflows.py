@@ -84,7 +84,7 @@ def decode(vae: list[Any], **more: Any) -> Node:
 
 def timeline(prompts: str, seconds: float, clip: list[Any]) -> Node:
     inputs = {"clip": clip, "prompts": prompts, "seconds": seconds}
-    return ("HeadForcingPromptTimeline", inputs, (PROMPT, 0), (440, 260))
+    return ("HeadForcingPromptTimeline", inputs, (PROMPT, 0), (440, 380))
 
 
 def text(source: list[Any], place: tuple[int, int], size: tuple[int, int] = (440, 200)) -> Node:
@@ -101,7 +101,7 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
         "prompt": timeline(DEMO_PROMPTS, 60.0, ["model", 1]),
         "sampler": sampler(0.0, width=64, height=64),
         "decode": decode(["model", 2], upscale=6),
-        "report": text(["sampler", 1], (PROMPT, 320), (440, 440)),
+        "report": text(["sampler", 1], (PROMPT, 440), (440, 320)),
         "note": note(
             "## Head Forcing demo\n\nNothing to download: press **Run**. A one-minute video of three prompts appears "
             "on the right, in about ten seconds, on any computer.\n\n"
@@ -131,10 +131,10 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
     "six_prompts_60s": SELF_FORCING
     | {
         "prompt": timeline(LIGHTHOUSE, 60.0, ["clip", 0]),
-        "profile": ("HeadForcingLoadProfile", {"profile": "self_forcing"}, (PROMPT, 320), (440, 110)),
+        "profile": ("HeadForcingLoadProfile", {"profile": "self_forcing"}, (PROMPT, 440), (440, 110)),
         "sampler": sampler(0.0, head_profile=["profile", 0]),
         "decode": decode(["vae", 0]),
-        "report": text(["sampler", 1], (PROMPT, 490), (440, 270)),
+        "report": text(["sampler", 1], (PROMPT, 610), (440, 300)),
         "note": note(
             f"## Six prompts, one minute\n\n{FILES}\nEach line of *prompts* starts at its time; prompts change at the "
             "nearest block (every 0.75 s). Name the subject in every prompt, or put it into *shared_prompt*.",
@@ -169,7 +169,7 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
             "HeadForcingPromptTimeline",
             {"clip": ["model", 1], "prompts": "a yellow ring circling on a navy checkerboard", "seconds": 10.0},
             (PROMPT, 680),
-            (440, 220),
+            (440, 280),
         ),
         "sampler": sampler(0.0, head_profile=["measure", 0], width=64, height=64),
         "decode": decode(["model", 2], upscale=6),
@@ -187,9 +187,9 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
     },
     "extend_a_video": SELF_FORCING
     | {
-        "load": ("LoadVideo", {"file": "my_video.mp4"}, (PROMPT, 320), (440, 330)),
-        "frames": ("GetVideoComponents", {"video": ["load", 0]}, (PROMPT, 710), (200, 90)),
-        "encode": ("VAEEncode", {"pixels": ["frames", 0], "vae": ["vae", 0]}, (PROMPT + 240, 710), (200, 70)),
+        "load": ("LoadVideo", {"file": "my_video.mp4"}, (PROMPT, 440), (440, 330)),
+        "frames": ("GetVideoComponents", {"video": ["load", 0]}, (PROMPT, 830), (200, 90)),
+        "encode": ("VAEEncode", {"pixels": ["frames", 0], "vae": ["vae", 0]}, (PROMPT + 240, 830), (200, 70)),
         "prompt": timeline(LIGHTHOUSE.replace("0:00 ", "").split("\n")[0], 15.0, ["clip", 0]),
         "sampler": sampler(0.0, start_frames=["encode", 0]),
         "decode": decode(["vae", 0]),
@@ -204,9 +204,9 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
     "five_minutes_streaming": SELF_FORCING
     | {
         "prompt": timeline(VALLEY, 300.0, ["clip", 0]),
-        "profile": ("HeadForcingLoadProfile", {"profile": "self_forcing"}, (PROMPT, 320), (440, 110)),
+        "profile": ("HeadForcingLoadProfile", {"profile": "self_forcing"}, (PROMPT, 440), (440, 110)),
         "sampler": sampler(0.0, head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/five_minutes"),
-        "report": text(["sampler", 1], (PROMPT, 490), (440, 420)),
+        "report": text(["sampler", 1], (PROMPT, 610), (440, 300)),
         "drift": ("HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}, (RESULT, 0), (330, 130)),
         "picture": ("PreviewImage", {"images": ["drift", 0]}, (RESULT, 190), (420, 720)),
         "note": note(

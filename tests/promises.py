@@ -52,4 +52,6 @@ PROMISES: dict[str, tuple[str, ...]] = {
 
 def of_promise(patterns: tuple[str, ...], node_id: str) -> bool:
     """Whether a collected test belongs to a promise."""
-    return any(node_id.rpartition("/")[2].startswith(pattern) for pattern in patterns)
+    file, _, test = node_id.partition("::")
+    name = f"{file.rpartition('/')[2]}::{test}"
+    return any(name.startswith(pattern) for pattern in patterns)
