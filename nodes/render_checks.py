@@ -11,7 +11,7 @@ import torch
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.needs import Needs, check_disk, check_memory, needs_of
 from ..headforcing_core.plan import RenderPlan
-from . import comfy_bridge, folders, vae_decoding
+from . import comfy_bridge, folders, toy_world, vae_decoding
 from .render_video import RenderJob
 
 
@@ -46,6 +46,9 @@ def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
 def check_needs(job: RenderJob, plan: RenderPlan) -> Needs:
     """What a video will take; refuses what cannot be rendered, or cannot fit on the device or on the disk."""
     plan.check_warm_up()
+    if toy_world.is_toy_model(job.model) and (plan.width, plan.height) != toy_world.SIZE:
+        wanted = "x".join(map(str, toy_world.SIZE))
+        raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
     decode = 0
     if job.vae is not None:
         vae_decoding.check_vae(job.vae)

@@ -29,7 +29,8 @@ class RenderProgress:
     def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
         self.plan, self.videos, self.node_id = plan, videos, node_id
         self.video = self.reused = self.made = 0
-        self.block: int | None = None  # that is being made; None before the first
+        self.block: int | None = None  # that is being made, or read again; None before the first
+        self.stepped = False  # whether it is being made
         self.growing: GrowingVideo | None = None
         self.bar = comfy.utils.ProgressBar(plan.steps * videos)
         self.done = 0
@@ -58,7 +59,7 @@ class RenderProgress:
             self.block = block
             self._say()
             return
-        self.done += 1
+        self.done, self.stepped = self.done + 1, True
         last = step == len(self.plan.schedule.for_block(block))
         self.bar.update_absolute(self.done, preview=self.preview.next(latents if last else None))
 
@@ -66,8 +67,21 @@ class RenderProgress:
         """Take note of a block that is there, and of what episodic memory did after it."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         self.event = block.event or self.event
-        if block.index == self.block:
-            self.made += 1
+        self.made, self.stepped = self.made + self.stepped, False
+
+    def completed(self) -> None:
+        """Say what was made."""
+        took = time.perf_counter() - self.begun
+        parts = [f"{self.plan.new_blocks * self.videos} blocks in {format_time(took).partition('.')[0]}"]
+        if self.made:
+            parts.append(f"{self._pictures_per_second(took):.1f} fps")
+        if self.growing is not None:
+            saved = self.growing.saved
+            parts.append(f"no video: {self.growing.failure}" if saved is None else f"wrote output/{saved.label}")
+        PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
+
+    def _pictures_per_second(self, took: float) -> float:
+        return self.made * self.plan.schedule.frames_per_block * PICTURES_PER_FRAME / took
 
     def stopped(self, kept: bool) -> None:
         """Say, after a cancel or an error, what is `kept` on disk."""
@@ -95,8 +109,7 @@ class RenderProgress:
         if self.done > self.reused:
             took = time.perf_counter() - self.begun
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
-            pictures = self.made * self.plan.schedule.frames_per_block * PICTURES_PER_FRAME
-            parts.append(f"{pictures / took:.1f} fps, {format_time(left).partition('.')[0]} left")
+            parts.append(f"{self._pictures_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
         if self.event is not None:
             parts.append(_told(self.event))
         if self.growing is not None:

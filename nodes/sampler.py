@@ -162,6 +162,7 @@ class HeadForcingSampler(io.ComfyNode):
                     path = remember(FOUND_PROFILES, weights, made.found_profile)
                     found += f"; kept for the next run with this model in {path.name}"
                 report.append(found)
+        progress.completed()
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos])
         latents = {"samples": samples, "head_forcing": trim}

@@ -11,13 +11,15 @@ import torch
 
 from ..headforcing_core.checkpoint import load_state_dict
 from ..headforcing_core.demo import word_hash
-from ..headforcing_core.demo.assets import TOY_CONFIG, load_autoencoder, model_path
+from ..headforcing_core.demo.assets import LATENT_HEIGHT, LATENT_WIDTH, TOY_CONFIG, load_autoencoder, model_path
 from ..headforcing_core.demo.autoencoder import (
     PREVIEW_BIAS,
     PREVIEW_FACTORS,
     ToyStreamingDecoder,
 )
 from . import comfy_bridge
+
+SIZE = (LATENT_WIDTH * 8, LATENT_HEIGHT * 8)  # all that the model was trained on
 
 
 class ToyLatentFormat(comfy.latent_formats.Wan21):
@@ -138,6 +140,11 @@ def load_model() -> Any:
 def load_clip() -> Any:
     """The word-hash encoder as a native CLIP."""
     return comfy.sd.CLIP(_ToyClipTarget())
+
+
+def is_toy_model(model: Any) -> bool:
+    """Whether a MODEL is the toy world's."""
+    return isinstance(model.model.latent_format, ToyLatentFormat)
 
 
 def is_toy(clip: Any) -> bool:

@@ -350,8 +350,9 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
     assert {image.format for image in decoded} == {"JPEG"}
     assert len({image.tobytes() for image in decoded}) > 1  # the video moves, so previews differ
     said = [text for name, text in texts if name == "sampler"]
-    assert len(said) == 9 and said[0].startswith("block 1 of 9 - prompt 1: a red ball")
-    assert "block 9 of 9 - prompt 2: a yellow ring" in said[-1] and " left" in said[-1]
+    assert len(said) == 10 and said[0].startswith("block 1 of 9 - prompt 1: a red ball")
+    assert "block 9 of 9 - prompt 2: a yellow ring" in said[-2] and " left" in said[-2]
+    assert re.fullmatch(r"9 blocks in 0:\d\d - \d+\.\d fps", said[-1])
 
     (file,) = result.outputs["video"]["images"]
     assert file["filename"].endswith(".mp4") and file["subfolder"] == "video" and file["type"] == "output"
@@ -714,6 +715,10 @@ def test_text_of_another_model(comfy_server: ComfyServer):
     graph = short_graph()
     graph["text"] = node("TestFakeText", seed=1, words=8)
     failed(comfy_server, graph, "positive", "64", "4096", "CLIP")
+
+
+def test_the_demo_model_says_which_size_it_makes(comfy_server: ComfyServer):
+    failed(comfy_server, short_graph(width=832, height=480), "demo model", "64x64 only", "832x480")
 
 
 def test_combined_prompts(comfy_server: ComfyServer):
