@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,10 +37,10 @@ def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing"
 @pytest.mark.parametrize("ffn_dim", [4480, 512])
 def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
     """By the peak of a process of its own, above what it had when the weights were in place."""
-    resource = pytest.importorskip("resource", reason="peak memory is read through POSIX")
-    assert resource
     program = textwrap.dedent(f"""
-        import resource, torch
+        import sys, torch
+        sys.path.append({str(Path(__file__).parent)!r})
+        from peak_memory import peak_bytes
         from headforcing.headforcing_core.needs import needs_of
         from headforcing.headforcing_core.plan import RenderPlan
         from headforcing.headforcing_core.policy import preset
@@ -49,8 +50,6 @@ def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
         from headforcing.headforcing_core.timeline import parse_timeline
         from headforcing.headforcing_core.video_rollout import VideoRollout
         from headforcing.headforcing_core.wan import WanConfig, WanModel
-        def peak():
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * {1 if sys.platform == "darwin" else 1024}
         def render(width, height):
             plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),
                 parse_timeline("x", 2.0), width, height, profile=profile)
@@ -63,9 +62,9 @@ def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
         profile = HeadProfile("six", 1, 6, (("local", "anchor", "memory") * 2,))
         model = WanVideoModel(WanModel(config).requires_grad_(False), [torch.randn(9, 64)], torch.float32)
         render(64, 64)  # what torch itself takes at the first use
-        before = peak()
+        before = peak_bytes()
         expected = render(640, 384)
-        print(peak() - before, expected)
+        print(peak_bytes() - before, expected)
     """)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     measured, expected = map(int, run.stdout.split())

@@ -117,7 +117,7 @@ FROZEN: dict[str, dict[str, Any]] = {
     "HeadForcingLoadRun": {
         "required": {"run": ("COMBO", ...)},
         "optional": {},
-        "outputs": [("LATENT", "latents"), ("STRING", "report")],
+        "outputs": [("LATENT", "latents"), ("STRING", "report"), ("IMAGE", "picture")],
     },
     "HeadForcingVideoDriftReport": {
         "required": {"video": ("VIDEO", SOCKET)},

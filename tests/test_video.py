@@ -301,9 +301,10 @@ def test_decoder_is_free_again_after_success_and_failure(tmp_path):
 
 def test_memory_does_not_grow_with_length():
     """600 against 60 pictures of 320x480: a writer that kept them would need 250 MB more (as floats, 1 GB)."""
-    pytest.importorskip("resource", reason="peak memory is read through POSIX")
-    program = textwrap.dedent("""
-        import resource, tempfile, torch
+    program = textwrap.dedent(f"""
+        import sys, tempfile, torch
+        sys.path.append({str(Path(__file__).parent)!r})
+        from peak_memory import peak_bytes
         from headforcing.headforcing_core.video import contact_sheet, write_video
         class Noise:
             def reset(self): self.first = True
@@ -315,11 +316,10 @@ def test_memory_does_not_grow_with_length():
             for blocks in (5, 50):
                 write_video(folder + "/v.mp4", (torch.zeros(3, 16, 5, 8) for _ in range(blocks)), Noise(), scale=8)
                 contact_sheet(folder + "/v.mp4", folder + "/s.png")
-                print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+                print(peak_bytes())
     """)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    short, long = (int(peak) / unit for peak in run.stdout.split())
+    short, long = (int(peak) / 2**20 for peak in run.stdout.split())
     assert long - short < 60
 
 
