@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -84,7 +85,8 @@ class Watcher(Protocol):
 class Sampled:
     """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened.
 
-    `saved` is the video file; where there is none, `failure` says why, or nothing was to be decoded.
+    `seconds` is wall time, decoding included. `saved` is the video file; where there is none, `failure` says why, or
+    nothing was to be decoded.
     """
 
     latents: Tensor
@@ -93,12 +95,14 @@ class Sampled:
     reused_blocks: int
     found_now: bool
     report: RunReport
+    seconds: float
     saved: folders.OutputFile | None = None
     failure: str | None = None
 
 
 def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sampled:
     """Make one video of a plan. Each block is stored, then decoded, before the next one is begun."""
+    begun = time.perf_counter()
     model, start = job.model, job.start(video)
     dtype, (setup, keys) = compute_dtype(model), job.keys(plan, video)
     growing = None
@@ -147,6 +151,7 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
         rollout.reused,
         rollout.found_now,
         rollout.report(),
+        time.perf_counter() - begun,
         saved,
         failure,
     )

@@ -1,7 +1,6 @@
 """Head Forcing Sampler: a minute-long video, block by block, on any Wan MODEL."""
 
 import functools
-import time
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.needs import Needs
 from ..headforcing_core.plan import RenderPlan, check_size, describe_events
 from ..headforcing_core.policy import preset
 from ..headforcing_core.profile import HeadProfile
@@ -137,40 +137,45 @@ class HeadForcingSampler(io.ComfyNode):
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         count = batch_size if start is None else max(batch_size, len(start))
         progress = RenderProgress(model, plan, count, cls.hidden.unique_id)
-        videos = []
+        videos: list[Sampled] = []
         for video in range(count):
             progress.next_video(video)
-            begun = time.perf_counter()
-            try:
-                made = sample(job, plan, video, progress)
-            except BaseException as error:  # a cancel is no Exception in newer versions
-                progress.stopped(kept=resume)
-                if render_checks.is_out_of_memory(error):
-                    raise render_checks.out_of_memory(error, needs, kept=resume) from error
-                raise
+            made = _sample_one(job, plan, video, progress, needs)
             videos.append(made)
-            report += [
-                "",
-                f"video {video + 1} of {count}: sampled in {time.perf_counter() - begun:.1f} s",
-                *_told(made),
-            ]
+            report += ["", f"video {video + 1} of {count}: sampled in {made.seconds:.1f} s", *_told(made)]
             if made.found_profile is not None:
                 plan = make_plan(profile=made.found_profile)  # the other videos of a batch have the same roles
-                counts = ", ".join(f"{n} {role}" for role, n in made.found_profile.counts().items())
-                found = f"found {counts} heads"
-                if made.found_now:
-                    path = remember(FOUND_PROFILES, weights, made.found_profile)
-                    found += f"; kept for the next run with this model in {path.name}"
-                report.append(found)
+                report.append(_keep_roles(made, weights))
         progress.completed()
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos])
-        latents = {"samples": samples, "head_forcing": trim}
-        files = [made.saved for made in videos if made.saved is not None]
-        shown = ui.PreviewVideo([ui.SavedResult(f.name, f.subfolder, io.FolderType.output) for f in files])
         return io.NodeOutput(
-            latents, "\n".join(report).rstrip(), [_video(made) for made in videos], ui=shown if files else None
+            {"samples": samples, "head_forcing": trim},
+            "\n".join(report).rstrip(),
+            [_video(made) for made in videos],
+            ui=_preview(videos),
         )
+
+
+def _sample_one(job: RenderJob, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs) -> Sampled:
+    """One video; says on the node what is kept when something ends it early."""
+    try:
+        return sample(job, plan, video, progress)
+    except BaseException as error:  # a cancel is no Exception in newer versions
+        progress.stopped(kept=job.runs is not None)
+        if render_checks.is_out_of_memory(error):
+            raise render_checks.out_of_memory(error, needs, kept=job.runs is not None) from error
+        raise
+
+
+def _keep_roles(made: Sampled, weights: str) -> str:
+    """Keep roles that were found for the next run with these weights; a line for the report."""
+    assert made.found_profile is not None
+    counts = ", ".join(f"{n} {role}" for role, n in made.found_profile.counts().items())
+    if not made.found_now:
+        return f"found {counts} heads"
+    path = remember(FOUND_PROFILES, weights, made.found_profile)
+    return f"found {counts} heads; kept for the next run with this model in {path.name}"
 
 
 def _told(made: Sampled) -> list[str]:
@@ -194,6 +199,13 @@ def _video(made: Sampled) -> Any:
     if made.failure is not None:
         reason = f"the video could not be written ({made.failure}); the latents are complete"
     return ExecutionBlocker(f"No video: {reason}, or use Decode Latents to Video.")
+
+
+def _preview(videos: list[Sampled]) -> Any:
+    """The files, shown on the node."""
+    files = [made.saved for made in videos if made.saved is not None]
+    results = [ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files]
+    return ui.PreviewVideo(results) if results else None
 
 
 def _about(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, Any]:
