@@ -86,8 +86,10 @@ class BackgroundStream:
         raise Abandoned
 
     def _work(self) -> None:
-        own: Any = torch.cuda.stream(torch.cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext()
         try:
+            own: Any = nullcontext()
+            if self.device.type == "cuda":
+                own = torch.cuda.stream(torch.cuda.Stream(self.device))
             with torch.inference_mode(), own, self.stream:
                 while (block := self._get()) is not None:
                     self.stream.add(block)

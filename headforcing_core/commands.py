@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -49,7 +48,7 @@ from .run import RunFolder
 from .schedule import schedule
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
-from .video_rollout import VideoRollout, has_run, setup_hash, video_keys
+from .video_rollout import VideoRollout, finished_blocks, setup_hash, video_keys
 from .wan import WanConfig, WanModel
 
 
@@ -101,11 +100,13 @@ def generate(args: argparse.Namespace) -> Result:
     embeds = plan.embeddings(embeddings(args, texts, device))
     check_text_width(embeds[0], info.config.text_dim)
     plan = _with_kept_roles(args, make, plan, info, embeds, dtype, start)
-    needs = _check_needs(args, plan, dtype, device, info, args.out)
-    decoder = None
+    decoder, decode = None, 0
     if args.out is not None:
-        from .wan_vae import load_streaming_decoder
+        from .wan_vae import decode_bytes, load_streaming_decoder
 
+        decode = decode_bytes(args.vae, (height, width), dtype)
+    needs = _check_needs(args, plan, dtype, device, info, args.out, decode=decode)
+    if args.out is not None:
         decoder = (args.out, load_streaming_decoder(args.vae, device, dtype))
     state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)
     model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
@@ -249,7 +250,7 @@ def _with_kept_roles(
         return plan
     if args.runs is not None:
         setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
-        if has_run(args.runs, setup, video_keys(plan, setup, embeds)):
+        if finished_blocks(args.runs, setup, video_keys(plan, setup, embeds)):
             return plan
     return make(profile=recall(args.found_profiles, info.fingerprint, plan.auto) or plan.auto)
 
@@ -262,18 +263,19 @@ def _check_needs(
     info: CheckpointInfo,
     video: Path | None,
     scale: int = 1,
+    decode: int = 0,
 ) -> Needs:
     """What the render will take; refuses what cannot be rendered, cannot fit, or cannot be written."""
     plan.check_warm_up()
-    kept, state = args.runs is not None, args.state_seconds > 0
-    weights = info.parameters * dtype.itemsize
-    needs = needs_of(plan, dtype, weights, kept=kept, state=state, writes_video=video is not None, scale=scale)
+    for folder in (args.runs, video and video.parent):
+        check_writable(folder and folder / "probe")
+    options: dict[str, Any] = {"kept": args.runs is not None, "state": args.state_seconds > 0, "scale": scale}
+    needs = needs_of(
+        plan, dtype, info.parameters * dtype.itemsize, decode=decode, writes_video=video is not None, **options
+    )
     if device.type == "cuda":
         check_memory(needs, plan, dtype, torch.cuda.mem_get_info(device)[1], streams_weights=False)
-    place = video.parent if video is not None else args.runs
-    if place is not None:
-        check_writable(place / "video")
-        check_disk(needs, shutil.disk_usage(place).free, str(place))
+    check_disk(needs, args.runs, video and video.parent)
     return needs
 
 
@@ -318,6 +320,7 @@ def _render(
                 RunFolder(args.runs, setup, {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"})
             )
             about = {"pictures": plan.pictures, "fps": clock.fps, "start_frames": plan.start_frames}
+            about["novelty_threshold"] = plan.shape.policy.episodic.novelty_threshold
             run.save_video(keys, {**tags, **about, "latent_format": latent_format})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)

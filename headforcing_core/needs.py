@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from .errors import HeadForcingError
-from .plan import LATENT_CHANNELS, RenderPlan, format_bytes
+from .plan import RenderPlan, format_bytes
 
 VIDEO_BITS_PER_PIXEL = 0.5  # H.264 at crf 18 rarely takes more
 _REMEDIES = 3
@@ -80,14 +83,17 @@ def needs_of(
     state: bool = False,
     writes_video: bool = False,
     scale: int = 1,
+    videos: int = 1,
+    finished_blocks: int = 0,
 ) -> Needs:
-    """The needs of a plan.
+    """The needs of a plan; disk for all its videos, memory for one after another.
 
     Args:
         weights, decode: bytes, as in `Needs`.
         kept: blocks are stored in a run folder.
         state: the cache is stored there, too.
         scale: the video is enlarged by this.
+        finished_blocks: of all videos together, stored already.
     """
     config, tokens = plan.config, plan.schedule.frames_per_block * plan.shape.rows * plan.shape.columns
     # beside nine tensors of the model's width (the stream, its normalised copies, q, k, v ...), a pass at its widest
@@ -95,7 +101,7 @@ def needs_of(
     width = config.dim * dtype.itemsize
     feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 8 * config.dim * 4
     activations = tokens * (9 * width + max(feed_forward, rotation))
-    blocks = plan.new_blocks * plan.schedule.frames_per_block * LATENT_CHANNELS * (plan.height // 8) * (plan.width // 8)
+    block = 4 * math.prod(plan.block_shape)  # stored in float32
     pixels = plan.pictures * plan.width * plan.height * scale**2
     return Needs(
         weights,
@@ -103,9 +109,9 @@ def needs_of(
         activations,
         2 * config.num_layers * config.text_len * config.dim * dtype.itemsize,
         decode,
-        run_folder=4 * blocks if kept else 0,
+        run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
         state=plan.shape.bytes(dtype) if kept and state else 0,
-        video=round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
+        video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
 
 
@@ -127,16 +133,27 @@ def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, 
     )
 
 
-def check_disk(needs: Needs, free: int, where: str) -> None:
-    """Refuse when a disk cannot hold what the render writes; a stored cache is left out, it only saves time."""
-    wanted = needs.run_folder + needs.video
-    if wanted > free:
-        parts = _parts({"finished blocks": needs.run_folder, "video": needs.video})
-        raise HeadForcingError(
-            f"not enough disk: the render writes about {format_bytes(wanted)} ({parts}), {where} has "
-            f"{format_bytes(free)} free. Remedies, cheapest first: remove old renders with `headforcing runs prune`; "
-            "decode later or to another disk; turn resume off"
-        )
+def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> None:
+    """Refuse when a disk cannot hold what the render writes into these folders, which may be on one disk or two.
+
+    A stored cache is left out: it only saves time.
+    """
+    writes = {"finished blocks": (run_folder, needs.run_folder), "video": (video, needs.video)}
+    disks: dict[int, dict[str, int]] = {}
+    places: dict[int, Path] = {}
+    for name, (folder, size) in writes.items():
+        if folder is not None:
+            disk = folder.stat().st_dev
+            places[disk] = folder
+            disks.setdefault(disk, {})[name] = size
+    for disk, sizes in disks.items():
+        wanted, free = sum(sizes.values()), shutil.disk_usage(places[disk]).free
+        if wanted > free:
+            raise HeadForcingError(
+                f"not enough disk: the render writes about {format_bytes(wanted)} ({_parts(sizes)}), "
+                f"{places[disk]} has {format_bytes(free)} free. Remedies, cheapest first: remove old renders with `headforcing runs "
+                "prune`; decode later or to another disk; turn resume off"
+            )
 
 
 def _remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> list[tuple[str, int]]:

@@ -61,6 +61,12 @@ def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
     return keys
 
 
+def count_blocks(folder: Path, keys: Sequence[str]) -> int:
+    """How many blocks at the beginning of `keys` are stored in a run folder, by their names."""
+    there = {path.name.split("-")[2] for path in folder.glob("block-*.safetensors")}
+    return next((place for place, key in enumerate(keys) if key[:SHORT] not in there), len(keys))
+
+
 @dataclass(frozen=True)
 class StoredBlock:
     """A finished block as it was stored."""
@@ -157,6 +163,15 @@ class RunFolder:
     def save_text(self, kind: str, key: str, text: str) -> None:
         """Store a small text that belongs to a block."""
         self._store(f"{kind}-{key[:SHORT]}", ".json", lambda path: path.write_text(text, encoding="utf-8"))
+
+    def save_events(self, kind: str, key: str, events: Sequence[MemoryEvent]) -> None:
+        """Store memory events that belong to no stored block."""
+        self.save_text(kind, key, json.dumps({"events": [event.to_dict() for event in events]}))
+
+    def load_events(self, kind: str, keys: Sequence[str]) -> list[MemoryEvent]:
+        """The events in a text of that kind; none where there is no such text."""
+        text = self.load_text(kind, keys)
+        return [] if text is None else [MemoryEvent(**event) for event in json.loads(text)["events"]]
 
     def load_text(self, kind: str, keys: Sequence[str]) -> str | None:
         """The text of that kind that belongs to one of these blocks."""

@@ -58,7 +58,7 @@ def show_run(args: argparse.Namespace) -> Result:
         from .plot_run import run_picture
 
         with replacing(args.plot) as temporary:
-            run_picture(report, args.theme).save(temporary)
+            run_picture(report, args.theme, video.about.get("novelty_threshold")).save(temporary)
         text, result["picture"] = f"{text}\npicture  {args.plot}", str(args.plot)
     return {"text": text, "json": result}
 

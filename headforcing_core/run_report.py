@@ -95,13 +95,13 @@ class RunMeter:
 
     def add(self, latents: Tensor, occupied: int | None = None) -> None:
         """Take the next block `[frames, channels, h, w]`, as the model sees it."""
-        x = latents.detach().float()
+        x = latents.detach().float().cpu()
         if x.ndim != 4 or not len(x):
             raise HeadForcingError(f"latent blocks must be [frames, channels, h, w], got {list(latents.shape)}")
         if self._first is None:
             self._first = x[0].flatten().clone()
         cosine = F.cosine_similarity(x.flatten(1), self._first[None], dim=1).mean()
-        self._rows.append((x.mean(dim=(0, 2, 3)).cpu(), x.std(dim=(0, 2, 3), correction=0).cpu(), cosine.cpu()))
+        self._rows.append((x.mean(dim=(0, 2, 3)), x.std(dim=(0, 2, 3), correction=0), cosine))
         self._occupied.append(occupied)
 
     def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
@@ -120,6 +120,8 @@ def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     """
     remembered, counts = 0, []
     for event in events:
+        if event.delta == -1:  # it was empty, at the beginning or after a flush
+            remembered = 0
         lost = bool(event.merged) or bool(event.dropped)  # two become one, or one goes
         remembered += int(event.admitted) - int(lost)
         counts.append(remembered)

@@ -15,8 +15,9 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from .errors import HeadForcingError
-from .run import SHORT, RunFolder, StoredBlock
+from .run import RunFolder, StoredBlock, count_blocks
 from .run_report import RunMeter, RunReport
+from .video_rollout import FOUND, OPENING
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +42,18 @@ class StoredVideo:
         return (block.latents for block in self._stored())
 
     def report(self) -> RunReport:
-        """What the finished blocks tell."""
-        meter, events = RunMeter(), []
+        """What the finished blocks tell, as the render itself told it."""
+        meter = RunMeter()
+        events = [event for kind in (OPENING, FOUND) for event in self._run.load_events(kind, self.keys)]
         for block in self._stored():
-            meter.add(block.latents)
+            for latents in block.latents.split(self.about.get("frames_per_block", len(block.latents))):
+                meter.add(latents)
             if block.event is not None:
                 events.append(block.event)
         return meter.report(events)
 
     def _stored(self) -> Iterator[StoredBlock]:
-        run = RunFolder(self.folder.parent, self.setup, {})
-        run.folder = self.folder  # it may have been renamed or copied
+        run = self._run
         start = run.load_start()
         if start is None and self.about.get("start_frames"):
             raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
@@ -72,10 +74,15 @@ class StoredVideo:
         return torch.cat(list(self.blocks()))
 
     @property
+    def _run(self) -> RunFolder:
+        run = RunFolder(self.folder.parent, self.setup, {})
+        run.folder = self.folder  # it may have been renamed or copied
+        return run
+
+    @property
     def finished(self) -> int:
         """How many blocks are there."""
-        there = {path.name.split("-")[2] for path in self.folder.glob("block-*.safetensors")}
-        return next((i for i, key in enumerate(self.keys) if key[:SHORT] not in there), len(self.keys))
+        return count_blocks(self.folder, self.keys)
 
 
 def stored_videos(parent: Path) -> list[StoredVideo]:

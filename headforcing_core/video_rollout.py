@@ -22,12 +22,13 @@ from .noise import SeededNoise
 from .plan import RenderPlan
 from .profile import HeadProfile
 from .rollout import Block, StepCallback, VideoModel, rollout, split_start_latents
-from .run import SHORT, RunFolder, StoredBlock, block_keys, digest
+from .run import SHORT, RunFolder, StoredBlock, block_keys, count_blocks, digest
 from .run_report import RunMeter, RunReport
 
 log = logging.getLogger(__name__)
 
 FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
+OPENING = "opening"  # of the one with the memory events of start blocks
 
 
 class VideoRollout:
@@ -59,7 +60,8 @@ class VideoRollout:
         keys: Sequence[str] = (),
         state_seconds: float = 0.0,
     ):
-        self.plan, self.start_latents = plan, start_latents
+        self.plan = plan
+        self.start_latents = None if start_latents is None else start_latents.to(device)
         self.noise = SeededNoise(seed, plan.block_shape, video)
         self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
         self.events: list[MemoryEvent] = []
@@ -89,7 +91,7 @@ class VideoRollout:
         saved = time.monotonic()
         for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
             self._meter.add(latents)
-        made = [block.latents for block in self._made]
+        made = [block.latents.to(self.cache.device) for block in self._made]
         for block in rollout(
             model,
             self.cache,
@@ -104,6 +106,8 @@ class VideoRollout:
         ):
             place = block.index - start_blocks
             self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
+            if place == 0:
+                self._note_opening()
             if place < len(self._made):
                 block = replace(block, event=self._made[place].event)
             else:
@@ -134,11 +138,18 @@ class VideoRollout:
 
     def _restore(self) -> None:
         state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None
-        if state is not None:
+        if state is not None and self.run is not None:
+            if not self.events:
+                self.events = self.run.load_events(OPENING, self.keys[:1])
             if isinstance(self.cache, AutoProfileCache):
                 self.cache.restore(state)
             else:
                 restore_cache(self.cache, state)
+
+    def _note_opening(self) -> None:
+        """Note what memory did after start blocks, for when the cache is restored and they are not read again."""
+        if self.run is not None and self.start_latents is not None and self.events:
+            self.run.save_events(OPENING, self.keys[0], self.events)
 
     def _store(self, place: int, block: Block) -> None:
         if self.run is not None:
@@ -184,9 +195,9 @@ def setup_hash(
     return digest(*parts)
 
 
-def has_run(parent: Path, setup: str, keys: Sequence[str]) -> bool:
-    """Whether this video was begun. One that began by finding roles goes on as such a video."""
-    return any((parent / setup[:SHORT]).glob(f"block-*-{keys[0][:SHORT]}-*"))
+def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
+    """How many blocks of this video are stored. One that began by finding roles goes on as such a video."""
+    return count_blocks(parent / setup[:SHORT], keys)
 
 
 def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[str]:

@@ -80,8 +80,7 @@ class VideoWriter:
         with ExitStack() as stack, self._explained():
             if not self._keep:
                 stack.callback(self._partial.unlink, missing_ok=True)
-            container = av.open(str(self._partial), "w", format="mp4", options=_GROWING)
-            self._container = stack.enter_context(container)
+            self._container = stack.enter_context(self._open())
             self._container.metadata.update(self._metadata)
             self._stream = self._open_stream()
             self._cleanup = stack.pop_all()
@@ -90,7 +89,7 @@ class VideoWriter:
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         with self._cleanup:
             if error_type is not None:
-                with suppress(OSError, ValueError):  # av's errors are of these kinds; the first error is what counts
+                with suppress(OSError, av.error.FFmpegError):  # the first error is what counts
                     self._finish()
                 return
             if self.pictures == 0:
@@ -98,6 +97,7 @@ class VideoWriter:
             with self._explained():
                 self._finish()
                 self._remux()
+            with suppress(OSError):  # on Windows somebody may be watching it
                 self._partial.unlink(missing_ok=True)
 
     def write(self, pictures: Tensor) -> None:
@@ -114,6 +114,14 @@ class VideoWriter:
             with self._explained():
                 self._container.mux(self._stream.encode(frame))
             self.pictures += 1
+
+    def _open(self) -> av.container.OutputContainer:
+        try:
+            return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
+        except OSError:  # one of an earlier attempt, which somebody is watching (Windows)
+            other = f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
+            self._partial = self._partial.with_name(other)
+            return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

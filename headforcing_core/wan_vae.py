@@ -93,6 +93,12 @@ def load_streaming_decoder(
     return WanStreamingDecoder(vae.post_quant_conv.eval(), vae.decoder.eval())
 
 
+def decode_bytes(path: Path, size: tuple[int, int], dtype: torch.dtype) -> int:
+    """About what decoding a few frames of `(height, width)` pixels takes: ComfyUI's figure, and the file's weights."""
+    height, width = size
+    return 2200 * height * width * dtype.itemsize + (path.stat().st_size if path.is_file() else 0)
+
+
 def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> bool:
     """Whether the names are Wan's own rather than diffusers'; an error if this is no Wan 2.1 VAE at all."""
     native = "decoder.conv1.weight" in tensors

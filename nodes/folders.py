@@ -42,7 +42,7 @@ def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> O
 def growing_file(filename_prefix: str, key: str, width: int, height: int) -> OutputFile:
     """Where a video grows until it gets its number: the same file whenever the video of that key is made."""
     folder, name, _, subfolder = _output_place(filename_prefix, width, height)
-    file = f"{name}_{key}.part.mp4"
+    file = f"{name}_v{key}.part.mp4"  # no number may stand there: ComfyUI would go on counting from it
     return OutputFile(folder / file, file, subfolder)
 
 

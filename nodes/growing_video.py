@@ -8,17 +8,15 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import comfy.model_management
+import torch
 from torch import Tensor
 
 from ..headforcing_core.background import BackgroundStream
-from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plan import RenderPlan
 from ..headforcing_core.video import VideoStream
 from . import folders, vae_decoding
 
 log = logging.getLogger(__name__)
-
-_FAILURES = (HeadForcingError, OSError, RuntimeError)  # of a disk, an encoder or a decoder; a cancel is none of these
 
 
 class GrowingVideo:
@@ -29,7 +27,9 @@ class GrowingVideo:
     Args:
         to_latent: from the latents of the model to those of a LATENT, `[1, 16, frames, h, w]`.
         name: tells this video from others in the name of the growing file. The same video made again replaces it.
-        background: decode in a thread of its own; pays where the VAE is on another GPU.
+        device: where the model samples.
+        background: decode in a thread of its own where the VAE is on another GPU than the model. On the same one
+            they would take turns, and ComfyUI's weight streaming is not made for two threads.
 
     Attributes:
         failure: why the video ended early; None while all is well.
@@ -44,10 +44,13 @@ class GrowingVideo:
         to_latent: Callable[[Tensor], Tensor],
         name: str,
         metadata: dict[str, str],
+        device: torch.device,
         background: bool = False,
     ):
         vae_decoding.check_vae(vae)
-        self.vae, self.prefix, self.plan, self.background = vae, prefix, plan, background
+        self.vae, self.prefix, self.plan = vae, prefix, plan
+        self.shares_device = vae.device == device and device.type != "cpu"
+        self.background = background and not self.shares_device
         self.partial = folders.growing_file(prefix, name, plan.width, plan.height)
         self.failure: str | None = None
         self.saved: folders.OutputFile | None = None
@@ -56,8 +59,8 @@ class GrowingVideo:
 
     @property
     def decode_bytes(self) -> int:
-        """Memory for decoding one chunk."""
-        return vae_decoding.decode_bytes(self.vae, self.plan.block_shape[-2:])
+        """Memory for decoding one chunk, where the model samples."""
+        return vae_decoding.decode_bytes(self.vae, self.plan.block_shape[-2:]) if self.shares_device else 0
 
     def __enter__(self) -> GrowingVideo:
         """Begin; the VAE's weights must be in place."""
@@ -77,7 +80,7 @@ class GrowingVideo:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        with suppress(*_FAILURES):  # something else ended the render already
+        with suppress(Exception):  # something else ended the render already
             self._stack.__exit__(*error)
 
     def check(self) -> None:
@@ -109,7 +112,9 @@ class GrowingVideo:
             return
         try:
             action()
-        except _FAILURES as error:
+        except comfy.model_management.InterruptProcessingException:
+            raise
+        except Exception as error:
             self.failure = str(error).partition("\n")[0] or type(error).__name__
             log.warning("Head Forcing: sampling goes on without the video: %s", self.failure)
             self.__exit__(type(error), error, error.__traceback__)

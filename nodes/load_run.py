@@ -59,7 +59,9 @@ class LoadHeadForcingRun(io.ComfyNode):
         samples: dict[str, Any] = {"samples": latents}
         if video.finished == len(video.keys):
             samples["head_forcing"] = {"pictures": video.about["pictures"], "frames": frames}
-        picture = node_helpers.picture_or_nothing(lambda: run_picture(report, "dark"))
+        picture = node_helpers.picture_or_nothing(
+            lambda: run_picture(report, "dark", video.about.get("novelty_threshold"))
+        )
         return io.NodeOutput(samples, "\n".join(lines), picture)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import comfy.model_management
@@ -43,8 +42,8 @@ def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
         )
 
 
-def check_needs(job: RenderJob, plan: RenderPlan) -> Needs:
-    """What a video will take; refuses what cannot be rendered, or cannot fit on the device or on the disk."""
+def check_needs(job: RenderJob, plan: RenderPlan, videos: int) -> Needs:
+    """What that many videos will take; refuses what cannot be rendered, or cannot fit on the device or on the disk."""
     plan.check_warm_up()
     if toy_world.is_toy_model(job.model) and (plan.width, plan.height) != toy_world.SIZE:
         wanted = "x".join(map(str, toy_world.SIZE))
@@ -55,13 +54,21 @@ def check_needs(job: RenderJob, plan: RenderPlan) -> Needs:
         if job.vae.device == job.model.load_device:
             decode = vae_decoding.decode_bytes(job.vae, plan.block_shape[-2:]) + job.vae.patcher.model_size()
     dtype, device = comfy_bridge.compute_dtype(job.model), job.model.load_device
-    kept, state, writes_video = job.runs is not None, job.state_seconds > 0, job.vae is not None
-    weights = int(job.model.model_size())
-    needs = needs_of(plan, dtype, weights, decode=decode, kept=kept, state=state, writes_video=writes_video)
+    needs = needs_of(
+        plan,
+        dtype,
+        int(job.model.model_size()),
+        decode=decode,
+        kept=job.runs is not None,
+        state=job.state_seconds > 0,
+        writes_video=job.vae is not None,
+        videos=videos,
+        finished_blocks=sum(job.finished(plan, video) for video in range(videos)),
+    )
     management = comfy.model_management
     room = int(management.get_total_memory(device) - management.extra_reserved_memory())
     check_memory(needs, plan, dtype, room, streams_weights=device.type != "cpu")
-    check_disk(needs, shutil.disk_usage(folders.output_folder()).free, "the output folder")
+    check_disk(needs, folders.output_folder(), folders.output_folder())
     return needs
 
 

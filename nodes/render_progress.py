@@ -38,8 +38,9 @@ class RenderProgress:
         self.event: MemoryEvent | None = None
         self.begun = time.perf_counter()
 
-    def next_video(self, video: int) -> None:
-        """Go on to this video of the batch."""
+    def next_video(self, video: int, plan: RenderPlan) -> None:
+        """Go on to this video of the batch; the plan has the roles that the first one found."""
+        self.plan = plan
         self.video, self.block, self.growing, self.event = video, None, None, None
 
     def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:

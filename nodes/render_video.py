@@ -63,9 +63,9 @@ class RenderJob:
         setup = setup_hash(plan, weights, self.seed, video, dtype, self.start(video))
         return setup, video_keys(plan, setup, self.embeds)
 
-    def begun(self, plan: RenderPlan) -> bool:
-        """Whether the first video was begun in the folder of runs."""
-        return self.runs is not None and video_rollout.has_run(self.runs, *self.keys(plan, 0))
+    def finished(self, plan: RenderPlan, video: int) -> int:
+        """How many blocks of a video are in the folder of runs. One that began by finding roles goes on so."""
+        return 0 if self.runs is None else video_rollout.finished_blocks(self.runs, *self.keys(plan, video))
 
 
 class Watcher(Protocol):
@@ -109,7 +109,14 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
     if job.vae is not None:
         to_latent = model.model.process_latent_out
         growing = GrowingVideo(
-            job.vae, job.filename_prefix, plan, to_latent, keys[-1][:8], job.tags, job.decode_in_background
+            job.vae,
+            job.filename_prefix,
+            plan,
+            to_latent,
+            keys[-1][:8],
+            job.tags,
+            model.load_device,
+            job.decode_in_background,
         )
     done: list[VideoRollout] = []
 

@@ -129,17 +129,17 @@ class HeadForcingSampler(io.ComfyNode):
             decode_in_background,
         )
         weights = comfy_bridge.fingerprint(model)
-        if plan.auto is not None and not job.begun(plan):
+        if plan.auto is not None and not job.finished(plan, 0):
             plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
-        needs = render_checks.check_needs(job, plan)
+        count = batch_size if start is None else max(batch_size, len(start))
+        needs = render_checks.check_needs(job, plan, count)
         report = [plan.describe(comfy_bridge.compute_dtype(model)), "", needs.describe()]
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
-        count = batch_size if start is None else max(batch_size, len(start))
         progress = RenderProgress(model, plan, count, cls.hidden.unique_id)
         videos: list[Sampled] = []
         for video in range(count):
-            progress.next_video(video)
+            progress.next_video(video, plan)
             made = _sample_one(job, plan, video, progress, needs)
             videos.append(made)
             report += ["", f"video {video + 1} of {count}: sampled in {made.seconds:.1f} s", *_told(made)]
@@ -213,6 +213,8 @@ def _about(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, An
     return {
         "method": method,
         "seed": seed,
+        "frames_per_block": plan.schedule.frames_per_block,
+        "novelty_threshold": plan.shape.policy.episodic.novelty_threshold,
         "size": f"{plan.width}x{plan.height}",
         "prompts": [segment.text for segment in plan.timeline.segments],
         "latent_format": type(model.model.latent_format).__name__,

@@ -184,8 +184,8 @@ def sampler_inputs() -> list[Any]:
                 "decode_in_background",
                 default=False,
                 optional=True,
-                tooltip="Decode in a second thread and CUDA stream while the next block is sampled. Pays where "
-                "the VAE is on another GPU.",
+                tooltip="With the VAE on another GPU than the model: decode in a second thread and CUDA stream while "
+                "the next block is sampled.",
             )
         ),
     ]

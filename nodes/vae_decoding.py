@@ -7,12 +7,16 @@ from typing import Any
 
 import comfy.ldm.wan.vae
 import comfy.model_management
+import comfy.taesd.taehv
 import torch
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
 
 _LONGEST_CHUNK_FRAMES = 4  # a block of three, and one that was held back
+# Bytes that decoding such a chunk takes, per pixel and byte of a number: newer versions of ComfyUI count with this for
+# up to four frames, older ones with three times as much for any number.
+_WAN_CHUNK_BYTES = 2200
 
 
 class WanStreamingDecoder:
@@ -39,10 +43,10 @@ class WanStreamingDecoder:
 
 
 class OverlapDecoder:
-    """Any other video VAE through its public `decode`: each chunk is decoded behind a few frames of what came before.
+    """TAEHV, the tiny decoder for drafts: each chunk is decoded behind a few frames of what came before.
 
-    Exact for TAEHV, ComfyUI's tiny decoders for drafts, whose memory goes back 5.25 frames; for others approximate at
-    the joints. Memory is constant.
+    Exact, because its memory goes back 5.25 frames. Its network is called directly: ComfyUI's `VAE.decode` would make
+    room on the GPU, and take it from the model that is sampling.
     """
 
     OVERLAP_FRAMES = 6
@@ -56,7 +60,9 @@ class OverlapDecoder:
 
     def decode(self, latents: Tensor) -> Tensor:
         joined = latents if self._before is None else torch.cat([self._before, latents])
-        pictures = self.vae.decode(joined.transpose(0, 1)[None])[0]
+        z = joined.transpose(0, 1)[None].to(device=self.vae.device, dtype=self.vae.vae_dtype)
+        out = self.vae.first_stage_model.decode(z)
+        pictures = self.vae.process_output(out.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
         if self._before is not None:
             pictures = pictures[-4 * len(latents) :]
         self._before = joined[-self.OVERLAP_FRAMES :]
@@ -66,27 +72,39 @@ class OverlapDecoder:
 def check_vae(vae: Any) -> None:
     """Refuse what is not a VAE for Wan 2.1's latents."""
     vae.throw_exception_if_invalid()
-    if (vae.latent_channels, vae.latent_dim) != (16, 3):
+    net = vae.first_stage_model
+    known = isinstance(net, (comfy.ldm.wan.vae.WanVAE, comfy.taesd.taehv.TAEHV)) or hasattr(net, "streaming_decoder")
+    if not known or (vae.latent_channels, vae.latent_dim) != (16, 3):
         kind = "video" if vae.latent_dim == 3 else "image"
         raise HeadForcingError(
-            f"vae: expected the Wan 2.1 VAE, which has 16 latent channels, got one for {kind}s with "
-            f"{vae.latent_channels} latent channels; load wan_2.1_vae"
+            f"vae: expected the Wan 2.1 VAE, which has 16 latent channels, got {type(net).__name__}, one for {kind}s "
+            f"with {vae.latent_channels} latent channels; load wan_2.1_vae"
         )
 
 
 def decode_bytes(vae: Any, latent_size: Sequence[int]) -> int:
     """What ComfyUI expects decoding one chunk to take, for latents of `(h, w)`."""
-    return int(vae.memory_used_decode((1, 16, _LONGEST_CHUNK_FRAMES, *latent_size), vae.vae_dtype))
+    frames = _LONGEST_CHUNK_FRAMES
+    if decoder_kind(vae) is OverlapDecoder:
+        frames += OverlapDecoder.OVERLAP_FRAMES
+    expected = int(vae.memory_used_decode((1, 16, frames, *latent_size), vae.vae_dtype))
+    if decoder_kind(vae) is not WanStreamingDecoder:
+        return expected
+    height, width = latent_size
+    return min(expected, _WAN_CHUNK_BYTES * 64 * height * width * vae.vae_dtype.itemsize)
 
 
 def decoder_of(vae: Any) -> Any:
-    """The streaming decoder for this VAE, the exact one where there is one. Its weights must be in place."""
-    own = getattr(vae.first_stage_model, "streaming_decoder", None)
-    if own is not None:
-        return own()
-    if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE):
-        return WanStreamingDecoder(vae)
-    return OverlapDecoder(vae)
+    """The streaming decoder for this VAE. Its weights must be in place."""
+    kind = decoder_kind(vae)
+    return kind(vae) if kind is not None else vae.first_stage_model.streaming_decoder()
+
+
+def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] | None:
+    """Which of ours decodes it; None where the network brings its own, as the demo's does."""
+    if hasattr(vae.first_stage_model, "streaming_decoder"):
+        return None
+    return WanStreamingDecoder if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE) else OverlapDecoder
 
 
 def load_decoder(vae: Any, latent_size: Sequence[int]) -> Any:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -146,8 +147,21 @@ def test_finding_the_roles_costs_memory_and_a_profile_is_the_remedy():
     assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, render)
 
 
-def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state():
+def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, monkeypatch):
     needs = needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, state=True, writes_video=True)
-    check_disk(needs, needs.run_folder + needs.video, "the disk")
-    with pytest.raises(HeadForcingError, match=r"not enough disk: .* the disk has .* free\. Remedies, cheapest first"):
-        check_disk(needs, needs.run_folder + needs.video - 1, "the disk")
+    free = needs.run_folder + needs.video
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
+    check_disk(needs, tmp_path, tmp_path)
+    free -= 1
+    with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first"):
+        check_disk(needs, tmp_path, tmp_path)
+    check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
+
+
+def test_disk_is_counted_for_all_videos_and_not_for_blocks_that_are_there():
+    one, four, resumed = (
+        needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, writes_video=True, videos=videos, finished_blocks=finished)
+        for videos, finished in ((1, 0), (4, 0), (4, 81 * 3))
+    )
+    assert four.disk == 4 * one.disk and four.memory == one.memory
+    assert resumed.run_folder == one.run_folder

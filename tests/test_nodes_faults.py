@@ -13,7 +13,7 @@ from comfy_harness import run_in_comfy
 pytestmark = pytest.mark.comfy
 
 PROGRAM = r"""
-import errno, gc, importlib, json, sys, tempfile, types, weakref
+import errno, gc, importlib, json, sys, tempfile, threading, types, weakref
 from pathlib import Path
 import torch
 import utils.install_util
@@ -64,7 +64,7 @@ def run(folder, background):
     job = render.RenderJob(
         model, embeds, 3, None, folder / "runs", 0.01, about, vae, f"{folder.name}/v", {}, background)
     watcher = progress_module.RenderProgress(model, plan, 1, "1")
-    watcher.next_video(0)
+    watcher.next_video(0, plan)
     try:
         with torch.inference_mode():
             return render.sample(job, plan, 0, watcher)
@@ -102,6 +102,8 @@ for background in (False, True):
             setattr(owner, name, original)
             gc.collect()
             alive = sum(ref() is not None for ref in caches)
+            behind = left(folder)
+            threads = [t.name for t in threading.enumerate() if "head forcing" in t.name]
             last = said[-1] if said else ""
             blocks = len(list((folder / "runs").rglob("block-*")))
             again = run(folder, background)
@@ -110,14 +112,14 @@ for background in (False, True):
                 "raised": raised, "failure": failure, "alive": alive, "made": len(caches), "said": last,
                 "blocks": blocks,
                 "same": bool(torch.equal(again.latents, straight.latents)), "reused": again.reused_blocks,
-                "saved": again.saved is not None and again.saved.path.is_file(), "left": left(folder),
-                "threads": [t.name for t in __import__("threading").enumerate() if "head forcing" in t.name],
+                "saved": again.saved is not None and again.saved.path.is_file(), "left": behind,
+                "threads": threads,
                 "partials": [p.name for p in folder.rglob("*.part.mp4")],
             }
             del again
 oom = mm.OOM_EXCEPTION("CUDA out of memory (test)")
 job = render.RenderJob(model, embeds, 3, None, output, 0.0, {}, vae)
-needs = sampler_checks.check_needs(job, plan)
+needs = sampler_checks.check_needs(job, plan, 1)
 told = sampler_checks.out_of_memory(oom, needs, True)
 results["message"] = {"kind": type(told) is type(oom) and sampler_checks.is_out_of_memory(told), "text": str(told)}
 print(json.dumps({"base": issubclass(mm.InterruptProcessingException, Exception), "results": results}))

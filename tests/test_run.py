@@ -25,7 +25,7 @@ from headforcing.headforcing_core.run import RunFolder, file_hash
 from headforcing.headforcing_core.schedule import schedule
 from headforcing.headforcing_core.stored_runs import prune, stored_videos
 from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_rollout import VideoRollout, has_run, setup_hash, video_keys
+from headforcing.headforcing_core.video_rollout import VideoRollout, finished_blocks, setup_hash, video_keys
 from headforcing.headforcing_core.wan import WanModel
 
 STORY = "0:00 a red ball bouncing on a teal floor\n0:05 a yellow ring circling on a navy checkerboard"
@@ -396,9 +396,10 @@ def test_a_note_that_cannot_be_written_leaves_the_old_one(backbone, tmp_path, mo
 
 def test_only_a_video_that_was_begun_counts_as_begun(backbone, tmp_path):
     begun, other = Render(backbone, tmp_path), Render(backbone, tmp_path, "a pink star gliding on a black floor")
-    assert begun.setup == other.setup and not has_run(tmp_path, begun.setup, begun.keys)
+    assert begun.setup == other.setup and finished_blocks(tmp_path, begun.setup, begun.keys) == 0
     begun.go(stop_after=1)
-    assert has_run(tmp_path, begun.setup, begun.keys) and not has_run(tmp_path, other.setup, other.keys)
+    assert finished_blocks(tmp_path, begun.setup, begun.keys) > 0
+    assert finished_blocks(tmp_path, other.setup, other.keys) == 0
 
 
 def test_roles_are_found_in_one_render_and_recalled_in_the_next(backbone, tmp_path):

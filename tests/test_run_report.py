@@ -5,10 +5,22 @@ import json
 import pytest
 import torch
 from headforcing.headforcing_core import cli
+from headforcing.headforcing_core.auto_profile import AutoProfile
+from headforcing.headforcing_core.checkpoint import inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.memory import MemoryEvent
+from headforcing.headforcing_core.plan import RenderPlan
 from headforcing.headforcing_core.plot_run import run_picture
+from headforcing.headforcing_core.policy import preset
+from headforcing.headforcing_core.rollout import WanVideoModel
+from headforcing.headforcing_core.run import RunFolder
 from headforcing.headforcing_core.run_report import RunMeter, novelty_trace
+from headforcing.headforcing_core.schedule import schedule
+from headforcing.headforcing_core.stored_runs import stored_videos
+from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
+from headforcing.headforcing_core.wan import WanModel
 
 
 def metered(blocks):
@@ -73,6 +85,24 @@ def test_the_novelty_trace_follows_what_memory_did():
     assert "3 of 4 candidates remembered, similarity to what was there 0.50 to 0.98, 2 entries at the end" in text
 
 
+def test_a_flush_empties_what_is_counted_as_remembered():
+    flushed = [event(1, -1.0, True), event(4, 0.5, True), event(7, -1.0, True), event(10, 0.5, True)]
+    assert novelty_trace(flushed)["remembered"] == [1, 2, 1, 2]
+
+
+def test_blocks_may_lie_on_another_device_than_the_first():
+    meter = metered(wandering())
+    moved: list[str] = []
+
+    class Elsewhere(torch.Tensor):
+        def cpu(self):
+            moved.append("cpu")
+            return super().cpu()
+
+    meter.add(torch.zeros(3, 16, 6, 10).as_subclass(Elsewhere))
+    assert moved == ["cpu"], "what it keeps of the first block is on the CPU"
+
+
 def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is_some():
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     report = metered(wandering()).report(EVENTS)
@@ -101,6 +131,40 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert cli.main(["runs", "show", str(tmp_path / "runs"), shown["name"]]) == 0
     assert "9 of 9 blocks\nlatents  likeness to the first frame" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("case", ["start frames", "roles found"])
+def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
+    timeline = parse_timeline("a red ball bouncing on a teal floor", 7.0)
+    info = inspect_checkpoint(assets.model_path())
+    policy = preset("head_forcing").with_memory(5, 3, 1.0, 1)
+    start = torch.randn(9, 16, 8, 8, generator=torch.Generator().manual_seed(0)) if case == "start frames" else None
+    options = {"start_frames": 9} if case == "start frames" else {"profile": AutoProfile()}
+    plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64, **options)
+    model = WanVideoModel(
+        WanModel.from_state_dict(info.config, load_state_dict(assets.model_path())[0], torch.float32),
+        [word_hash.encode(timeline.segments[0].text)],
+        torch.float32,
+    )
+    setup = setup_hash(plan, info.fingerprint, 0, 0, torch.float32, start)
+    keys = video_keys(plan, setup, model.embeds)
+
+    def render(state_seconds: float, stop_after: int | None = None):
+        with RunFolder(tmp_path, setup, {}) as run:
+            run.save_video(keys, {"start_frames": plan.start_frames, "frames_per_block": 3})
+            options = {"dtype": torch.float32, "start_latents": start, "run": run, "keys": keys}
+            video = VideoRollout(plan, 0, state_seconds=state_seconds, **options)
+            for block in video.blocks(model):
+                if block.index == stop_after:
+                    break
+            return video.report()
+
+    render(1e-9, stop_after=9)
+    told = render(1e-9)  # goes on from a stored cache
+    (video,) = stored_videos(tmp_path)
+    assert len(told.events) > 5 and told.events[0].after_block == 1
+    assert video.report().events == told.events
+    assert torch.equal(video.report().cosine, told.cosine)
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path, capsys):

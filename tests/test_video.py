@@ -259,6 +259,30 @@ def test_a_locked_file_is_said_and_what_was_made_stays(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [partial] and len(decoded(partial)) == 21
 
 
+def test_somebody_who_watches_the_growing_file_does_not_cost_the_video(tmp_path, monkeypatch):
+    """As on Windows, where an open file can be neither removed nor written again."""
+    watched = tmp_path / "v.part.mp4"
+    unlink, opened = Path.unlink, av.open
+
+    def refuse(self, missing_ok=False):
+        if self == watched:
+            raise PermissionError(13, "used by another process")
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for path in (tmp_path / "first.mp4", tmp_path / "second.mp4"):
+        info = write_video(path, latents(6).split(3), FlatColourDecoder(), partial=watched)
+        assert len(decoded(info.path)) == 21
+
+        def locked(file, mode="r", **options):
+            if file == str(watched) and mode == "w":
+                raise PermissionError(13, "used by another process")
+            return opened(file, mode, **options)
+
+        monkeypatch.setattr(video_writer.av, "open", locked)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.mp4", "second.mp4", "v.part.mp4"]
+
+
 def test_nothing_to_write_is_an_error_and_no_file(tmp_path):
     with pytest.raises(HeadForcingError, match="no latent frames"):
         write_video(tmp_path / "v.mp4", [], FlatColourDecoder())
