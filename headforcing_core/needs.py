@@ -151,8 +151,8 @@ def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> Non
         if wanted > free:
             raise HeadForcingError(
                 f"not enough disk: the render writes about {format_bytes(wanted)} ({_parts(sizes)}), "
-                f"{places[disk]} has {format_bytes(free)} free. Remedies, cheapest first: remove old renders with `headforcing runs "
-                "prune`; decode later or to another disk; turn resume off"
+                f"{places[disk]} has {format_bytes(free)} free. Remedies, cheapest first: remove old renders with "
+                "`headforcing runs prune`; decode later or to another disk; turn resume off"
             )
 
 
