@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import AttentionFunction, frame_shares, with_shares
+from .attention import AttentionFunction
+from .attention_shares import frame_shares, with_shares
 from .cache import HeadCache, HeadGroup
 from .errors import HeadForcingError
 from .head_shares import FRAME_STEP, HeadShares
