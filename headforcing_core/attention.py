@@ -255,5 +255,6 @@ def _views(span: Span, *buffers: Tensor) -> list[Tensor]:
 
 
 def _sentence(error: Exception) -> str:
-    """The first line of what an exception says, or its name."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first sentence of what an exception says, or its name."""
+    said = str(error).strip() or type(error).__name__
+    return said.splitlines()[0].split(". ")[0]
