@@ -26,6 +26,7 @@ from headforcing.headforcing_core.attention import (
     sequence_starts,
 )
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache_state import cache_state
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.rollout import WanVideoModel
@@ -113,6 +114,16 @@ def test_the_heads_with_most_frames_come_first_and_fill_the_buffers_without_gaps
     assert cache.spans(2) == (Span(4, 0, 11 * s, 11 * s),)
     for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
         assert len(k) == len(v) == sum(span.heads * span.room // s for span in cache.spans(layer))
+
+
+def test_stored_states_number_the_groups_shortest_first():
+    """As they did before groups lay in one buffer, longest first."""
+    cache = new_cache(sdpa, 12)
+    run([cache], 11)
+    tensors, plain = cache_state(cache)
+    assert [len(group["sources"]) for group in plain["groups"]] == [1, 4, 8]
+    for number, (heads, frames) in enumerate(((2, 1), (1, 4), (1, 8))):
+        assert tensors[f"group{number}.layer0.k"].shape == (heads, frames, ROWS * COLUMNS, HEAD_DIM)
 
 
 def test_a_context_is_a_view_of_the_buffers_at_every_fill():
