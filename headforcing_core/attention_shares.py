@@ -27,7 +27,8 @@ def with_shares(
     buckets, padded to head_dim (a narrower width would leave the fast kernels).
 
     Returns:
-        the output `[heads, queries, d]` and the shares `[heads, 3]` float64 on the CPU, averaged over the queries.
+        the output `[heads, queries, d]` and the shares `[heads, 3]`, averaged over the queries, float64 where the
+        device has it.
     """
     lse_attention = lse_backend(q.device.type, q.dtype, q.shape[-1])
     if lse_attention is not None:
@@ -48,8 +49,7 @@ def with_shares(
 def frame_shares(attention: AttentionFunction, q: Tensor, k: Tensor, frame_tokens: int) -> Tensor:
     """The share of attention that goes to each frame of the keys, `[heads, frames]`, averaged over the queries.
 
-    One attention call whose values are one-hot columns of the frames; there may be up to head_dim of them. Float64 on
-    the CPU, as in `with_shares`.
+    One attention call whose values are one-hot columns of the frames; there may be up to head_dim of them.
     """
     frames = k.shape[1] // frame_tokens
     columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[:frames].repeat_interleave(frame_tokens, dim=0)
@@ -57,9 +57,9 @@ def frame_shares(attention: AttentionFunction, q: Tensor, k: Tensor, frame_token
 
 
 def _mean(shares: Tensor, dim: int) -> Tensor:
-    """Averaged on the device in the best precision it has (mps has no float64); float64 on the CPU."""
+    """Averaged in the best precision that the device has (mps has no float64)."""
     precise = torch.float64 if shares.device.type in ("cpu", "cuda") else torch.float32
-    return shares.to(precise).mean(dim=dim).cpu().double()
+    return shares.to(precise).mean(dim=dim)
 
 
 def _normalised(shares: Tensor) -> Tensor:

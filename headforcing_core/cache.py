@@ -115,7 +115,9 @@ class CacheShape:
 
 
 class AttentionMeter(Protocol):
-    """Something that measures attention while it is computed."""
+    """Something that measures attention while it is computed, as long as it is `active`."""
+
+    active: bool
 
     def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """`attention`, measured, for the heads of `group` in `layer`."""
@@ -214,12 +216,13 @@ class HeadCache:
         parts = queries.split([len(h) for h in heads])
         for group, part in zip(groups, parts, strict=True):
             group.queries(layer, q, out=part)
-        if self.meter is None and isinstance(self.attention, LayerAttention):
+        meter = self.meter if self.meter is not None and self.meter.active else None
+        if meter is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
             attended = self.attention.layer(queries, k, v, self.spans(layer))
             return out.index_copy_(1, torch.cat(heads), attended.transpose(0, 1))
         for group, part in zip(groups, parts, strict=True):
-            attention = self.attention if self.meter is None else self.meter.watch(layer, group, self.attention)
+            attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
             out.index_copy_(1, group.heads[layer], attention(part, *group.context(layer)).transpose(0, 1))
         return out
 

@@ -29,6 +29,7 @@ from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache_state import cache_state
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.profiler import ShareMeter
 from headforcing.headforcing_core.rollout import WanVideoModel
 from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -281,9 +282,9 @@ class Transfers(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("whole_layer", [False, True])
+@pytest.mark.parametrize("way", ["groups", "layer", "measured"])
 @torch.no_grad()
-def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(whole_layer):
+def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
     def layer(q, k, v, spans):
         sequence_starts(spans, q.shape[1], q.device)
         return q
@@ -294,8 +295,13 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(whole
         video = WanVideoModel(WanModel(config), [], torch.float32, "meta")
         video.prompt = PromptKV([(torch.empty(1, 4, 7, 22),) * 2] * 3, 2)
         x = torch.empty(F, 16, 4, 6)
-    cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if whole_layer else sdpa)
+    cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if way == "layer" else sdpa)
+    if way == "measured":
+        cache.meter = ShareMeter(3, 4, 30, 6)
+        cache.meter._shares, cache.meter._frames = cache.meter._shares.to("meta"), cache.meter._frames.to("meta")
+        cache.meter.active = cache.meter.per_frame = True
     cache.begin_block()
+    video.denoise(x, 0.5, cache)
     video.write_clean(x, cache)
     cache.close()
     with Transfers() as opened:
