@@ -11,7 +11,7 @@ turned by the difference. Values and the spatial rotation never change.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -156,6 +156,8 @@ class HeadCache:
                 shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
             )
         ]
+        # per layer, the heads in the order of its buffers
+        self.order = [torch.cat([group.heads[layer] for group in self.groups]) for layer in range(len(shape.roles))]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         self.memory = EpisodicMemory(
             self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
@@ -202,29 +204,33 @@ class HeadCache:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
-        for group in self.groups:
-            group.write(layer, k, v)
+        by_group = self._by_group(layer, k), self._by_group(layer, v)
+        for group, own_k, own_v in zip(self.groups, *by_group, strict=True):
+            group.write(layer, own_k, own_v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
-        groups = [group for group in self.groups if len(group.heads[layer])]
-        heads = [group.heads[layer] for group in groups]
-        out, queries = (
-            torch.empty_like(q),
-            torch.empty(q.shape[1], q.shape[0], q.shape[2], dtype=q.dtype, device=q.device),
-        )
-        parts = queries.split([len(h) for h in heads])
-        for group, part in zip(groups, parts, strict=True):
-            group.queries(layer, q, out=part)
+        tokens, heads, head_dim = q.shape
+        queries = torch.empty(heads, tokens, head_dim, dtype=q.dtype, device=q.device)
+        parts = queries.split([len(group.heads[layer]) for group in self.groups])
+        for group, unrotated, part in zip(self.groups, self._by_group(layer, q), parts, strict=True):
+            group.rotate(unrotated, out=part.unflatten(1, (-1, self.rope.frame_tokens)))
+        out = torch.empty_like(q)
         meter = self.meter if self.meter is not None and self.meter.active else None
         if meter is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
             attended = self.attention.layer(queries, k, v, self.spans(layer))
-            return out.index_copy_(1, torch.cat(heads), attended.transpose(0, 1))
-        for group, part in zip(groups, parts, strict=True):
-            attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
-            out.index_copy_(1, group.heads[layer], attention(part, *group.context(layer)).transpose(0, 1))
+            return out.index_copy_(1, self.order[layer], attended.transpose(0, 1))
+        for group, part in zip(self.groups, parts, strict=True):
+            if len(part):
+                attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
+                out.index_copy_(1, group.heads[layer], attention(part, *group.context(layer)).transpose(0, 1))
         return out
+
+    def _by_group(self, layer: int, x: Tensor) -> Sequence[Tensor]:
+        """`x [tokens, heads, head_dim]` of one group's heads after another's, `[heads, frames, s, head_dim]`."""
+        ordered = x.index_select(1, self.order[layer]).unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
+        return ordered.split([len(group.heads[layer]) for group in self.groups])
 
     def spans(self, layer: int) -> tuple[Span, ...]:
         """Where the heads of a layer lie in its buffers, and how much of that is in use."""
@@ -291,5 +297,6 @@ class HeadCache:
         self.begin_block()
         for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
             for ours in self.groups:
-                ours.take(layer, k[:, slots], v[:, slots], group.indices[slots])
+                heads = ours.heads[layer]
+                ours.take(layer, k[heads, slots], v[heads, slots], group.indices[slots])
         return self.commit(prompt)

@@ -56,27 +56,20 @@ class HeadGroup:
         self.current = slice(history, self.frames)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the current block's `k, v [tokens, all heads, head_dim]`, `k` without rotary embedding."""
-        k_slots, v_slots = self.k[layer][:, self.current], self.v[layer][:, self.current]
-        self.rope.rotate(self._of_mine(layer, k), self.indices[self.current], out=k_slots)
-        v_slots.copy_(self._of_mine(layer, v))
+        """Store the current block's `k, v [heads, frames, s, head_dim]`, `k` without rotary embedding."""
+        self.rotate(k, out=self.k[layer][:, self.current])
+        self.v[layer][:, self.current] = v
+
+    def rotate(self, x: Tensor, out: Tensor) -> None:
+        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its place in the contexts."""
+        self.rope.rotate(x, self.indices[self.current], out=out)
 
     def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
-        """The same for `k, v [all heads, frames, s, head_dim]`, `k` rotated already, to these temporal indices."""
-        k_slots, v_slots = self.k[layer][:, self.current], self.v[layer][:, self.current]
-        k_slots.copy_(k[self.heads[layer]])
+        """Store `k, v` as `write` does, `k` rotated already, to these temporal indices."""
+        k_slots = self.k[layer][:, self.current]
+        k_slots.copy_(k)
         self.rope.turn(k_slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
-        v_slots.copy_(v[self.heads[layer]])
-
-    def queries(self, layer: int, q: Tensor, out: Tensor) -> None:
-        """Rotate the queries of these heads, from `q [tokens, all heads, head_dim]` to `out [heads, tokens, ...]`."""
-        frames = out.unflatten(1, (-1, self.rope.frame_tokens))
-        self.rope.rotate(self._of_mine(layer, q), self.indices[self.current], out=frames)
-
-    def _of_mine(self, layer: int, x: Tensor) -> Tensor:
-        """What belongs to these heads of `x [tokens, all heads, head_dim]`, `[heads, frames, s, head_dim]`."""
-        mine = x.index_select(1, self.heads[layer])  # of whole tokens: rows that lie together are copied together
-        return mine.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
+        self.v[layer][:, self.current] = v
 
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and values these heads see, `[heads, keys, head_dim]` each, where they lie."""
