@@ -57,6 +57,7 @@ class LayerAttention:
     layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The same for heads that see equally many keys, as for any backend."""
         heads, keys, _ = k.shape
         return self.layer(q, k.flatten(0, 1), v.flatten(0, 1), (Span(heads, 0, keys, keys),))
 

@@ -156,7 +156,7 @@ def forward_block(
 def _norm_modulate(norm: nn.Module, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """`norm(x) * (1 + scale) + shift` of `x [1, tokens, dim]`, with one `scale, shift [frames, dim]` per frame."""
     if _fusable(norm, x):
-        return norm_modulate(x[0], scale, shift, norm.eps)[None]
+        return norm_modulate(x[0].contiguous(), scale, shift, norm.eps)[None]
     y = _per_frame(norm(x), len(scale)) * (1 + scale[:, None]) + shift[:, None]
     return y.flatten(0, 1)[None]
 
@@ -164,7 +164,7 @@ def _norm_modulate(norm: nn.Module, x: Tensor, scale: Tensor, shift: Tensor) -> 
 def _add_norm_modulate(norm: nn.Module, x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """`x + y`, and `_norm_modulate` of it."""
     if _fusable(norm, x):
-        x, y = residual_norm_modulate(x[0], y[0], None, scale, shift, norm.eps)
+        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), None, scale, shift, norm.eps)
         return x[None], y[None]
     x = x + y
     return x, _norm_modulate(norm, x, scale, shift)
