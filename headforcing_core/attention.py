@@ -1,26 +1,65 @@
-"""Attention over one group of heads. The only module that knows attention backends.
+"""Attention of heads to contexts of different lengths. The only module that knows attention backends.
 
 A backend is a function `(q [heads, queries, d], k [heads, keys, d], v [heads, keys, d]) -> [heads, queries, d]` without
-a mask: every query sees every key.
+a mask: every query sees every key. It is called for the heads of a layer that see equally many keys. One that is a
+`LayerAttention` can also take all heads of a layer in one call, which keeps a GPU busier: no short call ends with most
+of it idle. Which one `auto` stands for is found by trying, nothing optional is imported before it is tried.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..kernels import dispatch
+from ..kernels.attend import attend
 from .errors import HeadForcingError
 
 log = logging.getLogger(__name__)
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-# the same, together with the log-sum-exp of every query's scores, [heads, queries] float32
-LseFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Adjacent heads in a layer's buffers `[all rows, d]` that see equally many keys.
+
+    Attributes:
+        first: row of the buffers where they begin.
+        room: rows from one head to the next.
+        rows: how many of these are keys, at the head's beginning.
+    """
+
+    heads: int
+    first: int
+    room: int
+    rows: int
+
+
+Spans = tuple[Span, ...]  # without gaps, in the order of the queries
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """A backend that can take all heads of a layer in one call.
+
+    Attributes:
+        layer: `(q [heads, queries, d], k [rows, d], v [rows, d], spans) -> [heads, queries, d]`.
+    """
+
+    layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The same for heads that see equally many keys, as for any backend."""
+        heads, keys, _ = k.shape
+        return self.layer(q, k.flatten(0, 1), v.flatten(0, 1), (Span(heads, 0, keys, keys),))
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -38,94 +77,185 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
 
-BACKENDS: dict[str, AttentionFunction] = {"sdpa": sdpa, "explicit": explicit}
+# ----------------------------------------------------------------------------- sequences of different lengths
 
 
-def attention_function(name: str) -> AttentionFunction:
-    """The backend of that name (`auto` picks `sdpa`, which runs everywhere), or an error that lists the names."""
+def varlen(call: Callable[..., Any]) -> LayerAttention:
+    """A backend from a kernel for sequences of different lengths.
+
+    Args:
+        call: `(q, k, v, starts of q, starts of k, longest q, longest k)`, with tokens of all sequences one after
+            another, `[tokens, 1, d]`, and int32 starts of the sequences and of what follows the last.
+    """
+
+    def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+        starts = sequence_starts(spans, q.shape[1], q.device)
+        longest = max(span.room for span in spans)
+        out = call(q.flatten(0, 1)[:, None], k[:, None], v[:, None], *starts, q.shape[1], longest)
+        return out.view(q.shape)
+
+    return LayerAttention(layer)
+
+
+@functools.lru_cache(maxsize=256)  # the layers of two blocks: they change while contexts grow
+def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where sequences start in the queries and in the keys, `[sequences + 1]` int32 each.
+
+    Every head is a sequence; the rows behind its keys, if there are any, are one without queries.
+    """
+    q_starts, k_starts = [0], [0]
+    for span in spans:
+        for head in range(span.heads):
+            q_starts.append(q_starts[-1] + queries)
+            k_starts.append(span.first + head * span.room + span.rows)
+            if span.rows < span.room:
+                q_starts.append(q_starts[-1])
+                k_starts.append(span.first + (head + 1) * span.room)
+    return _table(q_starts, device), _table(k_starts, device)
+
+
+def _table(numbers: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32).to(device, non_blocking=True)
+
+
+def _flash_attn_3() -> AttentionFunction:
+    from flash_attn_interface import flash_attn_varlen_func
+
+    def call(*arguments: Any) -> Tensor:
+        out = flash_attn_varlen_func(*arguments)
+        return out[0] if isinstance(out, tuple) else out  # early versions return the log-sum-exp, too
+
+    return varlen(call)
+
+
+def _torch_varlen() -> AttentionFunction:
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen(varlen_attn)
+
+
+def _flash_attn_2() -> AttentionFunction:
+    from flash_attn import flash_attn_varlen_func
+
+    return varlen(flash_attn_varlen_func)
+
+
+def _triton() -> AttentionFunction:
+    def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+        with dispatch.using("triton"):
+            return attend(q.contiguous(), k, v, *head_tables(spans, q.device)).transpose(0, 1)
+
+    return LayerAttention(layer)
+
+
+@functools.lru_cache(maxsize=256)
+def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Every head's first row, how many rows it has, and the heads' order, `[heads]` int32 each."""
+    starts = [span.first + head * span.room for span in spans for head in range(span.heads)]
+    rows = [span.rows for span in spans for _ in range(span.heads)]
+    return _table(starts, device), _table(rows, device), _table(range(len(rows)), device)
+
+
+def _sage() -> AttentionFunction:
+    from sageattention import sageattn
+
+    return lambda q, k, v: sageattn(q[None], k[None], v[None], tensor_layout="HND")[0]
+
+
+# ------------------------------------------------------------------------------------------------- the choice
+
+BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
+    "flash_attn_3": _flash_attn_3,
+    "torch_varlen": _torch_varlen,
+    "flash_attn_2": _flash_attn_2,
+    "sdpa": lambda: sdpa,
+    "triton": _triton,
+    "explicit": lambda: explicit,
+    "sage": _sage,
+}
+AUTO = ("flash_attn_3", "torch_varlen", "flash_attn_2", "sdpa", "triton", "explicit")
+AUTO_ON_CPU = ("sdpa", "explicit")  # the others are compiled for graphics cards alone
+ATTENTION_HELP = (
+    "auto, the fastest that works here; flash_attn_3, torch_varlen or flash_attn_2, all heads of a layer in one call; "
+    "sdpa, PyTorch's; triton, the pack's own kernel; explicit, slow and exact; sage, which rounds to 8 bits (auto)"
+)
+
+
+def attention_function(
+    name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, head_dim: int = 128
+) -> AttentionFunction:
+    """The backend of that name, tried on this device; `auto` is the first of `AUTO` that works there."""
+    device = torch.device(device)
     if name == "auto":
-        return sdpa
+        return first_working(AUTO_ON_CPU if device.type == "cpu" else AUTO, device, dtype, head_dim)
     if name not in BACKENDS:
         raise HeadForcingError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {name!r}")
-    return BACKENDS[name]
-
-
-def with_shares(
-    attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, first_tokens: int, last_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Attention, and how it is shared between the first keys, those in the middle and the last (paper, Eq. 1).
-
-    No attention map is ever held. Where a kernel returns the log-sum-exp of the scores, a share is
-    `exp(lse(bucket) - lse(all))`; elsewhere it is one more attention call whose values are one-hot columns of the
-    buckets, padded to head_dim (a narrower width would leave the fast kernels).
-
-    Returns:
-        the output `[heads, queries, d]` and the shares `[heads, 3]` float64 on the CPU, averaged over the queries.
-    """
-    lse_attention = lse_backend(q.device.type, q.dtype, q.shape[-1])
-    if lse_attention is not None:
-        out, whole = lse_attention(q, k, v)
-        first, last = (
-            _mean((lse_attention(q, k[:, keys], v[:, keys])[1] - whole).exp(), dim=-1)
-            for keys in (slice(0, first_tokens), slice(k.shape[1] - last_tokens, None))
-        )
-        middle = (1 - first - last).clamp(min=0)  # rounding can leave an empty middle a little below 0
-        return out, _normalised(torch.stack((first, middle, last), dim=-1))
-    bucket = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
-    bucket[:first_tokens], bucket[k.shape[1] - last_tokens :] = 0, 2
-    columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[bucket]
-    shares = _mean(attention(q, k, columns[None].expand_as(k))[..., :3], dim=1)
-    return attention(q, k, v), _normalised(shares)
-
-
-def frame_shares(attention: AttentionFunction, q: Tensor, k: Tensor, frame_tokens: int) -> Tensor:
-    """The share of attention that goes to each frame of the keys, `[heads, frames]`, averaged over the queries.
-
-    One attention call whose values are one-hot columns of the frames; there may be up to head_dim of them. Float64 on
-    the CPU, as in `with_shares`.
-    """
-    frames = k.shape[1] // frame_tokens
-    columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[:frames].repeat_interleave(frame_tokens, dim=0)
-    return _normalised(_mean(attention(q, k, columns[None].expand_as(k))[..., :frames], dim=1))
-
-
-def _mean(shares: Tensor, dim: int) -> Tensor:
-    """Averaged on the device in the best precision it has (mps has no float64); float64 on the CPU."""
-    precise = torch.float64 if shares.device.type in ("cpu", "cuda") else torch.float32
-    return shares.to(precise).mean(dim=dim).cpu().double()
-
-
-def _normalised(shares: Tensor) -> Tensor:
-    """Shares that sum to 1 exactly enough for a profile: in bfloat16 each is off by up to 0.2 %."""
-    return shares / shares.sum(dim=-1, keepdim=True)
+    try:
+        return _tried(name, device, dtype, head_dim)
+    except Exception as error:
+        raise HeadForcingError(
+            f"attention {name!r} cannot be used on {device} in {dtype} with heads of {head_dim}: "
+            f"{_sentence(error)}; choose auto"
+        ) from error
 
 
 @functools.cache
-def lse_backend(device: str, dtype: torch.dtype, head_dim: int) -> LseFunction | None:
-    """A kernel that returns the log-sum-exp, chosen by trying it on 64 tokens; None where there is none."""
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 64, head_dim, generator=generator).to(device=device, dtype=dtype) for _ in range(3))
-    expected = torch.logsumexp(q.float() @ k.float().transpose(1, 2) / head_dim**0.5, dim=-1)
-    for kernel in (_lse_cpu, _lse_flash, _lse_efficient):
+def first_working(names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
+    """The first of these backends that passes the self-test; what was passed over and why is one line in the log."""
+    passed_over = []
+    for name in names:
         try:
-            out, lse = kernel(q, k, v)
-            if (lse - expected).abs().max() < 1e-2 and (out.float() - explicit(q, k, v).float()).abs().max() < 2e-2:
-                return kernel
-        except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
-            log.debug("%s cannot be used on %s: %s", kernel.__name__, device, error)
-    return None
+            found = _tried(name, device, dtype, head_dim)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # not installed, not for this device, wrong: never the user's problem
+            passed_over.append(f"not {name} ({_sentence(error)})")
+            continue
+        if passed_over:
+            log.info("Head Forcing: attention on %s in %s is %s, %s", device, dtype, name, ", ".join(passed_over))
+        return found
+    raise HeadForcingError(f"no attention works on {device} in {dtype}: {', '.join(passed_over)}")
 
 
-def _lse_cpu(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q[None], k[None], v[None])[:2]
-    return out[0], lse[0].float()
+class _Wrong(Exception):
+    """A backend gave something that is not attention."""
 
 
-def _lse_flash(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q[None], k[None], v[None])[:2]
-    return out[0], lse[0].float()
+def _tried(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
+    attention = BACKENDS[name]()
+    allowed = 0.1 if name == "sage" else 5e-3 if dtype == torch.float32 else 2e-2
+    off = self_test(attention, device, dtype, head_dim)
+    if not off < allowed:
+        raise _Wrong(f"it is off by {off:.2g} in a self-test")
+    return attention
 
 
-def _lse_efficient(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(q[None], k[None], v[None], None, True)[:2]
-    return out[0], lse[0, :, : q.shape[1]].float()
+@torch.no_grad()
+def self_test(attention: AttentionFunction, device: torch.device, dtype: torch.dtype, head_dim: int) -> float:
+    """How far a backend is from `explicit` on three short heads of two lengths, one with room for more keys."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(n, head_dim, generator=generator).to(device, dtype) for n in (3 * 72, 480, 480))
+    q, spans = q.unflatten(0, (3, 72)), (Span(1, 0, 160, 160), Span(2, 160, 160, 88))
+    parts = [_views(span, k, v) for span in spans]
+    expected = torch.cat([explicit(x, *part) for x, part in zip(q.split([1, 2]), parts, strict=True)])
+    if isinstance(attention, LayerAttention):
+        found = attention.layer(q, k, v, spans)
+    else:
+        found = torch.cat([attention(x, *part) for x, part in zip(q.split([1, 2]), parts, strict=True)])
+    if found.shape != expected.shape:
+        return float("inf")
+    return float((found.float() - expected.float()).abs().max())
+
+
+def _views(span: Span, *buffers: Tensor) -> list[Tensor]:
+    """The rows in use of a span's heads in each buffer, `[heads, rows, d]`."""
+    return [
+        buffer[span.first : span.first + span.heads * span.room].unflatten(0, (span.heads, -1))[:, : span.rows]
+        for buffer in buffers
+    ]
+
+
+def _sentence(error: Exception) -> str:
+    """The first sentence of what an exception says, or its name."""
+    said = str(error).strip() or type(error).__name__
+    return said.splitlines()[0].split(". ")[0]

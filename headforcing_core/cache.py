@@ -1,23 +1,26 @@
 """Head-wise KV caches: every head keeps the frames its role needs, in buffers that are the attention input.
 
-Heads of one layer whose policies are equal form a group. A group's buffers `k, v [heads, slots, s, head_dim]` hold, in
-order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots *are* the
-context: nothing is assembled per pass. A key is stored fully rotated, and the group remembers the temporal index baked
-into each slot; once per block, slots whose index in the context has changed are turned by the difference. Values and
-the spatial rotation never change.
+Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads, slots, s, d]` hold,
+in order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots
+*are* the context: nothing is assembled per pass. The groups of a layer lie one after another in one buffer, those with
+most frames first, so that attention can take all heads in one call, too. A key is stored fully rotated, and the group
+remembers the temporal index baked into each slot; once per block, slots whose index in the context has changed are
+turned by the difference. Values and the spatial rotation never change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .attention import AttentionFunction, sdpa
+from .attention import AttentionFunction, LayerAttention, Span, sdpa
 from .errors import HeadForcingError
+from .head_group import HeadGroup
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .policy import CachePolicy, RolePolicy, Roles
 from .rope import RotaryEmbedding
@@ -52,9 +55,9 @@ class CacheShape:
             )
 
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
-        """Heads by policy: per layer, the indices of the heads that share it.
+        """Heads by policy, those with most frames first: per layer, the indices of the heads that share it.
 
-        In an order that does not depend on the length of the video, as saved states number the groups.
+        The order does not depend on the length of the video, as saved states number the groups.
         """
 
         def order(policy: RolePolicy) -> tuple[Any, ...]:
@@ -65,8 +68,12 @@ class CacheShape:
         policies = {self.policy.of(role) for layer in self.roles for role in layer}
         return {
             policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
-            for policy in sorted(policies, key=order)
+            for policy in sorted(policies, key=order, reverse=True)
         }
+
+    def slots(self, policy: RolePolicy) -> int:
+        """Frames that one head of this policy has room for, the current block included."""
+        return policy.capacity(self.frames_per_block, self.total_frames)
 
     @property
     def recache_blocks(self) -> int:
@@ -78,10 +85,7 @@ class CacheShape:
     @property
     def frame_slots(self) -> int:
         """Frames held by all heads together, the current block included: 3,096 at the paper's setting."""
-        return sum(
-            policy.capacity(self.frames_per_block, self.total_frames) * sum(map(len, heads))
-            for policy, heads in self.groups().items()
-        )
+        return sum(self.slots(policy) * sum(map(len, heads)) for policy, heads in self.groups().items())
 
     def bytes(self, dtype: torch.dtype) -> int:
         """Size of all key and value buffers."""
@@ -110,113 +114,10 @@ class CacheShape:
         return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
 
 
-class HeadGroup:
-    """The slots of all heads that share one policy, over all layers. Slots are numbered alike in every layer."""
-
-    def __init__(
-        self,
-        policy: RolePolicy,
-        heads: Sequence[Sequence[int]],
-        shape: CacheShape,
-        rope: RotaryEmbedding,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ):
-        self.policy = policy
-        self.rope = rope
-        self.reencode = shape.policy.rope == "contiguous"
-        self.heads = [torch.tensor(h, dtype=torch.long, device=device) for h in heads]
-        slots = policy.capacity(shape.frames_per_block, shape.total_frames)
-        buffer = (slots, rope.frame_tokens, shape.head_dim)
-        self.k = [torch.empty(len(h), *buffer, dtype=dtype, device=device) for h in heads]
-        self.v = [torch.empty(len(h), *buffer, dtype=dtype, device=device) for h in heads]
-        self.sources: list[list[int]] = []  # per used slot, the frames it was made of
-        self.indices: list[int] = []  # per used slot, the temporal index baked into its keys
-        self.entries = 0  # how many of the first slots are episodic
-        self.current = slice(0, 0)  # slots of the current block
-
-    @property
-    def frames(self) -> int:
-        """Slots in use, the current block included."""
-        return len(self.sources)
-
-    def begin_block(self, first_frame: int, frames_per_block: int) -> None:
-        """Give every slot its temporal index for this block and make room for the block's own frames."""
-        history = self.frames
-        self.sources += [[first_frame + i] for i in range(frames_per_block)]
-        target = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
-        moved = [slot for slot in range(history) if target[slot] != self.indices[slot]]
-        if moved:
-            turns = [target[slot] - self.indices[slot] for slot in moved]
-            for k in self.k:
-                k[:, moved] = self.rope.rotate_temporal(k[:, moved], turns)
-        self.indices = target
-        self.current = slice(history, self.frames)
-
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the current block's `k, v [all heads, frames, s, head_dim]`; `k` is rotated spatially already."""
-        heads = self.heads[layer]
-        self.k[layer][:, self.current] = self.rope.rotate_temporal(k[heads], self.indices[self.current])
-        self.v[layer][:, self.current] = v[heads]
-
-    def attend(self, layer: int, q: Tensor, attention: AttentionFunction) -> Tensor:
-        """Attention of `q [all heads, frames, s, head_dim]`, rotated spatially; `[heads of this group, queries, d]`."""
-        q = self.rope.rotate_temporal(q[self.heads[layer]], self.indices[self.current])
-        k, v = self.k[layer][:, : self.frames], self.v[layer][:, : self.frames]
-        return attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2))
-
-    def keep(self, frames: Sequence[int]) -> None:
-        """Drop all frames but these. Episodic entries stay, and what they remember is not kept a second time."""
-        slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
-        remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
-        kept = [slot_of[frame] for frame in frames if frame not in remembered]
-        self._arrange([*range(self.entries), *kept])
-
-    def _arrange(self, order: list[int]) -> None:
-        """Keep only these slots, in this order. Slots that stay where they are are not touched."""
-        fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
-        for buffer in (*self.k, *self.v):
-            buffer[:, fixed : len(order)] = buffer[:, order[fixed:]]
-        self.sources = [self.sources[slot] for slot in order]
-        self.indices = [self.indices[slot] for slot in order]
-
-    # what EpisodicMemory asks of the place where the tokens are (memory.TokenStore)
-
-    def pooled_key(self, frame: int) -> Tensor:
-        return self._pooled(self.sources.index([frame], self.entries))
-
-    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
-            if not len(k):
-                continue
-            turned = self.rope.rotate_temporal(k[:, [j]], [self.indices[i] - self.indices[j]])
-            keys = torch.cat((k[:, i], turned[:, 0]), dim=1)
-            kept = select(layer, self._without_time(keys[:, None], i)[:, 0])
-            k[:, i] = keys[:, kept]
-            v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
-        self.sources[i] = self.sources[i] + self.sources[j]
-        return self._pooled(i)
-
-    def arrange_entries(self, order: list[int]) -> None:
-        self._arrange([*order, *range(self.entries, self.frames)])
-        self.entries = len(order)
-
-    def admit(self, frame: int) -> None:
-        slot = self.sources.index([frame], self.entries)
-        rest = [s for s in range(self.entries, self.frames) if s != slot]
-        self._arrange([*range(self.entries), slot, *rest])
-        self.entries += 1
-
-    def _pooled(self, slot: int) -> Tensor:
-        return torch.cat([self._without_time(k[:, [slot]], slot)[:, 0].mean(dim=1) for k in self.k])
-
-    def _without_time(self, keys: Tensor, slot: int) -> Tensor:
-        """Keys `[heads, 1, tokens, d]` as they are compared: float32, spatial rotation only."""
-        return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
-
-
 class AttentionMeter(Protocol):
-    """Something that measures attention while it is computed."""
+    """Something that measures attention while it is computed, as long as it is `active`."""
+
+    active: bool
 
     def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """`attention`, measured, for the heads of `group` in `layer`."""
@@ -245,18 +146,51 @@ class HeadCache:
         self.origin = 0  # the frame that counts as the first: sinks begin there
         self.oldest = 0  # recent frames reach back to this one at most
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        reencode = shape.policy.rope == "contiguous"
+        self.k, self.v = (self._buffers(dtype) for _ in range(2))
         self.groups = [
-            HeadGroup(policy, heads, shape, self.rope, dtype, device) for policy, heads in shape.groups().items()
+            HeadGroup(
+                policy, [torch.tensor(h, dtype=torch.long, device=device) for h in heads], k, v, self.rope, reencode
+            )
+            for (policy, heads), k, v in zip(
+                shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
+            )
         ]
+        # per layer, the heads in the order of its buffers
+        self.order = [torch.cat([group.heads[layer] for group in self.groups]) for layer in range(len(shape.roles))]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         self.memory = EpisodicMemory(
             self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
         )
 
+    def _buffers(self, dtype: torch.dtype) -> list[Tensor]:
+        """Per layer, the slots of all its heads, `[slots, s, head_dim]`.
+
+        Not left uninitialised: some kernels multiply what lies behind the last key by zero, so it must be a number.
+        """
+        groups, frame = self.shape.groups(), (self.rope.frame_tokens, self.shape.head_dim)
+        slots = [
+            sum(len(heads[layer]) * self.shape.slots(policy) for policy, heads in groups.items())
+            for layer in range(len(self.shape.roles))
+        ]
+        return [torch.zeros(count, *frame, dtype=dtype, device=self.device) for count in slots]
+
+    def _parts(self, buffers: list[Tensor]) -> Iterator[list[Tensor]]:
+        """For one group after another, its part `[heads, slots, s, head_dim]` of every layer's buffer."""
+        first = [0] * len(buffers)
+        for policy, heads in self.shape.groups().items():
+            sizes = [(len(h), self.shape.slots(policy)) for h in heads]
+            ends = [start + math.prod(size) for start, size in zip(first, sizes, strict=True)]
+            yield [
+                buffer[start:end].unflatten(0, size)
+                for buffer, start, end, size in zip(buffers, first, ends, sizes, strict=True)
+            ]
+            first = ends
+
     @property
     def bytes(self) -> int:
         """Bytes held by all key and value buffers; constant over the whole video."""
-        return sum(buffer.nbytes for group in self.groups for buffer in (*group.k, *group.v))
+        return sum(buffer.nbytes for buffer in (*self.k, *self.v))
 
     @property
     def occupied(self) -> int:
@@ -270,21 +204,43 @@ class HeadCache:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
-        self._write_rotated(layer, self.rope.rotate_spatial(self._by_head(k)), self._by_head(v))
-
-    def _write_rotated(self, layer: int, k: Tensor, v: Tensor) -> None:
-        for group in self.groups:
-            group.write(layer, k, v)
+        by_group = self._by_group(layer, k), self._by_group(layer, v)
+        for group, own_k, own_v in zip(self.groups, *by_group, strict=True):
+            group.write(layer, own_k, own_v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
-        rotated = self.rope.rotate_spatial(self._by_head(q))
+        tokens, heads, head_dim = q.shape
+        queries = torch.empty(heads, tokens, head_dim, dtype=q.dtype, device=q.device)
+        parts = queries.split([len(group.heads[layer]) for group in self.groups])
+        for group, unrotated, part in zip(self.groups, self._by_group(layer, q), parts, strict=True):
+            group.rotate(unrotated, out=part.unflatten(1, (-1, self.rope.frame_tokens)))
         out = torch.empty_like(q)
-        for group in self.groups:
-            if len(group.heads[layer]):
-                attention = self.attention if self.meter is None else self.meter.watch(layer, group, self.attention)
-                out[:, group.heads[layer]] = group.attend(layer, rotated, attention).transpose(0, 1)
+        meter = self.meter if self.meter is not None and self.meter.active else None
+        if meter is None and isinstance(self.attention, LayerAttention):
+            k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
+            attended = self.attention.layer(queries, k, v, self.spans(layer))
+            return out.index_copy_(1, self.order[layer], attended.transpose(0, 1))
+        for group, part in zip(self.groups, parts, strict=True):
+            if len(part):
+                attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
+                out.index_copy_(1, group.heads[layer], attention(part, *group.context(layer)).transpose(0, 1))
         return out
+
+    def _by_group(self, layer: int, x: Tensor) -> Sequence[Tensor]:
+        """`x [tokens, heads, head_dim]` of one group's heads after another's, `[heads, frames, s, head_dim]`."""
+        ordered = x.index_select(1, self.order[layer]).unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
+        return ordered.split([len(group.heads[layer]) for group in self.groups])
+
+    def spans(self, layer: int) -> tuple[Span, ...]:
+        """Where the heads of a layer lie in its buffers, and how much of that is in use."""
+        spans, first = [], 0
+        for group in self.groups:
+            heads, slots, s, _ = group.k[layer].shape
+            if heads:
+                spans.append(Span(heads, first, room=slots * s, rows=group.frames * s))
+                first += heads * slots * s
+        return tuple(spans)
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         """Close the block after its clean pass: update episodic memory, then drop what the roles do not keep."""
@@ -338,12 +294,9 @@ class HeadCache:
         (group,) = full.groups
         frames = self.shape.frames_per_block
         slots = slice(block * frames, (block + 1) * frames)
-        back = [-index for index in group.indices[slots]]
         self.begin_block()
         for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
-            self._write_rotated(layer, self.rope.rotate_temporal(k[:, slots], back), v[:, slots])
+            for ours in self.groups:
+                heads = ours.heads[layer]
+                ours.take(layer, k[heads, slots], v[heads, slots], group.indices[slots])
         return self.commit(prompt)
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
-        return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)

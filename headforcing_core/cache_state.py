@@ -1,4 +1,4 @@
-"""The exact state of a cache between two blocks, to save and to restore."""
+"""The exact state of a cache between two blocks, to save and to restore. Groups are numbered shortest first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cache_state(cache: HeadCache) -> State:
     """Everything a committed cache holds. The tensors are views of its buffers; only used slots are included."""
     tensors: dict[str, Tensor] = {}
     groups = []
-    for g, group in enumerate(cache.groups):
+    for g, group in enumerate(reversed(cache.groups)):
         groups.append({"sources": group.sources, "indices": group.indices, "entries": group.entries})
         for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
             tensors[f"group{g}.layer{layer}.k"] = k[:, : group.frames]
@@ -33,7 +33,7 @@ def restore_cache(cache: HeadCache, state: State) -> None:
     """Bring a new cache of the same shape into a saved state."""
     tensors, plain = state
     try:
-        for g, (group, saved) in enumerate(zip(cache.groups, plain["groups"], strict=True)):
+        for g, (group, saved) in enumerate(zip(reversed(cache.groups), plain["groups"], strict=True)):
             group.sources, group.indices = [list(s) for s in saved["sources"]], list(saved["indices"])
             group.entries = saved["entries"]
             for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import commands, profile_commands, report_command, run_commands
 from .arguments import DTYPES, FOUND_PROFILES
-from .attention import BACKENDS
+from .attention import ATTENTION_HELP, BACKENDS
 from .demo import word_hash
 from .errors import HeadForcingError
 from .policy import PRESETS, ROLE_ARRANGEMENTS
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, required=True, help="safetensors file to write, tensor `latents`")
     sub.add_argument("--events", type=Path, help="JSON file for the memory events")
     sub.add_argument("--device", default="cpu")
-    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"])
+    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
 
     sub = command("inspect", commands.inspect, "Say what a checkpoint or head profile is and what it needs.")
     sub.add_argument("file", type=Path)
@@ -140,4 +140,4 @@ def _add_common(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--runs", type=Path, help="folder for finished blocks: the same render goes on where it stopped")
     sub.add_argument("--state-seconds", type=float, default=300.0, help="how often the cache is stored there; 0 never")
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
-    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS])
+    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)

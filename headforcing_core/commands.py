@@ -28,7 +28,7 @@ from .arguments import (
     pick_device,
     read_text,
 )
-from .attention import attention_function
+from .attention import AttentionFunction, attention_function
 from .auto_profile import recall, remember
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .checkpoint import convert as convert_checkpoint
@@ -54,6 +54,7 @@ from .wan import WanConfig, WanModel
 
 def demo(args: argparse.Namespace) -> Result:
     info, device = inspect_checkpoint(assets.model_path()), pick_device(args.device)
+    attention = attention_function(args.attention, device, torch.float32, info.config.head_dim)
     switch = chosen_switch(args)
     if args.prompts:
         timeline = parse_timeline(read_text(args.prompts), args.seconds or None, switch=switch)
@@ -72,7 +73,8 @@ def demo(args: argparse.Namespace) -> Result:
     plan = _with_kept_roles(args, make, plan, info, embeds, torch.float32)
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
     needs = _check_needs(args, plan, torch.float32, device, info, video, args.scale)
-    result = _render(args, plan, info, model, embeds, torch.float32, device, (video, decoder), None, scale=args.scale)
+    mp4 = (video, decoder)
+    result = _render(args, plan, info, model, embeds, torch.float32, device, attention, mp4, None, scale=args.scale)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
     contact_sheet(video, sheet, labels=labels)
@@ -94,6 +96,7 @@ def generate(args: argparse.Namespace) -> Result:
     info = inspect_weights(args)
     start = None if args.start_latents is None else load_latents(args.start_latents, (width, height))
     device, dtype = pick_device(args.device), DTYPES[args.dtype]
+    attention = attention_function(args.attention, device, dtype, info.config.head_dim)
     make = _planner(args, info, timeline, width, height, start)
     plan = make(profile=choose_profile(args.profile))
     texts = [segment.text for segment in timeline.segments]
@@ -112,7 +115,7 @@ def generate(args: argparse.Namespace) -> Result:
     model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
     del state_dict
     result = _render(
-        args, plan, info, model, embeds, dtype, device, decoder, args.latents, start, latent_format="Wan21"
+        args, plan, info, model, embeds, dtype, device, attention, decoder, args.latents, start, latent_format="Wan21"
     )
     return {
         "text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{needs.describe()}\n\n{result.describe()}",
@@ -287,6 +290,7 @@ def _render(
     embeds: Sequence[torch.Tensor],
     dtype: torch.dtype,
     device: torch.device,
+    attention: AttentionFunction,
     mp4: Any,
     latents: Path | None,
     start: torch.Tensor | None = None,
@@ -309,7 +313,7 @@ def _render(
     options: dict[str, Any] = {
         "dtype": dtype,
         "device": device,
-        "attention": attention_function(args.attention),
+        "attention": attention,
         "start_latents": start,
     }
     with ExitStack() as stack:

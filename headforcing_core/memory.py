@@ -20,7 +20,12 @@ from .wan import PromptKV
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """One candidate's fate. `delta` is -1 when the memory was empty; `merged` lists the source frames of both parts."""
+    """One candidate's fate.
+
+    Attributes:
+        delta: its highest similarity to an entry, the summary included (paper, Eq. 4); -1 when the memory was empty.
+        merged: the source frames of both parts.
+    """
 
     after_block: int
     frame: int
@@ -59,7 +64,7 @@ def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
     if center:
         keys = keys - keys.mean(dim=0)
     keys = F.normalize(keys, dim=-1)
-    return torch.einsum("ihd,jhd->ij", keys, keys).cpu() / keys.shape[1]
+    return torch.einsum("ihd,jhd->ij", keys, keys) / keys.shape[1]
 
 
 def most_similar_pair(similarity: Tensor, first: int = 0) -> tuple[int, int]:
@@ -141,7 +146,10 @@ class EpisodicMemory:
             heads: per layer, which heads are memory heads.
         """
         pooled = store.pooled_key(frame)
-        delta = self.novelty(pooled)
+        everything = [*(entry.pooled for entry in self.entries), pooled]
+        compared = torch.stack([similarities(everything, center) for center in (False, self.policy.center_keys)])
+        similarity, for_novelty = compared.cpu()  # the one time that the device is waited for
+        delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
         merged = dropped = None
         if admitted:
@@ -149,7 +157,8 @@ class EpisodicMemory:
                 if self.policy.eviction == "fifo":
                     dropped = self._drop_oldest(store)
                 else:
-                    merged = self._compress(block, prompt, heads, store)
+                    i, j = self._choose_merge(similarity[:-1, :-1])
+                    merged = self._compress(i, j, block, prompt, heads, store)
             store.admit(frame)
             self.entries.append(Entry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
@@ -159,27 +168,19 @@ class EpisodicMemory:
         self._arrange([], store)
         self.has_summary = False
 
-    def novelty(self, pooled: Tensor) -> float:
-        """Highest similarity of a candidate to any entry, summary included; -1 when there is none (paper, Eq. 4)."""
-        if not self.entries:
-            return -1.0
-        everything = [*(entry.pooled for entry in self.entries), pooled]
-        return float(similarities(everything, self.policy.center_keys)[-1, :-1].max())
-
     @property
     def _first_free(self) -> int:
         """The place of the summary and of the first entry that may be dropped: 0, or 1 behind a pinned entry."""
         return int(self.policy.pin_first and self.capacity > 2)
 
-    def _choose_merge(self) -> tuple[int, int]:
-        similarity = similarities([entry.pooled for entry in self.entries])
+    def _choose_merge(self, similarity: Tensor) -> tuple[int, int]:
         if self.has_summary:
             return self._first_free, most_redundant_entry(similarity, first=self._first_free + 1)
         return most_similar_pair(similarity, first=self._first_free)
 
-    def _compress(self, block: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore) -> list[list[int]]:
-        i, j = self._choose_merge()
-
+    def _compress(
+        self, i: int, j: int, block: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
+    ) -> list[list[int]]:
         def select(layer: int, keys: Tensor) -> Tensor:
             tokens = keys.shape[1]
             if self.policy.token_selection == "random":

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import AttentionFunction, frame_shares, with_shares
+from .attention import AttentionFunction
+from .attention_shares import frame_shares, with_shares
 from .cache import HeadCache, HeadGroup
 from .errors import HeadForcingError
 from .head_shares import FRAME_STEP, HeadShares
@@ -29,29 +30,37 @@ class ShareMeter:
     Attributes:
         active: whether passes are measured.
         per_frame: whether they are measured frame by frame, too.
-        shares: `[layers, heads, 3]`, sink, middle, current.
-        frames: `[layers, heads, window_frames]`, aligned at the end: the current block is last.
+        shares: `[layers, heads, 3]`, sink, middle, current; float64 on the CPU.
+        frames: `[layers, heads, window_frames]`, aligned at the end: the current block is last; float64 on the CPU.
     """
 
     def __init__(self, num_layers: int, num_heads: int, window_frames: int, frame_tokens: int):
         self.frame_tokens = frame_tokens
         self.active = self.per_frame = False
-        self.shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
-        self.frames = torch.zeros(num_layers, num_heads, window_frames, dtype=torch.float64)
+        self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
+        self._frames = torch.zeros(num_layers, num_heads, window_frames, dtype=torch.float64)
+
+    @property
+    def shares(self) -> Tensor:
+        return self._shares.cpu().double()
+
+    @property
+    def frames(self) -> Tensor:
+        return self._frames.cpu().double()
 
     def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """`attention`, measured, for the heads of `group` in `layer`."""
-        if not self.active:
-            return attention
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             out, shares = with_shares(attention, q, k, v, self.frame_tokens, q.shape[1])
-            heads = group.heads[layer].cpu()
-            self.shares[layer, heads] = shares
+            heads = group.heads[layer]
+            # they stay where they were computed until somebody asks: a pass does not wait for the device
+            self._shares, self._frames = self._shares.to(shares), self._frames.to(shares)
+            self._shares[layer, heads] = shares
             if self.per_frame:
                 frames = frame_shares(attention, q, k, self.frame_tokens)
-                self.frames[layer, heads] = 0
-                self.frames[layer, heads, -frames.shape[1] :] = frames
+                self._frames[layer, heads] = 0
+                self._frames[layer, heads, -frames.shape[1] :] = frames
             return out
 
         return measured

@@ -108,7 +108,8 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     if attention == "reference":
         cache = ReferenceCache(shape, torch.float32, device)
     else:
-        cache = HeadCache(shape, torch.float32, device, attention_function(attention))
+        backend = attention_function(attention, device, torch.float32, shape.head_dim)
+        cache = HeadCache(shape, torch.float32, device, backend)
 
     video_model = WanVideoModel(model, embeds, torch.float32, device)
     source = RecordedNoise(noise, renoise, first_block=start_blocks)

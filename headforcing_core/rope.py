@@ -33,11 +33,18 @@ def angles(positions: Tensor, dim: int) -> Tensor:
     return positions.to(torch.float64)[:, None] * frequencies
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn adjacent channel pairs of `x [..., d]` by angles given as `cos, sin [..., d/2]` (broadcast, float32)."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
+    """Turn adjacent channel pairs of `x [..., d]` by angles given as `cos, sin [..., d/2]` (broadcast, float32).
+
+    Computed in float32 and rounded once, into `out` where one is given, which may be `x` itself.
+    """
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
-    return turned.flatten(-2).to(x.dtype)
+    even_out, odd_out = out.unflatten(-1, (-1, 2)).unbind(-1)
+    products = even * cos, odd * sin, even * sin, odd * cos  # all of them before anything is overwritten
+    torch.sub(*products[:2], out=even_out)
+    torch.add(*products[2:], out=odd_out)
+    return out
 
 
 class RotaryEmbedding:
@@ -57,6 +64,7 @@ class RotaryEmbedding:
         self._spatial_cos, self._spatial_sin = self._cos_sin(spatial)
         # every layer and pass of a block asks for the same few sets of indices
         self._temporal = lru_cache(maxsize=64)(self._temporal_cos_sin)
+        self._all = lru_cache(maxsize=8)(self._all_cos_sin)
 
     def _cos_sin(self, angle: Tensor) -> tuple[Tensor, Tensor]:
         return angle.cos().float().to(self.device), angle.sin().float().to(self.device)
@@ -64,6 +72,20 @@ class RotaryEmbedding:
     def _temporal_cos_sin(self, frame_indices: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         cos, sin = self._cos_sin(angles(torch.tensor(frame_indices), self.temporal_dim))
         return cos[:, None], sin[:, None]
+
+    def _all_cos_sin(self, frame_indices: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Of all axes, `[frames, frame_tokens, head_dim / 2]`."""
+        place = (len(frame_indices), self.frame_tokens, -1)
+        spatial = (self._spatial_cos, self._spatial_sin)
+        return tuple(
+            torch.cat((temporal.expand(place), spatial.expand(place)), dim=-1)
+            for temporal, spatial in zip(self._temporal(frame_indices), spatial, strict=True)
+        )
+
+    def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
+        """Rotate all axes of `x [..., frames, frame_tokens, head_dim]` at once: the two rotations below in one."""
+        cos, sin = self._all(tuple(frame_indices))
+        return rotate(x, cos, sin, out)
 
     def rotate_spatial(self, x: Tensor) -> Tensor:
         """Rotate the height and width channels of `x [..., frames, frame_tokens, head_dim]` by each token's place."""
@@ -75,5 +97,10 @@ class RotaryEmbedding:
 
         Indices may be negative: a rotation by `b - a` moves a key from index `a` to index `b`.
         """
-        t = self.temporal_dim
-        return torch.cat((rotate(x[..., :t], *self._temporal(tuple(frame_indices))), x[..., t:]), dim=-1)
+        return self.turn(x.clone(memory_format=torch.contiguous_format), frame_indices)
+
+    def turn(self, x: Tensor, frame_indices: Sequence[int]) -> Tensor:
+        """`rotate_temporal` in place."""
+        temporal = x[..., : self.temporal_dim]
+        rotate(temporal, *self._temporal(tuple(frame_indices)), out=temporal)
+        return x

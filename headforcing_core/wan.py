@@ -8,13 +8,14 @@ never read a weight, so LoRA, fp8, GGUF and offloading that a host does inside i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels.modulate import norm_modulate, residual_norm_modulate
 from .errors import HeadForcingError
 
 
@@ -120,15 +121,16 @@ def forward_block(
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
     x = rearrange(x, "1 c f h w -> 1 (f h w) c")
-    e = backbone.time_embedding(timestep_embedding(timesteps, backbone.freq_dim).to(x))  # [frames, dim]
+    e = backbone.time_embedding(
+        timestep_embedding(timesteps, backbone.freq_dim).to(x, non_blocking=True)
+    )  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
 
     last = len(backbone.blocks) - 1
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation.to(x) + modulation).unbind(1)
 
-        y = _per_frame(block.norm1(x), frames) * (1 + scale1[:, None]) + shift1[:, None]
-        y = y.flatten(0, 1)[None]
+        y = _norm_modulate(block.norm1, x, scale1, shift1)
         attention = block.self_attn
         k = attention.norm_k(attention.k(y)).unflatten(-1, (backbone.num_heads, -1))[0]
         v = attention.v(y).unflatten(-1, (backbone.num_heads, -1))[0]
@@ -139,17 +141,38 @@ def forward_block(
         y = attention.o(cache.attend(layer, q).flatten(1)[None])
         x = x + (_per_frame(y, frames) * gate1[:, None]).flatten(0, 1)[None]
 
-        x = x + _cross_attention(block.cross_attn, block.norm3(x), *prompt.layers[layer])
-
-        y = _per_frame(block.norm2(x), frames) * (1 + scale2[:, None]) + shift2[:, None]
-        y = block.ffn(y.flatten(0, 1)[None])
+        y = _cross_attention(block.cross_attn, block.norm3(x), *prompt.layers[layer])
+        x, y = _add_norm_modulate(block.norm2, x, y, scale2, shift2)
+        y = block.ffn(y)
         x = x + (_per_frame(y, frames) * gate2[:, None]).flatten(0, 1)[None]
 
     head = backbone.head
     shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)
-    x = head.head(_per_frame(head.norm(x), frames) * (1 + scale[:, None]) + shift[:, None])
+    x = head.head(_per_frame(_norm_modulate(head.norm, x, scale, shift), frames))
     _, ph, pw = backbone.patch_size
     return rearrange(x, "f (h w) (ph pw c) -> f c (h ph) (w pw)", h=rows, ph=ph, pw=pw)
+
+
+def _norm_modulate(norm: nn.Module, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """`norm(x) * (1 + scale) + shift` of `x [1, tokens, dim]`, with one `scale, shift [frames, dim]` per frame."""
+    if _fusable(norm, x):
+        return norm_modulate(x[0].contiguous(), scale, shift, norm.eps)[None]
+    y = _per_frame(norm(x), len(scale)) * (1 + scale[:, None]) + shift[:, None]
+    return y.flatten(0, 1)[None]
+
+
+def _add_norm_modulate(norm: nn.Module, x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """`x + y`, and `_norm_modulate` of it."""
+    if _fusable(norm, x):
+        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), None, scale, shift, norm.eps)
+        return x[None], y[None]
+    x = x + y
+    return x, _norm_modulate(norm, x, scale, shift)
+
+
+def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
+    """Whether a kernel may do a norm's work: there is one, and the norm has no weights that a host may have changed."""
+    return isinstance(norm, nn.LayerNorm) and norm.weight is None and norm_modulate.usable(x.device, x.dtype)
 
 
 def _per_frame(x: Tensor, frames: int) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import comfy.latent_formats
+import comfy.ldm.modules.attention
 import comfy.model_management
 import comfy.model_patcher
 import comfy.samplers
@@ -20,9 +21,11 @@ import comfy.sd
 import comfy.supported_models
 import latent_preview
 import torch
+from comfy.cli_args import args as command_line
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
+from ..headforcing_core.attention import AttentionFunction, LayerAttention, attention_function
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_shares import HeadShares
 from ..headforcing_core.profiler import profile_heads
@@ -64,12 +67,48 @@ def compute_dtype(model: Any) -> torch.dtype:
     return model.model.manual_cast_dtype or model.model.get_dtype()
 
 
+_ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
+
+
+class HostAttention:
+    """Attention the way ComfyUI does it, with the user's choice among its kernels and what nodes put in its place.
+
+    Attributes:
+        options: the transformer options of the current pass.
+    """
+
+    def __init__(self, options: dict[str, Any]):
+        self.options = options
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`q [heads, queries, d], k, v [heads, keys, d]` -> `[heads, queries, d]`."""
+        kernels = comfy.ldm.modules.attention
+        # what ComfyUI falls back to where nothing is chosen may be one made to save memory before PyTorch had its own
+        attend = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
+        heads = {"heads": len(q), "skip_reshape": True, "skip_output_reshape": True}
+        return attend(q[None], k[None], v[None], **heads, transformer_options=self.options)[0]
+
+    def or_better(self, dtype: torch.dtype, device: torch.device, head_dim: int) -> AttentionFunction:
+        """This, or what takes all heads of a layer in one call, where that works and nobody has chosen otherwise."""
+        if _attention_chosen() or "optimized_attention_override" in self.options:
+            return self
+        found = attention_function("auto", device, dtype, head_dim)
+        return found if isinstance(found, LayerAttention) else self
+
+
+def _attention_chosen() -> bool:
+    """Whether ComfyUI was started with a kernel of the user's choice."""
+    return any(getattr(command_line, f"use_{name}_attention", False) for name in _ATTENTION_CHOICES)
+
+
 class HostedModel:
     """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
 
     def __init__(self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], embeds: Sequence[Tensor]):
         self._denoiser, self._extra_args, self._embeds = denoiser, extra_args, embeds
         self._wanted, self._encoded = 0, -1
+        # an object of its own: caches hold it, and must not hold the model that holds them
+        self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
         self.prompt: PromptKV
 
     def use_prompt(self, prompt: int) -> None:
@@ -90,8 +129,9 @@ class HostedModel:
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_tensor([sigma]), **arguments)[0].transpose(0, 1)
 
-    def forward(self, net: Any, x: Tensor) -> Tensor:
+    def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
         """What replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
+        self.attention.options = {name: value for name, value in options.items() if name != _KEY}
         if len(x) != 1:
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
         if self._encoded != self._wanted:
@@ -108,7 +148,7 @@ def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
     hosted = options.get(_KEY)
     if hosted is None:
         return executor(x, timestep, context, *args, **kwargs)
-    return hosted.forward(executor.class_obj, x)
+    return hosted.forward(executor.class_obj, x, options)
 
 
 def _room_for(extra_bytes: int) -> Callable[..., Any]:

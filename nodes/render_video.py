@@ -21,7 +21,7 @@ from ..headforcing_core.run import RunFolder
 from ..headforcing_core.run_report import RunReport
 from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
 from . import folders
-from .comfy_bridge import HostedModel, compute_dtype, fingerprint, host
+from .comfy_bridge import HostedModel, compute_dtype, fingerprint, host, wan_config
 from .growing_video import GrowingVideo
 
 
@@ -122,7 +122,8 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
 
     def body(hosted: HostedModel, device: torch.device) -> Tensor:
         with ExitStack() as stack:
-            options: dict[str, Any] = {"dtype": dtype, "device": device, "start_latents": start}
+            attention = hosted.attention.or_better(dtype, device, wan_config(model).head_dim)
+            options: dict[str, Any] = {"dtype": dtype, "device": device, "attention": attention, "start_latents": start}
             if job.runs is not None:
                 run = stack.enter_context(RunFolder(job.runs, setup, job.about))
                 length = {"pictures": plan.pictures, "fps": plan.timeline.clock.fps, "start_frames": plan.start_frames}

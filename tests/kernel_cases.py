@@ -139,7 +139,7 @@ class FlatGroup(HeadGroup):
             for _, row in self.rows()
         ]
         if moves:
-            roll(self.flat.k, self.flat.v, self.flat.table(chains), self.flat.turns, s)
+            roll(self.flat.flat_k, self.flat.flat_v, self.flat.table(chains), self.flat.turns, s)
 
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
         before = list(self.indices)
@@ -157,7 +157,7 @@ class FlatGroup(HeadGroup):
 
     def _flat_pooled(self, slot: int) -> Tensor:
         frames = [[row, self.flat.zero_turn - self.indices[slot]] for _, row in self.rows(slot)]
-        return pooled_keys(self.flat.k, self.flat.table(frames), self.flat.turns, self.rope.frame_tokens)
+        return pooled_keys(self.flat.flat_k, self.flat.table(frames), self.flat.turns, self.rope.frame_tokens)
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         kept = torch.zeros(len(self.heads), self.rope.frame_tokens, dtype=torch.int32, device=self.flat.device)
@@ -171,7 +171,7 @@ class FlatGroup(HeadGroup):
         merges = [
             [a, b, a, zero, zero + turn, layer] for (layer, a), (_, b) in zip(self.rows(i), self.rows(j), strict=True)
         ]
-        merge_frames(self.flat.k, self.flat.v, self.flat.table(merges), kept, self.flat.turns)
+        merge_frames(self.flat.flat_k, self.flat.flat_v, self.flat.table(merges), kept, self.flat.turns)
         torch.testing.assert_close(self._flat_pooled(i), pooled)
         return pooled
 
@@ -184,8 +184,7 @@ class FlatCache(HeadCache):
 
     def __init__(self, shape: CacheShape, device: str = "cpu"):
         super().__init__(shape, torch.float32, device, attention=explicit)
-        arguments = (shape, self.rope, torch.float32, device)
-        self.groups = [FlatGroup(self, policy, heads, *arguments) for policy, heads in shape.groups().items()]
+        self.groups = [FlatGroup(self, g.policy, g.heads, g.k, g.v, g.rope, g.reencode) for g in self.groups]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         layers, heads, s = len(shape.roles), len(shape.roles[0]), self.rope.frame_tokens
         self.owner = {
@@ -200,7 +199,7 @@ class FlatCache(HeadCache):
             for head in sorted(range(heads), key=lambda head: -self.owner[layer, head].slots):
                 self.first_row[layer, head] = rows
                 rows += (self.owner[layer, head].slots + 1) * s
-        self.k, self.v = torch.full((2, rows, shape.head_dim), float("nan"), device=device)
+        self.flat_k, self.flat_v = torch.full((2, rows, shape.head_dim), float("nan"), device=device)
         self.zero_turn = shape.total_frames
         self.turns = turn_table(shape.head_dim, shape.total_frames).to(device)
         self.spatial = torch.stack((self.rope._spatial_cos, self.rope._spatial_sin), dim=1)
@@ -222,14 +221,14 @@ class FlatCache(HeadCache):
         starts = [self.first_row[layer, head] for head in range(self.heads)]
         s = self.rope.frame_tokens
         queries = write_block(
-            q, k, v, *weights, 1e-6, self.k, self.v,
+            q, k, v, *weights, 1e-6, self.flat_k, self.flat_v,
             self.table([start + g.current.start * s for start, g in zip(starts, owners, strict=True)]),
             self.table([self.zero_turn + g.indices[g.current.start] for g in owners]), self.turns, self.spatial,
         )  # fmt: skip
         assert queries is not None
         lengths = [group.frames * s for group in owners]
         order = sorted(range(self.heads), key=lambda head: -lengths[head])
-        found = attend(queries, self.k, self.v, *(self.table(row) for row in (starts, lengths, order)))
+        found = attend(queries, self.flat_k, self.flat_v, *(self.table(row) for row in (starts, lengths, order)))
         return expected, found
 
     def check(self) -> None:
@@ -237,7 +236,7 @@ class FlatCache(HeadCache):
         for (layer, head), group in self.owner.items():
             first, place = self.first_row[layer, head], group.heads[layer].tolist().index(head)
             rows = slice(first, first + group.frames * self.rope.frame_tokens)
-            for flat, held in ((self.k, group.k), (self.v, group.v)):
+            for flat, held in ((self.flat_k, group.k), (self.flat_v, group.v)):
                 torch.testing.assert_close(flat[rows], held[layer][place, : group.frames].flatten(0, 1))
 
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing import kernels
+from headforcing.headforcing_core.attention import attention_function, explicit
+from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.policy import CachePolicy
 from headforcing.kernels import attend, move, write
 from headforcing.kernels.attend import attend_turning
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using
@@ -191,3 +194,21 @@ def test_a_self_test_sees_a_wrong_index(name, old, new, mutated):
         module = mutated(name, old, new)
     operations = [value for value in vars(module).values() if isinstance(value, Operation)]
     assert max(operation.difference(CPU, torch.float32) for operation in operations) > TOLERANCE[torch.bfloat16]
+
+
+def test_the_attention_kernel_is_a_backend_that_passes_its_self_test_and_equals_the_explicit_one():
+    backend = attention_function("triton", CPU, torch.float32, 20)
+    roles = [["local", "memory", "anchor"]]
+    caches = [
+        HeadCache(CacheShape(roles, CachePolicy(), 4, 6, 20, 3, 12), torch.float32, CPU, f) for f in (backend, explicit)
+    ]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        q, k, v = torch.randn(3, 72, 3, 20, generator=generator)
+        found = []
+        for cache in caches:
+            cache.begin_block()
+            cache.write(0, k, v)
+            found.append(cache.attend(0, q))
+            cache.close()
+        torch.testing.assert_close(*found, atol=2e-5, rtol=2e-5)

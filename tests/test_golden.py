@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from attention_cases import WHOLE_LAYER
+from headforcing.headforcing_core.attention import BACKENDS
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.noise import RecordedNoise
 from headforcing.headforcing_core.policy import CachePolicy, RolePolicy
@@ -81,9 +83,11 @@ def test_every_recorded_run_is_in_the_list_of_these_tests(golden, which, name):
     assert set(Case.open(golden(which) / name).config["runs"]) == set(RUNS[name])
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "explicit", "reference"])
+@pytest.mark.parametrize("attention", ["sdpa", "explicit", "reference", *WHOLE_LAYER])
 @EVERY_RUN
-def test_a_replay_gives_the_recorded_latents_and_memory_events(golden, which, name, run, attention):
+def test_a_replay_gives_the_recorded_latents_and_memory_events(golden, monkeypatch, which, name, run, attention):
+    if attention in WHOLE_LAYER:
+        monkeypatch.setitem(BACKENDS, attention, lambda: WHOLE_LAYER[attention])
     case = Case.open(golden(which) / name)
     assert_as_recorded(case, run, replay(case, run, attention=attention))
 

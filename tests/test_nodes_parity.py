@@ -222,6 +222,56 @@ def ksample(model):
 
 
 @probe
+def attention_override():
+    model, calls = native(), []
+    plan = make_plan(model, 3.0)
+    plain, _ = hosted(model, plan)
+
+    def replaced(function):
+        patched = model.clone()
+        patched.model_options.setdefault("transformer_options", {})["optimized_attention_override"] = function
+        return hosted(patched, plan)[0]
+
+    def watching(function, q, k, v, *args, **kwargs):
+        calls.append([q.shape[0], q.shape[1] == k.shape[1] == args[0] if args else kwargs["heads"] == q.shape[1]])
+        return function(q, k, v, *args, **kwargs)
+
+    watched = replaced(watching)
+    return {"watched": apart(plain, watched), "calls": len(calls), "shapes": all(a == 1 and b for a, b in calls),
+            "without": apart(plain, replaced(lambda function, q, *args, **kwargs: q))}
+
+
+@probe
+def chosen_attention():
+    """What is handed to the cache: ComfyUI's kernels, PyTorch's unless another was chosen at the start."""
+    arguments = [torch.randn(3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 9, 9)]
+    attention, found = bridge.HostAttention({}), {}
+    expected = torch.nn.functional.scaled_dot_product_attention(*(x[None] for x in arguments))[0]
+    kernels = bridge.comfy.ldm.modules.attention
+    found["default"] = torch.equal(attention(*arguments), expected)
+    for name in ("quad_cross", "split_cross"):
+        function = {"quad_cross": kernels.attention_sub_quad, "split_cross": kernels.attention_split}[name]
+        setattr(bridge.command_line, f"use_{name}_attention", True)
+        before, kernels.optimized_attention = kernels.optimized_attention, function
+        try:
+            kept = attention.or_better(torch.float32, "cpu", 16) is attention
+            found[name] = [apart(attention(*arguments), expected), kept]
+        finally:
+            setattr(bridge.command_line, f"use_{name}_attention", False)
+            kernels.optimized_attention = before
+    whole = bridge.LayerAttention(lambda q, k, v, spans: q)
+    bridge.attention_function, asked = lambda *_: whole, bridge.attention_function
+    try:
+        found["better"] = attention.or_better(torch.float32, "cpu", 16) is whole
+        overridden = bridge.HostAttention({"optimized_attention_override": print})
+        found["overridden"] = overridden.or_better(torch.float32, "cpu", 16) is overridden
+    finally:
+        bridge.attention_function = asked
+    found["none better"] = attention.or_better(torch.float32, "cpu", 16) is attention
+    return found
+
+
+@probe
 def aftermath():
     model = native()
     before = ksample(model)
@@ -540,6 +590,21 @@ def test_a_native_lora_equals_one_merged_by_the_core(probes: dict[str, Any]):
     found = of(probes, "with_lora")
     assert found["difference"] < 1e-4 < 1e-2 < found["effect"]
     assert found["plain_after"] < 1e-4
+
+
+def test_attention_goes_through_what_nodes_put_in_its_place(probes: dict[str, Any]):
+    found = of(probes, "attention_override")
+    assert found["watched"] == 0 and found["without"] > 1e-3
+    assert found["calls"] > 50 and found["shapes"]
+
+
+def test_attention_is_comfyuis_unless_all_heads_fit_one_call_and_nobody_has_chosen(probes: dict[str, Any]):
+    found = of(probes, "chosen_attention")
+    assert found["default"] and found["none better"]
+    for name in ("quad_cross", "split_cross"):
+        difference, kept = found[name]
+        assert difference < 1e-5 and kept
+    assert found["better"] and found["overridden"]
 
 
 def test_the_model_is_unchanged_for_normal_samplers(probes: dict[str, Any]):

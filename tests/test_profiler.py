@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core import attention, profiler
-from headforcing.headforcing_core.attention import explicit, frame_shares, lse_backend, sdpa, with_shares
+from headforcing.headforcing_core import attention_shares, profiler
+from headforcing.headforcing_core.attention import explicit, sdpa
+from headforcing.headforcing_core.attention_shares import frame_shares, lse_backend, with_shares
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.checkpoint import inspect_checkpoint, load_state_dict
 from headforcing.headforcing_core.clock import BlockClock
@@ -42,7 +43,7 @@ def path(request, monkeypatch):
     if request.param == "lse":
         assert lse_backend("cpu", torch.float32, 64) is not None, "this PyTorch lost its log-sum-exp kernel for the CPU"
     else:
-        monkeypatch.setattr(attention, "lse_backend", lambda device, dtype, head_dim: None)
+        monkeypatch.setattr(attention_shares, "lse_backend", lambda device, dtype, head_dim: None)
     return request.param
 
 
@@ -226,12 +227,12 @@ def fresh_choice():
 
 
 def wrong_lse(q, k, v):
-    out, lse = attention.explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
+    out, lse = explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
     return out, lse * 1.01
 
 
 def natural_as_base_two(q, k, v):
-    out, lse = attention.explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
+    out, lse = explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
     return out, lse / 0.6931
 
 
@@ -240,11 +241,11 @@ def wrong_output(q, k, v):
 
 
 def not_a_number(q, k, v):
-    return attention.explicit(q, k, v), torch.full(q.shape[:2], torch.nan)
+    return explicit(q, k, v), torch.full(q.shape[:2], torch.nan)
 
 
 def honest(q, k, v):
-    return attention.explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
+    return explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
 
 
 def refuses(q, k, v):
@@ -253,10 +254,10 @@ def refuses(q, k, v):
 
 @pytest.mark.parametrize("kernel", [wrong_lse, natural_as_base_two, wrong_output, not_a_number, refuses])
 def test_a_kernel_that_lies_or_refuses_is_not_used(fresh_choice, monkeypatch, kernel):
-    monkeypatch.setattr(attention, "_lse_cpu", kernel)
+    monkeypatch.setattr(attention_shares, "_lse_cpu", kernel)
     assert lse_backend("cpu", torch.float32, 64) is not kernel
     lse_backend.cache_clear()
-    monkeypatch.setattr(attention, "_lse_flash", honest)  # the next one that tells the truth takes its place
+    monkeypatch.setattr(attention_shares, "_lse_flash", honest)  # the next one that tells the truth takes its place
     assert lse_backend("cpu", torch.float32, 64) is honest
     q, k, v = some_heads()
     shares = with_shares(sdpa, q, k, v, 5, 7)[1]
@@ -265,7 +266,7 @@ def test_a_kernel_that_lies_or_refuses_is_not_used(fresh_choice, monkeypatch, ke
 
 def test_where_no_kernel_works_shares_come_from_one_hot_values(fresh_choice, monkeypatch):
     for name in ("_lse_cpu", "_lse_flash", "_lse_efficient"):
-        monkeypatch.setattr(attention, name, refuses)
+        monkeypatch.setattr(attention_shares, name, refuses)
     assert lse_backend("cpu", torch.float32, 64) is None
     q, k, v = some_heads()
     seen = []
@@ -310,7 +311,7 @@ def test_no_attention_map_is_held():
 
 def test_no_attention_map_is_held_without_log_sum_exp_either(monkeypatch):
     """From one-hot values: two outputs, and the values themselves, which all heads share, with their indices."""
-    monkeypatch.setattr(attention, "lse_backend", lambda device, dtype, head_dim: None)
+    monkeypatch.setattr(attention_shares, "lse_backend", lambda device, dtype, head_dim: None)
     allowed = 2 * OUTPUT + 2 * KEYS * DIM * 4 + 8 * HEADS * QUERIES * 8
     assert extra_bytes(lambda q, k, v: with_shares(sdpa, q, k, v, 200, QUERIES)) < allowed < MAP / 10
     assert extra_bytes(lambda q, k, v: frame_shares(sdpa, q, k, 200)) < allowed

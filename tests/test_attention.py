@@ -1,0 +1,367 @@
+"""Attention backends: which one is taken, and that each sees exactly the keys of every head.
+
+Kernels that need a GPU are stood in for by plain torch with the same arguments (attention_cases.py). Everything is
+float32 on CPU unless a test says otherwise; "equal" means within 1e-5.
+"""
+
+import logging
+import math
+import sys
+import types
+
+import pytest
+import torch
+from attention_cases import WHOLE_LAYER, sequence_attention
+from headforcing.headforcing_core import attention, wan
+from headforcing.headforcing_core.attention import (
+    AUTO,
+    BACKENDS,
+    LayerAttention,
+    Span,
+    attention_function,
+    explicit,
+    first_working,
+    sdpa,
+    self_test,
+    sequence_starts,
+)
+from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache_state import cache_state
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.profiler import ShareMeter
+from headforcing.headforcing_core.rollout import WanVideoModel
+from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CPU = torch.device("cpu")
+BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
+ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
+F, ROWS, COLUMNS, HEAD_DIM = 3, 2, 3, 22
+EVERY_WAY = pytest.mark.parametrize("way", WHOLE_LAYER)
+
+
+def new_cache(function, blocks: int, policy: CachePolicy = BUSY, kind: type[HeadCache] = HeadCache) -> HeadCache:
+    return kind(CacheShape(ROLES, policy, ROWS, COLUMNS, HEAD_DIM, F, blocks * F), torch.float32, "cpu", function)
+
+
+def run(caches: list[HeadCache], blocks: int, before_block=lambda cache: None) -> list[list[torch.Tensor]]:
+    """Feed the same random queries, keys and values to all caches; what each gave, pass by pass."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator)
+
+    heads = len(ROLES[0])
+    prompt = PromptKV([(noise(1, heads, 5, HEAD_DIM), noise(1, heads, 5, HEAD_DIM)) for _ in ROLES], 4)
+    found: list[list[torch.Tensor]] = [[] for _ in caches]
+    for _ in range(blocks):
+        for cache in caches:
+            cache.begin_block()
+            before_block(cache)
+        for layer in range(len(ROLES)):
+            q, k, v = noise(3, F * ROWS * COLUMNS, heads, HEAD_DIM)
+            for cache, outs in zip(caches, found, strict=True):
+                cache.write(layer, k, v)
+                outs.append(cache.attend(layer, q))
+        for cache in caches:
+            cache.commit(prompt)
+    return found
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+# -------------------------------------------------------------------------------------- all heads of a layer at once
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
+def test_one_call_for_a_layer_equals_one_call_for_every_group(way, rope):
+    policy = CachePolicy(rope=rope, episodic=BUSY.episodic)
+    caches = [new_cache(explicit, 12, policy), new_cache(WHOLE_LAYER[way], 12, policy)]
+    groups, layers = run(caches, 12)
+    assert caches[0].memory.sources == caches[1].memory.sources and caches[0].memory.has_summary
+    for ours, theirs in zip(layers, groups, strict=True):
+        assert ours.shape == theirs.shape and difference(ours, theirs) < 1e-5
+
+
+@EVERY_WAY
+def test_one_call_for_a_layer_reads_no_slot_that_was_not_written(way):
+    def poison(cache: HeadCache) -> None:
+        for group in cache.groups:
+            for buffer in (*group.k, *group.v):
+                buffer[:, group.current.start :] = math.nan
+
+    outs, expected = run([new_cache(WHOLE_LAYER[way], 8), new_cache(explicit, 8)], 8, poison)
+    for out, right in zip(outs, expected, strict=True):
+        assert out.isfinite().all() and difference(out, right) < 1e-5
+
+
+def test_slots_that_were_not_written_hold_numbers():
+    """Some kernels multiply what lies behind the last key by zero."""
+    cache = new_cache(sdpa, 8)
+    assert all(buffer.isfinite().all() for buffer in (*cache.k, *cache.v))
+
+
+def test_the_heads_with_most_frames_come_first_and_fill_the_buffers_without_gaps():
+    cache = new_cache(sdpa, 12)
+    run([cache], 11)
+    cache.begin_block()
+    s = ROWS * COLUMNS
+    assert cache.spans(0) == (Span(1, 0, 11 * s, 11 * s), Span(1, 11 * s, 7 * s, 7 * s), Span(2, 18 * s, 4 * s, 4 * s))
+    assert cache.spans(1) == (Span(2, 0, 7 * s, 7 * s), Span(2, 14 * s, 4 * s, 4 * s))
+    assert cache.spans(2) == (Span(4, 0, 11 * s, 11 * s),)
+    for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
+        assert len(k) == len(v) == sum(span.heads * span.room // s for span in cache.spans(layer))
+
+
+def test_stored_states_number_the_groups_shortest_first():
+    """As they did before groups lay in one buffer, longest first."""
+    cache = new_cache(sdpa, 12)
+    run([cache], 11)
+    tensors, plain = cache_state(cache)
+    assert [len(group["sources"]) for group in plain["groups"]] == [1, 4, 8]
+    for number, (heads, frames) in enumerate(((2, 1), (1, 4), (1, 8))):
+        assert tensors[f"group{number}.layer0.k"].shape == (heads, frames, ROWS * COLUMNS, HEAD_DIM)
+
+
+def test_a_context_is_a_view_of_the_buffers_at_every_fill():
+    cache = new_cache(sdpa, 12)
+
+    def look(cache: HeadCache) -> None:
+        for group in cache.groups:
+            for buffer, context in zip((group.k[0], group.v[0]), group.context(0), strict=True):
+                assert context.data_ptr() == buffer.data_ptr() and context.shape[1] == group.frames * ROWS * COLUMNS
+
+    run([cache], 9, look)
+
+
+def test_rows_without_keys_are_sequences_without_queries():
+    starts = sequence_starts((Span(1, 0, 50, 50), Span(2, 50, 40, 30)), 7, CPU)
+    assert [x.tolist() for x in starts] == [[0, 7, 14, 14, 21, 21], [0, 50, 80, 90, 120, 130]]
+
+
+@pytest.mark.parametrize("function", [explicit, sdpa, *WHOLE_LAYER.values()], ids=["explicit", "sdpa", *WHOLE_LAYER])
+def test_the_order_of_keys_is_irrelevant(function):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, n, HEAD_DIM, generator=generator) for n in (9, 31, 31))
+    order = torch.randperm(31, generator=generator)
+    assert difference(function(q, k, v), function(q, k[:, order], v[:, order])) < 1e-5
+    assert difference(function(q, k, v), function(q, k, v[:, order])) > 0.1
+
+
+# ------------------------------------------------------------------------------------------------------- the choice
+
+
+def refuses() -> attention.AttentionFunction:
+    raise RuntimeError("no kernel image is available. Compile with other flags.\nmore lines")
+
+
+def is_absent() -> attention.AttentionFunction:
+    import a_package_that_is_not_there  # noqa: F401
+
+    return sdpa
+
+
+def forgets_a_key() -> attention.AttentionFunction:
+    return lambda q, k, v: sdpa(q, k[:, 1:], v[:, 1:])
+
+
+def gives_nan() -> attention.AttentionFunction:
+    return lambda q, k, v: sdpa(q, k, v) * math.nan
+
+
+def swaps_heads() -> attention.AttentionFunction:
+    return LayerAttention(lambda q, k, v, spans: WHOLE_LAYER["tables"].layer(q, k, v, spans).flip(0))
+
+
+def sees_every_row() -> attention.AttentionFunction:
+    def layer(q, k, v, spans):
+        return WHOLE_LAYER["tables"].layer(q, k, v, tuple(Span(s.heads, s.first, s.room, s.room) for s in spans))
+
+    return LayerAttention(layer)
+
+
+BROKEN = [refuses, is_absent, forgets_a_key, gives_nan, swaps_heads, sees_every_row]
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch):
+    """Adds a backend, for one test."""
+    first_working.cache_clear()
+    yield lambda function: monkeypatch.setitem(BACKENDS, function.__name__, function)
+    first_working.cache_clear()
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_broken_backend_is_passed_over_with_one_line_in_the_log(added, caplog, broken, dtype):
+    added(broken)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            assert first_working((broken.__name__, "sdpa"), CPU, dtype, 32) is sdpa
+    (line,) = caplog.messages
+    assert f"not {broken.__name__} (" in line and "is sdpa" in line and "\n" not in line
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda function: function.__name__)
+def test_a_broken_backend_that_is_asked_for_is_an_error_that_says_why(added, broken):
+    added(broken)
+    with pytest.raises(
+        HeadForcingError, match=rf"'{broken.__name__}' cannot be used on cpu in .*; choose auto"
+    ) as told:
+        attention_function(broken.__name__, "cpu", torch.float32, 32)
+    assert "\n" not in str(told.value)
+
+
+def test_nothing_is_logged_where_the_first_works(added, caplog):
+    with caplog.at_level(logging.INFO):
+        assert attention_function("auto", "cpu", torch.float32, 32) is sdpa
+    assert not caplog.messages
+
+
+def test_out_of_memory_is_not_taken_for_a_broken_backend(added):
+    def is_full():
+        raise torch.OutOfMemoryError("full")
+
+    added(is_full)
+    with pytest.raises(torch.OutOfMemoryError):
+        first_working(("is_full", "sdpa"), CPU, torch.float32, 32)
+
+
+PACKAGES = {
+    "flash_attn_3": (
+        "flash_attn_interface",
+        {"flash_attn_varlen_func": lambda *given: (sequence_attention(*given), 0)},
+    ),
+    "torch_varlen": ("torch.nn.attention.varlen", {"varlen_attn": sequence_attention}),
+    "flash_attn_2": ("flash_attn", {"flash_attn_varlen_func": sequence_attention}),
+    "sage": ("sageattention", {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04}),
+}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_packages_are_called_as_they_want_to_be(added, monkeypatch, name):
+    package, functions = PACKAGES[name]
+    monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
+    found = attention_function(name, "cpu", torch.bfloat16, 32)
+    assert isinstance(found, LayerAttention) == (name != "sage")
+    assert self_test(found, CPU, torch.bfloat16, 32) < 0.1
+    outs, expected = run([new_cache(found, 5), new_cache(explicit, 5)], 5)
+    assert max(difference(a, b) for a, b in zip(outs, expected, strict=True)) < (0.05 if name == "sage" else 1e-5)
+
+
+def test_auto_takes_all_heads_in_one_call_where_it_can_and_never_rounds_to_8_bits(added, monkeypatch):
+    for package, functions in PACKAGES.values():
+        monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
+    assert isinstance(first_working(AUTO, CPU, torch.bfloat16, 32), LayerAttention)
+    assert "sage" not in AUTO and set(AUTO) < set(BACKENDS)
+    assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
+
+
+# ------------------------------------------------------------------------------------------- waiting for the device
+
+
+class Transfers(TorchDispatchMode):
+    """Refuses whatever waits for the device (`meta` stands for it), and counts what is sent there."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in ("_local_scalar_dense", "nonzero", "is_nonzero", "unique", "masked_select"), name
+        made = func(*args, **(kwargs or {}))
+        devices = [x.device.type for x in (*args, made) if isinstance(x, torch.Tensor)]
+        if name in ("_to_copy", "copy_") and len(set(devices)) > 1:
+            assert devices[-1] == "meta", "a copy from the device waits for it"
+            self.sent += 1
+        return made
+
+
+@pytest.mark.parametrize("way", ["groups", "layer", "measured"])
+@torch.no_grad()
+def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
+    def layer(q, k, v, spans):
+        sequence_starts(spans, q.shape[1], q.device)
+        return q
+
+    config = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+    shape = CacheShape.for_model(config, ROLES, CachePolicy(), 4, 6, F, 30)
+    with torch.device("meta"):
+        video = WanVideoModel(WanModel(config), [], torch.float32, "meta")
+        video.prompt = PromptKV([(torch.empty(1, 4, 7, 22),) * 2] * 3, 2)
+        x = torch.empty(F, 16, 4, 6)
+    cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if way == "layer" else sdpa)
+    if way == "measured":
+        cache.meter = ShareMeter(3, 4, 30, 6)
+        cache.meter._shares, cache.meter._frames = cache.meter._shares.to("meta"), cache.meter._frames.to("meta")
+        cache.meter.active = cache.meter.per_frame = True
+    cache.begin_block()
+    video.denoise(x, 0.5, cache)
+    video.write_clean(x, cache)
+    cache.close()
+    with Transfers() as opened:
+        cache.begin_block()
+        first = video.denoise(x, 0.5, cache)
+    assert first.shape == x.shape and opened.sent > 1  # the tables of the block
+    for _ in range(3):
+        with Transfers() as passed:
+            video.denoise(x, 0.5, cache)
+            video.write_clean(x, cache)
+        assert passed.sent == 2
+    with Transfers() as closed:
+        cache.close()
+    assert closed.sent <= len(cache.groups)  # where kept frames go, for all layers at once
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch, center):
+    policy = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1, center_keys=center))
+    cache, waits = new_cache(explicit, 12, policy), []
+    to_host = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
+    run([cache], 12)
+    assert cache.memory.has_summary and len(waits) == 11
+
+
+# ---------------------------------------------------------------------------------------------- fused elementwise
+
+
+def test_fused_norms_give_the_same_numbers_and_leave_norms_with_weights_alone(monkeypatch):
+    config = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+    torch.manual_seed(0)
+    model = WanModel(config).requires_grad_(False)
+    for part in (model.head, *model.blocks):
+        part.modulation.normal_()
+    called = []
+    hooks = [block.norm3.register_forward_hook(lambda *_: called.append("norm3")) for block in model.blocks]
+    hooks += [block.norm1.register_forward_hook(lambda *_: called.append("norm1")) for block in model.blocks]
+
+    def flow() -> torch.Tensor:
+        called.clear()
+        video = WanVideoModel(model, [torch.ones(4, 10)], torch.float32)
+        video.use_prompt(0)
+        cache = HeadCache(CacheShape.for_model(config, ROLES, BUSY, 4, 6, F, F), torch.float32)
+        cache.begin_block()
+        return video.denoise(torch.randn(F, 16, 4, 6, generator=torch.Generator().manual_seed(1)), 0.7, cache)
+
+    def launch(self, *args, **options):
+        """What the kernels ask of their arguments, and then plain torch."""
+        x, *rows = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        assert all(row.ndim == 2 and row.stride(1) == 1 for row in rows) and x.is_contiguous()
+        assert all(row.is_contiguous() for row in rows if row.shape == x.shape)
+        return self.reference(*args, **options)
+
+    plain = flow()
+    assert called == ["norm1", "norm3"] * 3
+    monkeypatch.setattr(type(wan.norm_modulate), "usable", lambda *_: True)
+    monkeypatch.setattr(type(wan.norm_modulate), "_launch", launch)
+    fused = flow()
+    for hook in hooks:
+        hook.remove()
+    assert called == ["norm3"] * 3
+    assert torch.equal(plain, fused)
