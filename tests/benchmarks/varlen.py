@@ -1,0 +1,71 @@
+"""Attention over packed sequences of different lengths, as the paper uses it: every head is a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Where each head's queries and keys begin in the packed tensors."""
+
+    queries: int  # per head
+    keys: list[int]
+    query_starts: Tensor  # [heads + 1] int32
+    key_starts: Tensor
+
+    @classmethod
+    def of(cls, queries: int, keys: Sequence[int], device: torch.device) -> Lengths:
+        """For heads with `queries` queries each and `keys` keys."""
+        query_starts = [queries * head for head in range(len(keys) + 1)]
+        tables = (
+            torch.tensor(rows, dtype=torch.int32, device=device) for rows in (query_starts, [0, *accumulate(keys)])
+        )
+        return cls(queries, list(keys), *tables)
+
+
+# (q [heads * queries, d], k, v [sum of keys, d], lengths) -> [heads * queries, d]
+PackedAttention = Callable[[Tensor, Tensor, Tensor, Lengths], Tensor]
+
+
+def head_by_head(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
+    """Stands in where there is no varlen kernel: the same packed tensors, one dense call per head."""
+    pieces = zip(q.split(lengths.queries), k.split(lengths.keys), v.split(lengths.keys), strict=True)
+    return torch.cat([F.scaled_dot_product_attention(*(x[None, None] for x in piece))[0, 0] for piece in pieces])
+
+
+def nothing(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
+    """No attention, to time what is around it."""
+    return q
+
+
+def packed_attention(device: torch.device) -> PackedAttention:
+    """One call for all heads on CUDA, by torch or flash-attn (ImportError without both); elsewhere `head_by_head`."""
+    if device.type != "cuda":
+        return head_by_head
+    kernel = _varlen_kernel()
+
+    def varlen(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
+        packed = (x[:, None] for x in (q, k, v))
+        out = kernel(*packed, lengths.query_starts, lengths.key_starts, lengths.queries, max(lengths.keys))
+        return out[:, 0]
+
+    return varlen
+
+
+def _varlen_kernel() -> Any:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+
+        return varlen_attn
+    except ImportError:
+        from flash_attn import flash_attn_varlen_func
+
+        return flash_attn_varlen_func
