@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache import CacheShape
@@ -65,6 +66,11 @@ class Case:
     @property
     def frame_tokens(self) -> int:
         return (self.height // 16) * (self.width // 16)
+
+    def describe(self) -> dict[str, Any]:
+        """The case as JSON can hold it."""
+        numbers = {key: value for key, value in asdict(self).items() if key not in ("dtype", "device")}
+        return numbers | {"heads": self.config.num_heads, "frame_tokens": self.frame_tokens}
 
     def shape(self, policy: CachePolicy, blocks: int) -> CacheShape:
         """The cache of a video of so many blocks."""
