@@ -64,11 +64,13 @@ def run_rows(case: Case, rows: Sequence[Row], repeats: int, folder: Path | None 
 
 
 def _better(a: Measurement, b: Measurement) -> Measurement:
-    """The faster one; the cache alone is the fastest of both, and `a` has decoded."""
+    """The faster one, with the fastest of the cache alone; `a` has decoded."""
     if a.reason or b.reason:
         return a
     handling = min(a.handling, b.handling, key=lambda steps: steps["total"])
-    return replace(min(a, b, key=_block_ms), handling=handling, decoding=a.decoding)
+    with_attention = min(a.with_attention, b.with_attention)
+    faster = min(a, b, key=_block_ms)
+    return replace(faster, handling=handling, with_attention=with_attention, decoding=a.decoding)
 
 
 def _block_ms(result: Measurement) -> float:

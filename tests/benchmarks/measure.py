@@ -38,6 +38,8 @@ class Measurement:
         warm_up: the same for the blocks before.
         decoding: milliseconds of the VAE per timed block; empty where nothing was decoded.
         handling: milliseconds per block that the cache takes with attention left out, by step; fastest block.
+        with_attention: the same with attention, in all.
+        backend: which attention it is.
         latents: of the first blocks, to compare rows; not written to files.
     """
 
@@ -48,6 +50,8 @@ class Measurement:
     warm_up: list[dict[str, float]] = field(default_factory=list)
     decoding: list[float] = field(default_factory=list)
     handling: dict[str, float] = field(default_factory=dict)
+    with_attention: float = 0.0
+    backend: str = ""
     flops: float = 0.0
     cache_formula_bytes: int = 0
     cache_bytes: int = 0
@@ -134,7 +138,9 @@ def _measure(case: Case, row: Row, vae: StreamingDecoder | None, result: Measure
     result.peak_bytes = peak_bytes(case.device)
     result.cache_formula_bytes = shape.bytes(case.dtype)
     result.flops = block_flops(case.config, shape)
-    result.handling = cache_handling(case, row, model.prompt)
+    result.backend = row.backend(case)
+    result.handling = cache_steps(case, row, model.prompt, hollow=True)
+    result.with_attention = cache_steps(case, row, model.prompt, hollow=False)["total"]
 
 
 def timed_blocks(
@@ -160,15 +166,15 @@ def timed_blocks(
         raise RuntimeError("episodic memory did not fill, so this is no steady state")
 
 
-def cache_handling(case: Case, row: Row, prompt: PromptKV) -> dict[str, float]:
-    """Milliseconds per block of everything a cache does but attention, in a full cache; of the fastest block.
+def cache_steps(case: Case, row: Row, prompt: PromptKV, hollow: bool) -> dict[str, float]:
+    """Milliseconds per block of what a full cache does in the calls of a video, in its fastest block.
 
-    The same calls as in a video, without the transformer around them and with attention left out: what remains is
-    rotary embedding, storing, assembly, the order of the heads' outputs, and the update after the block.
+    There is no transformer around them. Hollow, attention is left out: what remains is rotary embedding, storing,
+    assembly, the order of the heads' outputs, and the update after the block.
     """
     warm_up = warm_up_blocks(row.policy)
     shape = case.shape(row.policy, warm_up + HANDLING_BLOCKS)
-    cache = row.build(shape, case, True)
+    cache = row.build(shape, case, hollow)
     watch = Stopwatch(case.device)
     q, k, v = _projections(case, shape)
     passes = len(SCHEDULE.sigmas) + 1

@@ -37,7 +37,9 @@ def summary(result: Measurement, matmul: float, reference: Measurement | None) -
         "fps_with_vae": 1000 * PICTURES / with_vae if with_vae else None,
         "tflops": speed / 1e12,
         "share_of_matmul": speed / matmul,
+        "attention_backend": result.backend,
         "cache_handling_ms": result.handling,
+        "cache_and_attention_ms": result.with_attention,
         "cache_formula_bytes": result.cache_formula_bytes,
         "cache_bytes": result.cache_bytes,
         "peak_bytes": result.peak_bytes,
@@ -69,6 +71,9 @@ def ratios(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "compared_with": best["row"],
         "block": {row["row"]: _block_ms(row) / _block_ms(best) for row in rows},
         "cache_handling": {row["row"]: _handling_ms(row) / _handling_ms(best) for row in rows},
+        "cache_and_attention": {
+            row["row"]: row["cache_and_attention_ms"] / best["cache_and_attention_ms"] for row in rows
+        },
     }
 
 
@@ -89,7 +94,7 @@ def markdown(results: dict[str, Any]) -> str:
         parts += [f"## Times as long as {results['ratios']['compared_with']}, in this run", _ratio_table(results)]
     parts += ["## Steady state", _time_table(rows)]
     parts += ["## Memory, and the largest difference of latents to V1", _memory_table(present)]
-    parts += ["## Cache handling without attention, ms per block", _handling_table(present)]
+    parts += ["## The cache alone, without attention, ms per block", _handling_table(present)]
     parts += ["## Warm-up, ms per block", _warm_up_table(present)]
     return "\n\n".join(parts) + "\n"
 
@@ -110,12 +115,9 @@ def facts(results: dict[str, Any]) -> str:
 
 def _ratio_table(results: dict[str, Any]) -> str:
     titles = {row["row"]: row["title"] for row in results["rows"]}
-    found = results["ratios"]
-    rows = [
-        [name, titles[name], f"{found['block'][name]:.2f}", f"{found['cache_handling'][name]:.2f}"]
-        for name in found["block"]
-    ]
-    return table(["row", "", "block", "cache handling"], rows)
+    found = [results["ratios"][what] for what in ("block", "cache_and_attention", "cache_handling")]
+    rows = [[name, titles[name], *(f"{ratio[name]:.2f}" for ratio in found)] for name in found[0]]
+    return table(["row", "", "block", "self-attention with its cache", "the cache alone"], rows)
 
 
 def _time_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -154,8 +156,16 @@ def _memory_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _handling_table(rows: Sequence[dict[str, Any]]) -> str:
-    steps = [[row["row"], *(f"{row['cache_handling_ms'][step]:.3g}" for step in STEPS)] for row in rows]
-    return table(["row", *STEPS], steps)
+    lines = [
+        [
+            row["row"],
+            *(f"{row['cache_handling_ms'][step]:.3g}" for step in STEPS),
+            f"{row['cache_and_attention_ms']:.4g}",
+            row["attention_backend"],
+        ]
+        for row in rows
+    ]
+    return table(["row", *STEPS, "with attention", "attention"], lines)
 
 
 def _warm_up_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from . import report
 from .case import Case, warm_up_blocks
 from .environment import environment
 from .measure import timed_blocks
-from .rows import ADMIT_ALL, HEAD_FORCING, Row, engine
+from .rows import ADMIT_ALL, HEAD_FORCING, Row, engine_row
 from .stopwatch import tensor_bytes
 
 MARKS = (40, 100, 200, 300, 400)
@@ -73,7 +73,7 @@ def _episodic(case: Case) -> Iterator[Line]:
 
 def _row(episodic_frames: int) -> Row:
     policy = preset("head_forcing").with_memory(episodic_frames, 3, ADMIT_ALL, HEAD_FORCING.episodic.update_interval)
-    return Row("ours", "the engine as it comes", engine("auto"), policy=policy, kernels="auto")
+    return engine_row("ours", "the engine as it comes", "auto", kernels="auto", policy=policy)
 
 
 def _line(what: str, case: Case, row: Row) -> Line:

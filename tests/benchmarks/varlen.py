@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -31,6 +32,13 @@ class Lengths:
         return cls(queries, list(keys), *tables)
 
 
+# the order in which the engine tries them: rows are to be compared with the same kernel
+VARLEN_KERNELS = (
+    ("flash_attn_3", "flash_attn_interface", "flash_attn_varlen_func"),
+    ("torch_varlen", "torch.nn.attention.varlen", "varlen_attn"),
+    ("flash_attn_2", "flash_attn", "flash_attn_varlen_func"),
+)
+
 # (q [heads * queries, d], k, v [sum of keys, d], lengths) -> [heads * queries, d]
 PackedAttention = Callable[[Tensor, Tensor, Tensor, Lengths], Tensor]
 
@@ -46,26 +54,24 @@ def nothing(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
     return q
 
 
-def packed_attention(device: torch.device) -> PackedAttention:
-    """One call for all heads on CUDA, by torch or flash-attn (ImportError without both); elsewhere `head_by_head`."""
+def packed_attention(device: torch.device) -> tuple[str, PackedAttention]:
+    """What attends, and its name: one call for all heads on CUDA (ImportError if nothing offers it), or a stand-in."""
     if device.type != "cuda":
-        return head_by_head
-    kernel = _varlen_kernel()
+        return "dense calls, head by head", head_by_head
+    name, kernel = _varlen_kernel()
 
     def varlen(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
         packed = (x[:, None] for x in (q, k, v))
         out = kernel(*packed, lengths.query_starts, lengths.key_starts, lengths.queries, max(lengths.keys))
-        return out[:, 0]
+        return (out[0] if isinstance(out, tuple) else out)[:, 0]  # some versions return the log-sum-exp, too
 
-    return varlen
+    return name, varlen
 
 
-def _varlen_kernel() -> Any:
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-
-        return varlen_attn
-    except ImportError:
-        from flash_attn import flash_attn_varlen_func
-
-        return flash_attn_varlen_func
+def _varlen_kernel() -> tuple[str, Any]:
+    for name, module, function in VARLEN_KERNELS:
+        try:
+            return name, getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError):
+            continue
+    raise ImportError("neither torch, from 2.10 on, nor flash-attn offers varlen attention here")
