@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 import torch
 from benchmarks import command, report, scaling
 from benchmarks.case import SCHEDULE, Case, block_flops, random_model, warm_up_blocks
+from benchmarks.decoder import random_decoder
+from benchmarks.measure import cache_steps, measure, timed_blocks
 from benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 from benchmarks.rows import HEAD_FORCING, ROWS
 from benchmarks.stopwatch import tensor_bytes
@@ -22,6 +26,7 @@ from torch import Tensor
 TOLERANCE = 1e-5  # of latents, float32: the same sums in another order
 TINY = Case(64, 32, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=3, vae_dim=0)
 BUSY = preset("head_forcing").with_memory(3, 3, 2.0, 1)  # full after a few blocks, then merging after every block
+BY_NAME = {row.name: row for row in ROWS}
 PAPER = {
     "V1": lambda shape: NaiveLoop(shape, torch.float32),
     "V2": lambda shape: PackedHeads(shape, torch.float32, attention=head_by_head),
@@ -88,10 +93,10 @@ def test_rows_of_the_same_policy_make_the_same_latents(run):
 def test_ratios_come_first_and_from_the_rows_beside_them(run):
     results, page = run
     rows = {row["row"]: row for row in results["rows"]}
-    ratio = rows["V1"]["ms_per_block"]["block"]["median"] / rows["B1"]["ms_per_block"]["block"]["median"]
+    fastest = {name: row["ms_per_block"]["block"]["fastest"] for name, row in rows.items() if "ms_per_block" in row}
     assert results["ratios"]["compared_with"] == "B1"
-    assert results["ratios"]["block"]["V1"] == pytest.approx(ratio)
-    assert re.findall(r"^## (.*)", page, re.MULTILINE)[0] == "Times as long as B1, in this run"
+    assert results["ratios"]["block"]["V1"] == pytest.approx(fastest["V1"] / fastest["B1"])
+    assert re.findall(r"^## (.*)", page, re.MULTILINE)[0].startswith("Times as long as B1")
 
 
 def test_the_stages_are_parts_of_the_block_and_the_cache_is_as_large_as_the_formula_says(run):
@@ -120,13 +125,26 @@ def test_a_row_that_fails_says_why():
     def broken(shape, case, hollow):
         raise RuntimeError("no kernel image\nand a long list")
 
-    from benchmarks.measure import measure
-
     found = measure(TINY, replace(ROWS[0], build=broken))
     assert found.reason == "RuntimeError: no kernel image" and not found.blocks
     assert report.summary(found, 1.0, None) == {
         "row": "V1", "title": ROWS[0].title, "not_available": "RuntimeError: no kernel image",
     }  # fmt: skip
+
+
+def test_decoding_is_a_stage_of_its_own():
+    pytest.importorskip("diffusers")
+    case = replace(TINY, width=32, height=32, layers=1, dim=128, vae_dim=8)
+    vae, _ = random_decoder(case)
+    found = report.summary(measure(case, BY_NAME["W8"], vae), 1e12, None)
+    block, decoding = (found["ms_per_block"][stage]["median"] for stage in ("block", "vae"))
+    assert found["fps_with_vae"] == pytest.approx(1000 * 12 / (block + decoding))
+
+
+def test_without_diffusers_the_table_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    vae, reason = random_decoder(replace(TINY, vae_dim=8))
+    assert vae is None and "diffusers cannot be imported" in reason
 
 
 def test_storages_are_counted_once():
@@ -145,3 +163,45 @@ def test_scaling_writes_every_table(tmp_path: Path):
     assert [line["frame_slots"] for line in results["tables"]["Episodic memory"]] == sorted(
         line["frame_slots"] for line in results["tables"]["Episodic memory"]
     )
+
+
+# ------------------------------------------------------------------ what the persistent cache has to gain on a CPU
+
+# 96 tokens a frame and one thread. Rows take turns, block by block, and the fastest block of each counts, so that a
+# machine that does other things, too, slows both.
+SMALL = Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), vae_dim=0)
+not_yet = pytest.mark.xfail(
+    raises=AssertionError,
+    reason="a goal: linear layers and the rotation of the block itself, which every row needs, leave less to gain",
+)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@not_yet
+def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
+    prompt = random_model(SMALL.config, SMALL.dtype, SMALL.device, SMALL.seed).prompt
+    taken: dict[str, list[float]] = {"V2": [], "B1": []}
+    for _ in range(3):
+        for name, times in taken.items():
+            times.append(cache_steps(SMALL, BY_NAME[name], prompt, hollow=True)["total"])
+    assert min(taken["V2"]) >= 3 * min(taken["B1"]), {name: min(times) for name, times in taken.items()}
+
+
+@not_yet
+def test_a_block_is_made_faster_than_by_the_naive_loop(one_thread):
+    warm_up = warm_up_blocks(HEAD_FORCING)
+    rows = {name: timed_blocks(SMALL, BY_NAME[name], warm_up + 6) for name in ("V1", "B1")}
+    fastest = dict.fromkeys(rows, float("inf"))
+    for block in range(warm_up + 6):
+        for name, made in rows.items():
+            times, _, _ = next(made)
+            if block >= warm_up:
+                fastest[name] = min(fastest[name], times["block"])
+    assert fastest["V1"] >= 1.2 * fastest["B1"], fastest
