@@ -1,7 +1,10 @@
 """The benchmark command on a model so small that it takes seconds; its numbers mean something, its speeds do not."""
 
+import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,17 +24,19 @@ from headforcing.headforcing_core.cache import HeadCache
 from headforcing.headforcing_core.policy import preset
 from headforcing.headforcing_core.rollout import rollout
 from headforcing.headforcing_core.wan import WanConfig
+from headforcing.kernels.language import interpreting
 from torch import Tensor
 
 TOLERANCE = 1e-5  # of latents, float32: the same sums in another order
 TINY = Case(64, 32, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=3, vae_dim=0)
 BUSY = preset("head_forcing").with_memory(3, 3, 2.0, 1)  # full after a few blocks, then merging after every block
 BY_NAME = {row.name: row for row in ROWS}
+KERNELS = "triton" if interpreting() else "reference"
 PAPER = {
     "V1": lambda shape: NaiveLoop(shape, torch.float32),
     "V2": lambda shape: PackedHeads(shape, torch.float32, attention=head_by_head),
-    "V3": lambda shape: CacheKernels(shape, torch.float32, attention=head_by_head, kernels="reference"),
-    "V4": lambda shape: FusedAssembly(shape, torch.float32, attention=head_by_head, kernels="reference"),
+    "V3": lambda shape: CacheKernels(shape, torch.float32, attention=head_by_head, kernels=KERNELS),
+    "V4": lambda shape: FusedAssembly(shape, torch.float32, attention=head_by_head, kernels=KERNELS),
 }
 
 
@@ -54,6 +59,17 @@ def test_the_paper_s_implementations_make_the_engine_s_video(name, of_the_engine
         torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
     decisions = [[(e.frame, e.admitted, e.merged) for e in row if e] for row in (events, of_the_engine[1])]
     assert decisions[0] == decisions[1] and sum(merged is not None for _, _, merged in decisions[0]) >= 3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.skipif(interpreting(), reason="this is the process that it starts")
+def test_the_paper_s_implementations_make_it_with_their_kernels_too(tmp_path: Path):
+    """In Triton's interpreter, in a process of its own, since Triton decides at import whether it interprets."""
+    program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "-q", __file__, "-k", "engine_s_video"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-5000:] + done.stderr[-2000:]
 
 
 def test_the_video_depends_on_what_is_remembered(of_the_engine):

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 PRESETS = {
     "gpu": Case(),
     # 96 tokens a frame; a model so small that what caches do can be seen beside its linear layers
-    "cpu": Case(192, 128, layers=2, dim=512, dtype=torch.float32, device=CPU, timed_blocks=6, vae_dim=8),
+    "cpu": Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=CPU, timed_blocks=6, vae_dim=8),
 }
 REPEATS = {"gpu": 1, "cpu": 3}  # a shared processor is busy with other things at times: the best repetition counts
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

@@ -103,7 +103,7 @@ def engine_row(name: str, title: str, *attention: str, kernels: str = "reference
 
     def reason(case: Case) -> str:
         if case.device.type == "cpu" and not {"auto", "sdpa"} & set(attention):
-            return f"a CPU has no {' or '.join(attention)}"
+            return f"needs a GPU: {', '.join(attention)}"
         try:
             _first(attention, case)
         except HeadForcingError as error:
