@@ -103,15 +103,16 @@ class TimedCache:
 
 def measure(case: Case, row: Row, vae: StreamingDecoder | None = None) -> Measurement:
     """Measure a row, or say why it cannot be."""
-    result = Measurement(row.name, row.title, row.reason(case))
-    if result.reason:
-        return result
+    result = Measurement(row.name, row.title)
     try:
-        with dispatch.using(row.kernels), torch.no_grad():
-            _measure(case, row, vae, result)
-    except (RuntimeError, NotImplementedError, ImportError) as error:  # a backend that cannot do this case
+        result.reason = row.reason(case)
+        if not result.reason:
+            with dispatch.using(row.kernels), torch.no_grad():
+                _measure(case, row, vae, result)
+    except Exception as error:  # whatever a backend or a compiler may throw: the other rows still count
         log.debug("%s failed", row.name, exc_info=True)
-        result = Measurement(row.name, row.title, f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}")
+        said = str(error).strip().splitlines() or [""]
+        result = Measurement(row.name, row.title, f"{type(error).__name__}: {said[0][:160]}")
     return result
 
 

@@ -114,6 +114,7 @@ def engine_row(name: str, title: str, *attention: str, kernels: str = "reference
 
 
 def _first(names: tuple[str, ...], case: Case) -> tuple[str, AttentionFunction]:
+    # a backend is tried where it is to run, by an engine that does so
     where = (case.device, case.dtype, HEAD_DIM)[: len(signature(attention_function).parameters) - 1]
     reasons = []
     for name in names:
