@@ -3,6 +3,7 @@
 python tasks.py demo      make a one-minute video with the embedded model
 python tasks.py test      run all tests, those in a real ComfyUI and a browser included
 python tasks.py check     lint and types
+python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
 """
 
 import os
@@ -72,6 +73,12 @@ def check(arguments: list[str]) -> None:
     run(BIN / "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "headforcing", cwd=folder)
 
 
+def benchmark(arguments: list[str]) -> None:
+    """Speed and memory, beside the paper's implementation; arguments go to tests/benchmarks/run.py."""
+    python = environment("dev")
+    run(python, ROOT / "tests" / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+
+
 def browser() -> None:
     """Chromium for the editor test: the system's, or Debian's package where that can be installed."""
     if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
@@ -86,7 +93,7 @@ def browser() -> None:
     raise SystemExit("The editor test needs Chromium: install it (Debian: apt install chromium) and run this again.")
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check}
+COMMANDS = {"demo": demo, "test": test, "check": check, "benchmark": benchmark}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:

@@ -1,0 +1,1 @@
+"""How fast the engine is, beside the implementation the paper describes. `run.py` is the command."""

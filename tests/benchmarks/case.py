@@ -1,0 +1,139 @@
+"""What is measured: a model of random weights, its head roles, sizes and the arithmetic of one block."""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from headforcing.headforcing_core.cache import CacheShape
+from headforcing.headforcing_core.noise import SeededNoise
+from headforcing.headforcing_core.policy import CachePolicy, HeadRole
+from headforcing.headforcing_core.rollout import WanVideoModel
+from headforcing.headforcing_core.schedule import schedule
+from headforcing.headforcing_core.wan import WanConfig, WanModel
+
+HEAD_DIM = 128
+PICTURES = 12  # of a block of three latent frames, after the first
+SCHEDULE = schedule("self_forcing")
+# of the paper's 360 heads 72 are local and 90 anchors
+LOCAL_SHARE, ANCHOR_SHARE = 72 / 360, 90 / 360
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration. Everything random in it follows from `seed`.
+
+    Attributes:
+        dim: width of the model, in heads of 128 channels; feed-forward layers keep Wan's proportion to it.
+        timed_blocks: blocks that count; whole cycles of episodic memory's update interval show its mean cost.
+        vae_dim: base width of the VAE's decoder, 96 in Wan 2.1; 0 leaves decoding out.
+    """
+
+    width: int = 832
+    height: int = 480
+    layers: int = 30
+    dim: int = 1536
+    dtype: torch.dtype = torch.bfloat16
+    device: torch.device = torch.device("cuda")
+    timed_blocks: int = 21
+    vae_dim: int = 96
+    seed: int = 0
+
+    @property
+    def config(self) -> WanConfig:
+        whole = WanConfig()
+        return WanConfig(
+            dim=self.dim,
+            ffn_dim=whole.ffn_dim * self.dim // whole.dim,
+            num_layers=self.layers,
+            num_heads=self.dim // HEAD_DIM,
+        )
+
+    @property
+    def roles(self) -> list[list[str]]:
+        """The paper's shares of roles, spread over the model at random."""
+        config = self.config
+        heads = config.num_layers * config.num_heads
+        local, anchors = round(LOCAL_SHARE * heads), round(ANCHOR_SHARE * heads)
+        flat = [HeadRole.LOCAL.value] * local + [HeadRole.ANCHOR.value] * anchors
+        flat += [HeadRole.MEMORY.value] * (heads - len(flat))
+        random.Random(self.seed).shuffle(flat)
+        return [flat[layer * config.num_heads :][: config.num_heads] for layer in range(config.num_layers)]
+
+    @property
+    def frame_tokens(self) -> int:
+        return (self.height // 16) * (self.width // 16)
+
+    def describe(self) -> dict[str, Any]:
+        """The case as JSON can hold it."""
+        numbers = {key: value for key, value in asdict(self).items() if key not in ("dtype", "device")}
+        return numbers | {"heads": self.config.num_heads, "frame_tokens": self.frame_tokens}
+
+    def shape(self, policy: CachePolicy, blocks: int) -> CacheShape:
+        """The cache of a video of so many blocks."""
+        frames = SCHEDULE.frames_per_block
+        return CacheShape.for_model(
+            self.config, self.roles, policy, self.height // 8, self.width // 8, frames, blocks * frames
+        )
+
+    def noise(self) -> SeededNoise:
+        return SeededNoise(self.seed, (SCHEDULE.frames_per_block, 16, self.height // 8, self.width // 8))
+
+
+@functools.lru_cache(maxsize=1)
+def random_model(config: WanConfig, dtype: torch.dtype, device: torch.device, seed: int) -> WanVideoModel:
+    """A model with its prompt active. Its queries and keys are long enough for attention to have an opinion."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        with torch.device(device):
+            model = WanModel(config).requires_grad_(False)
+            for block in model.blocks:
+                block.modulation.normal_(0, 0.3)
+                for attention in (block.self_attn, block.cross_attn):
+                    attention.norm_q.weight.uniform_(0.8, 1.6)
+                    attention.norm_k.weight.uniform_(0.8, 1.6)
+            model.head.modulation.normal_(0, 0.3)
+            embeds = torch.randn(64, config.text_dim)
+    model = model.eval().to(dtype)
+    model.patch_embedding.float()
+    video_model = WanVideoModel(model, [embeds], dtype, device)
+    video_model.use_prompt(0)
+    return video_model
+
+
+def warm_up_blocks(policy: CachePolicy, least: int = 10) -> int:
+    """Blocks until every slot is full and episodic memory has merged once."""
+    frames = SCHEDULE.frames_per_block
+    needed = [least]
+    for role in (policy.local, policy.anchor, policy.memory):
+        held = role.sink_frames + (role.recent_frames or 0)
+        merged = (role.recent_frames or 0) // frames + role.episodic_frames * policy.episodic.update_interval + 1
+        needed.append(merged if role.episodic_frames else -(-held // frames))
+    return max(needed)
+
+
+def block_flops(config: WanConfig, shape: CacheShape) -> float:
+    """Floating-point operations of a block in a full cache: the denoising passes and the clean one.
+
+    Matrix products only: linear layers, self- and cross-attention. The clean pass ends with the last layer's keys and
+    values.
+    """
+    tokens = shape.frames_per_block * shape.rows * shape.columns
+    square, feed_forward = 2 * tokens * config.dim**2, 2 * tokens * config.dim * config.ffn_dim
+    text = 4 * tokens * config.text_len * config.dim
+    layer = 6 * square + 2 * feed_forward + text
+    attention = 4 * tokens * shape.rows * shape.columns * shape.head_dim * shape.frame_slots
+    of_last_layer = attention * _share_of_last_layer(shape)
+    passes = len(SCHEDULE.sigmas) + 1
+    return passes * (layer * config.num_layers + attention) - (layer - 2 * square) - of_last_layer
+
+
+def _share_of_last_layer(shape: CacheShape) -> float:
+    frames = [
+        sum(shape.policy.of(role).capacity(shape.frames_per_block, shape.total_frames) for role in layer)
+        for layer in shape.roles
+    ]
+    return frames[-1] / sum(frames)

@@ -1,0 +1,159 @@
+"""The benchmark command: which rows, on what, and where the results go."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import report, scaling
+from .case import HEAD_DIM, Case
+from .decoder import random_decoder
+from .environment import environment, matmul_flops
+from .measure import Measurement, measure
+from .rows import HEAD_FORCING, ROWS, Row
+
+CPU = torch.device("cpu")
+PRESETS = {
+    "gpu": Case(),
+    # 96 tokens a frame; a model so small that what caches do can be seen beside its linear layers
+    "cpu": Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=CPU, timed_blocks=6, vae_dim=8),
+}
+REPEATS = {"gpu": 1, "cpu": 3}  # a shared processor is busy with other things at times: the best repetition counts
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line, measure, write `results.json` and `results.md` after every row."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    case = _case(options)
+    if case.device.type == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device here; use --preset cpu, or --device")
+    torch.set_num_threads(options.threads)
+    if options.scaling:
+        scaling.run(case, options.out, _tell)
+        return
+    by_name = {row.name: row for row in ROWS}
+    rows = [by_name[name] for name in options.rows.split(",")] if options.rows else list(ROWS)
+    run_rows(case, rows, options.repeat or REPEATS[options.preset], options.out)
+    _tell(f"{options.out / 'results.md'}")
+
+
+def run_rows(case: Case, rows: Sequence[Row], repeats: int, folder: Path | None = None) -> dict[str, Any]:
+    """Measure rows in turn, `repeats` times; the best repetition of each counts."""
+    vae, reason = random_decoder(case)
+    matmul = matmul_flops(case.device, case.dtype)
+    best: dict[str, Measurement] = {}
+    for repeat in range(repeats):
+        for row in rows:
+            if repeat and best[row.name].reason:
+                continue
+            found = measure(case, row, None if repeat else vae)
+            best[row.name] = _better(best.get(row.name, found), found)
+            gc.collect()
+            results = _results(case, best, matmul, reason or f"decoder of base width {case.vae_dim}, streaming")
+            if folder is not None:
+                report.write(folder, "results", results, report.markdown(results))
+            _tell(f"{row.name} {row.title}: {found.reason or f'{_block_ms(found):.4g} ms, its fastest block'}")
+    return results
+
+
+def _better(a: Measurement, b: Measurement) -> Measurement:
+    """The one with the fastest block, and the fastest of the cache alone; `a` has decoded."""
+    if a.reason or b.reason:
+        return a
+    handling = min(a.handling, b.handling, key=lambda steps: steps["total"])
+    with_attention = min(a.with_attention, b.with_attention)
+    faster = min(a, b, key=_block_ms)
+    return replace(faster, handling=handling, with_attention=with_attention, decoding=a.decoding)
+
+
+def _block_ms(result: Measurement) -> float:
+    return min(times["block"] for times in result.blocks)
+
+
+def _results(case: Case, best: dict[str, Measurement], matmul: float, vae: str) -> dict[str, Any]:
+    naive = best.get("V1")
+    same = {row.name for row in ROWS if row.policy == HEAD_FORCING}
+    rows = [
+        report.summary(best[row.name], matmul, naive if row.name in same else None) for row in ROWS if row.name in best
+    ]
+    return {
+        "environment": environment(case.device, case.dtype),
+        "case": case.describe(),
+        "vae": vae,
+        "matmul_tflops": matmul / 1e12,
+        "ratios": report.ratios(rows),
+        "rows": rows,
+    }
+
+
+def _case(options: argparse.Namespace) -> Case:
+    case = PRESETS[options.preset]
+    width, height = options.size or (case.width, case.height)
+    return replace(
+        case,
+        width=width,
+        height=height,
+        layers=options.layers or case.layers,
+        dim=options.dim or case.dim,
+        dtype=DTYPES[options.dtype] if options.dtype else case.dtype,
+        device=torch.device(options.device) if options.device else case.device,
+        timed_blocks=options.blocks or case.timed_blocks,
+        vae_dim=case.vae_dim if options.vae_dim is None else options.vae_dim,
+        seed=options.seed,
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, height = (int(side) for side in text.split("x"))
+    if width % 16 or height % 16:
+        raise argparse.ArgumentTypeError(f"width and height must be multiples of 16, got {text}")
+    return width, height
+
+
+def _dim(text: str) -> int:
+    if int(text) % HEAD_DIM:
+        raise argparse.ArgumentTypeError(f"the width of a model is a multiple of {HEAD_DIM}, got {text}")
+    return int(text)
+
+
+def _row_names(text: str) -> str:
+    known = [row.name for row in ROWS]
+    unknown = [name for name in text.split(",") if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"rows are {', '.join(known)}, got {', '.join(unknown)}")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="How fast the engine is, beside the paper's implementation.")
+    default = "gpu" if torch.cuda.is_available() else "cpu"
+    add = parser.add_argument
+    add("--preset", choices=PRESETS, default=default, help=f"the real model, or a small one (default: {default})")
+    add("--out", type=Path, default=Path("output/benchmark"), help="folder for results (default: %(default)s)")
+    add("--scaling", action="store_true", help="cost against length, resolution and episodic memory instead of rows")
+    add("--rows", type=_row_names, help="only these, in this order, such as B1,V1")
+    add("--size", type=_size, help="pixels, such as 832x480")
+    add("--layers", type=int)
+    add("--dim", type=_dim, help=f"width of the model, a multiple of {HEAD_DIM}")
+    add("--dtype", choices=DTYPES)
+    add("--device", help="such as cuda or cpu")
+    add("--blocks", type=int, help="timed blocks after the warm-up")
+    add("--repeat", type=int, help="repetitions, of which the best counts")
+    add("--vae-dim", type=int, help="base width of the VAE's decoder; 0 leaves decoding out")
+    add("--threads", type=int, default=1, help="of the processor (default: %(default)s)")
+    add("--seed", type=int, default=0)
+    return parser
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

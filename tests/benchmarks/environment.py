@@ -1,0 +1,56 @@
+"""What a benchmark ran on, and how fast a plain matrix product is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .stopwatch import synchronize
+
+
+def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Everything a time depends on besides the case."""
+    return {
+        "device": _device_name(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": metadata.version("triton") if importlib.util.find_spec("triton") else None,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    if device.type == "cpu" and info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        return names[0] if names else platform.machine()
+    return f"{device.type}, {platform.machine()}"
+
+
+def matmul_flops(device: torch.device, dtype: torch.dtype, repetitions: int = 10) -> float:
+    """Operations per second of a square matrix product, the best of some."""
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    spans = []
+    for _ in range(repetitions + 3):  # the first few wake the device up
+        synchronize(device)
+        start = time.perf_counter()
+        a @ b
+        synchronize(device)
+        spans.append(time.perf_counter() - start)
+    return 2 * size**3 / min(spans)

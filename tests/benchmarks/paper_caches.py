@@ -1,0 +1,269 @@
+"""The paper's four implementations of the head-wise caches, V1 to V4 (its supplement on efficiency).
+
+All keep keys with their spatial rotation only and build every head's context anew in every pass: assemble, rotate by
+place in the context, attend. They differ in how much of that is a loop over heads in Python. What is remembered is
+decided by the engine's own rules (`memory.py`), so their latents are the engine's.
+
+A head's frames lie in adjacent slots, so a context is a slice and needs no gathering: the loops are as fast as such
+loops can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from headforcing.headforcing_core.cache import CacheShape
+from headforcing.headforcing_core.memory import EpisodicMemory, MemoryEvent, candidate_frame
+from headforcing.headforcing_core.rope import RotaryEmbedding, angles, rotate
+from headforcing.headforcing_core.wan import PromptKV
+from headforcing.kernels import dispatch, paper
+from headforcing.kernels.move import in_sequence
+from headforcing.kernels.pool import pooled_keys
+from headforcing.kernels.rotation import no_turn, rotation_table
+from torch import Tensor
+from torch.nn import functional as F
+
+from .slots import Orders, Slots
+from .varlen import Lengths
+
+Context = tuple[Tensor, Tensor, Tensor]  # of one head: q [queries, d], k, v [keys, d]
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of one head, as in `Context`."""
+    return F.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None])[0, 0]
+
+
+class NaiveLoop:
+    """V1: updates, assembly, rotation and attention head by head, in plain torch.
+
+    Args:
+        attention: of one head, like `dense`.
+    """
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        attention: Callable[..., Tensor] = dense,
+    ):
+        self.shape, self.device, self.attention = shape, torch.device(device), attention
+        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        self.s = self.rope.frame_tokens
+        self.block = 0
+        self.slots = Slots(shape)
+        self.memory = EpisodicMemory(shape.policy.memory.episodic_frames, shape.policy.episodic)
+        self.policies = [[shape.policy.of(role) for role in layer] for layer in shape.roles]
+        self.memory_heads = [
+            torch.tensor([h for h, p in enumerate(layer) if p.episodic_frames], dtype=torch.long, device=device)
+            for layer in self.policies
+        ]
+        self.starts: list[list[int]] = []  # per layer and head, its first row
+        rows = 0
+        for layer in self.policies:
+            self.starts.append([])
+            for policy in layer:
+                self.starts[-1].append(rows)
+                rows += (self.slots.capacity[policy] + 1) * self.s  # one to spare, for frames that change places
+        self.k, self.v = (torch.empty(rows, shape.head_dim, dtype=dtype, device=device) for _ in range(2))
+
+    def begin_block(self) -> None:
+        self.slots.open_block(self.block)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        k, v = self.rope.rotate_spatial(self._by_head(k)), self._by_head(v)
+        for head, start in enumerate(self.starts[layer]):
+            stop = start + self.slots.frames(self.policies[layer][head]) * self.s
+            rows = slice(stop - k.shape[1] * self.s, stop)
+            self.k[rows], self.v[rows] = k[head].flatten(0, 1), v[head].flatten(0, 1)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        return torch.stack([self.attention(*context) for context in self._contexts(layer, q)], dim=1)
+
+    def _contexts(self, layer: int, q: Tensor) -> list[Context]:
+        """Queries, keys and values of every head, rotated by the place of each frame in the context."""
+        q = self.rope.rotate_spatial(self._by_head(q))
+        contexts = []
+        for head, start in enumerate(self.starts[layer]):
+            frames = self.slots.frames(self.policies[layer][head])
+            rows = slice(start, start + frames * self.s)
+            keys = self.rope.rotate_temporal(self.k[rows].unflatten(0, (frames, self.s)), range(frames))
+            queries = self.rope.rotate_temporal(q[head], range(frames)[-q.shape[1] :])
+            contexts.append((queries.flatten(0, 1), keys.flatten(0, 1), self.v[rows]))
+        return contexts
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        event = None
+        policy = self.slots.memory_policy
+        if policy is not None:
+            interval = self.shape.policy.episodic.update_interval
+            frame = candidate_frame(self.block, self.shape.frames_per_block, policy.recent_frames or 0, interval)
+            if frame is not None:
+                event = self.memory.consider(self.block, frame, prompt, self.memory_heads, self)
+        self.block += 1
+        self._arrange(self.slots.history(self.block))
+        return event
+
+    def _arrange(self, orders: Orders) -> None:
+        self._move(orders)
+        self.slots.arrange(orders)
+
+    def _move(self, orders: Orders) -> None:
+        """Bring the frames of every head into a new order, those that stay where they are untouched."""
+        for starts, policies in zip(self.starts, self.policies, strict=True):
+            for start, policy in zip(starts, policies, strict=True):
+                order = orders.get(policy, [])
+                first = next((place for place, slot in enumerate(order) if place != slot), len(order))
+                for buffer in (self.k, self.v):
+                    rows = slice(start, start + self.slots.capacity[policy] * self.s)
+                    frames = buffer[rows].unflatten(0, (-1, self.s))
+                    frames[first : len(order)] = frames[order[first:]]
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
+        return x.unflatten(0, (-1, self.s)).permute(2, 0, 1, 3)
+
+    # what EpisodicMemory asks for (memory.TokenStore)
+
+    def pooled_key(self, frame: int) -> Tensor:
+        return self._pooled(self.slots.slot_of(frame))
+
+    def _pooled(self, slot: int) -> Tensor:
+        rows = [row for _, row in self._memory_rows(slot)]
+        return torch.stack([self.k[row : row + self.s].float().mean(dim=0) for row in rows])
+
+    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
+        pairs: dict[int, list[tuple[int, int]]] = {}  # per layer, the first rows of both frames in every head
+        for (layer, a), (_, b) in zip(self._memory_rows(i), self._memory_rows(j), strict=True):
+            pairs.setdefault(layer, []).append((a, b))
+        kept = {
+            layer: select(layer, torch.stack([self._both(self.k, *rows) for rows in heads]))
+            for layer, heads in pairs.items()
+        }
+        self._merge(pairs, kept)
+        self.slots.merge(i, j)
+        return self._pooled(i)
+
+    def _merge(self, pairs: dict[int, list[tuple[int, int]]], kept: dict[int, Tensor]) -> None:
+        for layer, heads in pairs.items():
+            for a, b in heads:
+                for buffer in (self.k, self.v):
+                    buffer[a : a + self.s] = self._both(buffer, a, b)[kept[layer]]
+
+    def arrange_entries(self, order: list[int]) -> None:
+        self._arrange(self.slots.with_entries(order))
+
+    def admit(self, frame: int) -> None:
+        self._arrange(self.slots.with_entry(frame))
+
+    def _both(self, buffer: Tensor, a: int, b: int) -> Tensor:
+        return torch.cat((buffer[a : a + self.s], buffer[b : b + self.s]))
+
+    def _memory_rows(self, slot: int) -> list[tuple[int, int]]:
+        """Layer and first row of a slot of every memory head."""
+        return [
+            (layer, self.starts[layer][head] + slot * self.s)
+            for layer, heads in enumerate(self.memory_heads)
+            for head in heads.tolist()
+        ]
+
+
+class PackedHeads(NaiveLoop):
+    """V2: the heads' contexts are packed into one sequence each and attended to in one call.
+
+    Args:
+        attention: as `varlen.PackedAttention`.
+    """
+
+    def begin_block(self) -> None:
+        super().begin_block()
+        queries = self.shape.frames_per_block * self.s
+        self.lengths = [
+            Lengths.of(queries, [self.slots.frames(policy) * self.s for policy in policies], self.device)
+            for policies in self.policies
+        ]
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        packed = (torch.cat(parts) for parts in zip(*self._contexts(layer, q), strict=True))
+        return self._attend_packed(layer, *packed)
+
+    def _attend_packed(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        lengths = self.lengths[layer]
+        return self.attention(q, k, v, lengths).unflatten(0, (-1, lengths.queries)).transpose(0, 1)
+
+
+class CacheKernels(PackedHeads):
+    """V3: one kernel rolls the caches of all heads and layers, one updates episodic memory, pooling is batched.
+
+    Args:
+        kernels: as for `dispatch.using`: `triton`, or `reference` to check the tables on a CPU.
+    """
+
+    def __init__(self, *arguments: Any, kernels: str = "triton", **options: Any):
+        super().__init__(*arguments, **options)
+        self.kernels = kernels
+
+    def _table(self, rows: Any, *shape: int) -> Tensor:
+        return torch.tensor(rows, dtype=torch.int32, device=self.device).reshape(-1, *shape)
+
+    def _move(self, orders: Orders) -> None:
+        moves = {p: in_sequence(order, spare=self.slots.capacity[p]) for p, order in orders.items()}
+        longest = max(map(len, moves.values()))
+        chains = [
+            [[start + source * self.s, start + target * self.s, 0] for source, target in moves[policy]]
+            + [[-1, 0, 0]] * (longest - len(moves[policy]))
+            for starts, policies in zip(self.starts, self.policies, strict=True)
+            for start, policy in zip(starts, policies, strict=True)
+            if policy in moves
+        ]
+        if longest:
+            with dispatch.using(self.kernels):
+                paper.rolling_update(self.k, self.v, self._table(chains, longest, 3), self.s)
+
+    def _merge(self, pairs: dict[int, list[tuple[int, int]]], kept: dict[int, Tensor]) -> None:
+        merges = [[a, b, a, 0, 0, group] for group, heads in enumerate(pairs.values()) for a, b in heads]
+        chosen = torch.stack(list(kept.values())).int()
+        with dispatch.using(self.kernels):
+            paper.episodic_update(self.k, self.v, self._table(merges, 6), chosen, self._table([], 1, 3))
+
+    def _pooled(self, slot: int) -> Tensor:
+        frames = self._table([[row, 0] for _, row in self._memory_rows(slot)], 2)
+        with dispatch.using(self.kernels):
+            return pooled_keys(self.k, frames, no_turn(self.device), self.s)
+
+
+class FusedAssembly(CacheKernels):
+    """V4: assembly, temporal rotation and packing are one kernel; the complete system of the paper."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        most = max(self.slots.capacity.values())
+        self.turns = rotation_table(angles(torch.arange(most), self.rope.temporal_dim)).to(self.device)
+        rows = max(sum(self.slots.capacity[policy] for policy in policies) for policies in self.policies) * self.s
+        self.packed = tuple(torch.empty_like(self.k[:rows]) for _ in range(2))
+
+    def begin_block(self) -> None:
+        super().begin_block()
+        self.moves = [self._packing(layer).to(self.device) for layer in range(len(self.policies))]
+        self.query_turns = [
+            torch.stack([self.turns[: self.slots.frames(p)][-self.shape.frames_per_block :] for p in policies])
+            for policies in self.policies
+        ]  # per layer [heads, frames, 2, pairs]
+
+    def _packing(self, layer: int) -> Tensor:
+        frames = [range(self.slots.frames(policy)) for policy in self.policies[layer]]
+        starts = zip(self.starts[layer], frames, strict=True)
+        return paper.packing([[start + place * self.s for place in places] for start, places in starts], self.s)[0]
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        k, v = (buffer[: sum(self.lengths[layer].keys)] for buffer in self.packed)
+        with dispatch.using(self.kernels):
+            paper.assemble(self.k, self.v, k, v, self.moves[layer], self.turns, self.s)
+        q = self.rope.rotate_spatial(self._by_head(q))
+        t = self.rope.temporal_dim
+        cos, sin = self.query_turns[layer][:, :, None].unbind(-2)
+        q = torch.cat((rotate(q[..., :t], cos, sin), q[..., t:]), dim=-1)
+        return self._attend_packed(layer, q.flatten(0, 2), k, v)
