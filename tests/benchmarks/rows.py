@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from inspect import signature
 from typing import Any
 
 from headforcing.headforcing_core.attention import AttentionFunction, attention_function
@@ -114,12 +113,10 @@ def engine_row(name: str, title: str, *attention: str, kernels: str = "reference
 
 
 def _first(names: tuple[str, ...], case: Case) -> tuple[str, AttentionFunction]:
-    # a backend is tried where it is to run, by an engine that does so
-    where = (case.device, case.dtype, HEAD_DIM)[: len(signature(attention_function).parameters) - 1]
     reasons = []
     for name in names:
         try:
-            return name, attention_function(name, *where)
+            return name, attention_function(name, case.device, case.dtype, HEAD_DIM)
         except HeadForcingError as error:
             reasons.append(str(error))
     raise HeadForcingError("; ".join(reasons))
