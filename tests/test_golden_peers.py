@@ -1,14 +1,16 @@
 """Runs recorded with other methods' own inference code come out again, with the same tokens, chunks and heads chosen.
 
-Every test id names method and run. The cases lie in ../shared/golden/peers; where that folder is missing the tests say
-so and are skipped. Weights are random, sizes tiny, float32 on CPU; latents agree to 1e-4 of their standard deviation.
-A wrong choice or position moves at least one run by 5e-3.
+Every test id names set, method and run: `subset` lies in tests/golden/peers, `full` in ../shared/golden/peers (skipped
+where that folder is missing). Weights are random, sizes tiny, float32 on CPU; latents agree to 1e-4 of their standard
+deviation. A wrong choice or position moves at least one run by 5e-3.
 """
 
 from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodCache
 from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
@@ -16,6 +18,7 @@ from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.replay import Case, new_cache, read_run, replay
 from headforcing.headforcing_core.rollout import WanVideoModel, rollout
+from safetensors.torch import load_file
 
 TOLERANCE = 1e-4
 RUNS = {
@@ -72,19 +75,28 @@ RUNS = {
         "framewise_2step_i2v",
     ],
 }
+SUBSET = [
+    ("longlive", "switch_w12_s3_globalsink"),
+    ("longlive", "infinity_switch_w12_s3_globalsink"),
+    ("infinity_rope", "cut_w6_s1"),
+    ("forcing_kv", "selfforcing_like_dynamic"),
+    ("dummy_forcing", "ar1_mid1"),
+]
+REPLAYED = [
+    *(("subset", *pair) for pair in SUBSET),
+    *(("full", method, run) for method, runs in RUNS.items() for run in runs),
+]
 EVERY_METHOD = pytest.mark.parametrize("method", RUNS)
-EVERY_RUN = pytest.mark.parametrize(
-    ("method", "run"),
-    [(method, run) for method, runs in RUNS.items() for run in runs],
-    ids=[f"{method}-{run}" for method, runs in RUNS.items() for run in runs],
-)
+EVERY_RUN = pytest.mark.parametrize(("which", "method", "run"), REPLAYED, ids=["-".join(case) for case in REPLAYED])
 
 
 @pytest.fixture(scope="session")
-def peers(shared_dir: Path | None):
-    def open_case(method: str) -> Case:
+def peers(repo_root: Path, shared_dir: Path | None):
+    def open_case(method: str, which: str = "full") -> Case:
+        if which == "subset":
+            return Case.open(repo_root / "tests" / "golden" / "peers" / method)
         if shared_dir is None or not (shared_dir / "golden" / "peers" / method).is_dir():
-            pytest.skip(f"the recorded runs of {method} (../shared/golden/peers) are not here")
+            pytest.skip("the full set (../shared/golden/peers) is not here; only the subset was checked")
         return Case.open(shared_dir / "golden" / "peers" / method)
 
     return open_case
@@ -102,8 +114,8 @@ def test_every_recorded_run_of_a_method_is_in_the_list_of_these_tests(peers, met
 
 
 @EVERY_RUN
-def test_a_replay_gives_the_recorded_latents(peers, method, run):
-    case = peers(method)
+def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
+    case = peers(method, which)
     worst = error(case, run, replay(case, run).latents)
     assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their standard deviation"
 
@@ -212,3 +224,22 @@ def test_dummy_forcing_finds_the_recorded_groups_of_heads(peers, monkeypatch, me
     recorded = case.config["facts"][run]["head_groups"]
     assert groups == [[{kind: layer[kind] for kind in ("first", "mid", "last")} for layer in recorded]]
     assert (torch.stack(shares) - case.tensor(f"attention_shares/{run}")).abs().max() < 1e-5
+
+
+def test_the_command_line_replays_a_case_of_another_method(peers, tmp_path):
+    case = peers("infinity_rope", "subset")
+    out = tmp_path / "latents.safetensors"
+    assert main(["replay", str(case.folder), "--run", "cut_w6_s1", "--out", str(out), "--attention", "explicit"]) == 0
+    assert error(case, "cut_w6_s1", load_file(out)["latents"]) < TOLERANCE
+
+
+def test_a_case_that_cannot_be_used_is_refused_in_one_sentence(peers, tmp_path):
+    case = peers("longlive", "subset")
+    run = {"frames": 15, "prompt_order": [0]}
+    for config, words in (
+        ({**case.config, "method": "nobodys"}, "must be one of longlive.*got 'nobodys'"),
+        ({**case.config, "runs": {"short": run}}, "'window' is missing"),
+    ):
+        broken = Case(case.folder, config, case.tensors)
+        with pytest.raises(HeadForcingError, match=words):
+            replay(broken, next(iter(config["runs"])))
