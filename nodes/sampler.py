@@ -10,8 +10,8 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.methods.registry import describe_method, method_policy
 from ..headforcing_core.plan import RenderPlan, check_size, describe_events
-from ..headforcing_core.policy import preset
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.schedule import schedule
 from . import comfy_bridge, folders, node_helpers, render_checks
@@ -102,7 +102,7 @@ class HeadForcingSampler(io.ComfyNode):
         make_plan = functools.partial(
             RenderPlan.make,
             comfy_bridge.wan_config(model),
-            preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
+            method_policy(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
             chosen,
             timeline,
             width,
@@ -132,7 +132,7 @@ class HeadForcingSampler(io.ComfyNode):
         if plan.auto is not None and not job.begun(plan):
             plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
         needs = render_checks.check_needs(job, plan)
-        report = [plan.describe(comfy_bridge.compute_dtype(model)), "", needs.describe()]
+        report = [*describe_method(method), plan.describe(comfy_bridge.compute_dtype(model)), "", needs.describe()]
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         count = batch_size if start is None else max(batch_size, len(start))

@@ -8,7 +8,7 @@ side by side in one small file. Where a method keeps frames by role alone it nee
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -53,9 +53,22 @@ class MethodPolicy:
         """Frame-slots one head takes, the current block included."""
         raise NotImplementedError
 
+    def seeded(self, seed: int) -> MethodPolicy:
+        """The settings for a video of this seed."""
+        return self
+
     def recached_frames(self) -> int:
         """How many of the last frames a prompt switch passes through the model, all in one call."""
         return 0
+
+    def own_switch(self, switch: Switch) -> Switch:
+        """What is done to the cache where a user asks for `switch`: the method's own way, or an error."""
+        if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
+            cut = " or with re-anchor" if self.cuts else ""
+            raise HeadForcingError(
+                f"this method's prompts take over by {self.switch}{cut}, which needs no tag, got [{switch}]"
+            )
+        return replace(switch, kind=self.switch)
 
     def check(self, shape: MethodShape) -> None:
         """Refuse sizes that the method cannot work with."""
@@ -108,8 +121,13 @@ class MethodShape:
         )
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """The most that all keys and values take."""
+        """What all keys and values take."""
         return 2 * self.frame_slots * self.frame_tokens * self.head_dim * dtype.itemsize
+
+    def bytes_while_recaching(self, dtype: torch.dtype) -> int:
+        """The most they take while a prompt switch writes the last frames again."""
+        slots = max(self.frame_slots, self.policy.recached_frames() * self.layers * self.heads)
+        return 2 * slots * self.frame_tokens * self.head_dim * dtype.itemsize
 
     @classmethod
     def for_model(
@@ -200,12 +218,9 @@ class MethodCache:
         return -(-self.shape.policy.recached_frames() // self.shape.frames_per_block)
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        policy = self.shape.policy
-        if switch.kind != policy.switch or (switch.re_anchor and not policy.cuts):
-            raise HeadForcingError(f"this method's prompts take over by {policy.switch}, not by {switch}")
-        count = policy.recached_frames()
+        count = self.policy.recached_frames()
         frames = torch.cat(list(latest))[-count:] if latest and count else torch.empty(0)
-        self.switch_prompt(switch, write_clean, frames)
+        self.switch_prompt(self.policy.own_switch(switch), write_clean, frames)
 
     @property
     def bytes(self) -> int:

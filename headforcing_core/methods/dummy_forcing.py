@@ -7,7 +7,7 @@ heads), the others *first* or *mid* heads. Only clean passes write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,17 +39,19 @@ class DummyForcing(MethodPolicy):
     split_block: int = 1
     mid_blocks: int = 1
     last_share: float = 0.5
-    window_frames: int = 21
+    window_frames: int = 12
     seed: int = 0
     rows: tuple[tuple[int, ...], ...] | None = None
+
+    def seeded(self, seed: int) -> DummyForcing:
+        return replace(self, seed=seed)
 
     def recached_frames(self) -> int:
         return self.window_frames
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        # the most is held until the split: all frames of the first blocks, or what mid heads keep
-        blocks = max(self.split_block, self.mid_blocks) + 1
-        return 1 + blocks * frames_per_block
+        # until the split every head has what mid heads keep, and the first frame
+        return 1 + (self.mid_blocks + 1) * frames_per_block
 
     def check(self, shape: MethodShape) -> None:
         if self.split_block < 1 or self.mid_blocks < 1 or not 0 <= self.last_share <= 1:

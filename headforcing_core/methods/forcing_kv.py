@@ -74,11 +74,11 @@ class ForcingKV(MethodPolicy):
             )
         if not self.kept_chunks:
             return
-        if block < CANDIDATE_FRAMES or shape.frame_tokens % self.chunks_per_frame:
+        if block < CANDIDATE_FRAMES or shape.frame_tokens < self.chunks_per_frame:
             raise HeadForcingError(
                 f"Forcing-KV compares {CANDIDATE_FRAMES} frames in {self.chunks_per_frame} chunks each: blocks must "
-                f"have {CANDIDATE_FRAMES} frames and a frame's {shape.frame_tokens} tokens must divide by "
-                f"{self.chunks_per_frame}; choose another size or model family"
+                f"have at least {CANDIDATE_FRAMES} frames and frames so many tokens, got {block} and "
+                f"{shape.frame_tokens}; choose another model family or size"
             )
         if shape.layers > 1 and "memory" not in shape.roles[1]:
             raise HeadForcingError("Forcing-KV follows movement in the second layer, which needs a memory head there")
@@ -110,7 +110,7 @@ class Frames:
         return self[max(0, len(self) - count) :]
 
     def tokens(self) -> Frames:
-        """All tokens as one frame, to go before chunks of frames."""
+        """Every token as a frame of its own."""
         return Frames(*(x.flatten(1, 2)[:, :, None] for x in (self.k, self.v)))
 
 
@@ -128,6 +128,10 @@ class ForcingKVCache(MethodCache):
         kinds = [[role == "memory" for role in layer] for layer in self.shape.roles]
         self.dynamic = [torch.tensor(layer, device=self.device).nonzero()[:, 0] for layer in kinds]
         self.static = [(~torch.tensor(layer, device=self.device)).nonzero()[:, 0] for layer in kinds]
+        # chunks of consecutive tokens, numbered over the candidate frames; of equal size where the number divides
+        tokens, chunks = self.rope.frame_tokens, self.policy.chunks_per_frame
+        places = torch.arange(CANDIDATE_FRAMES * tokens, device=self.device)
+        self.chunk_of_token = places // tokens * chunks + places % tokens * chunks // tokens
         self.split = False
         self.static_last: dict[int, Frames] = {}
         self.dynamic_last: dict[int, Frames] = {}
@@ -188,18 +192,15 @@ class ForcingKVCache(MethodCache):
         """Of consecutive frames' keys `[heads, 4, s, d]` the chunks that are least like those after them; ascending."""
         keys = chain.float().permute(1, 2, 0, 3).flatten(2)  # all heads of a token together
         similarity = F.cosine_similarity(keys[:-1], keys[1:], dim=-1).flatten()
-        chunks = similarity.unflatten(0, (CANDIDATE_FRAMES * self.policy.chunks_per_frame, -1)).mean(dim=1)
+        chunk = self.chunk_of_token
+        chunks = torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity) / chunk.bincount()
         return chunks.topk(self.policy.kept_chunks, largest=False).indices.sort().values
 
     def _chunks(self, chain: Frames, kept: Tensor | None) -> Frames:
         if kept is None:
             return chain[:0].tokens()
-        size = self.rope.frame_tokens // self.policy.chunks_per_frame
-        k, v = (
-            x[:, :CANDIDATE_FRAMES].flatten(1, 2).unflatten(1, (-1, size))[:, kept].flatten(1, 2)[:, :, None]
-            for x in (chain.k, chain.v)
-        )
-        return Frames(k, v)
+        candidates, moving = chain[:CANDIDATE_FRAMES].tokens(), torch.isin(self.chunk_of_token, kept)
+        return Frames(candidates.k[:, moving], candidates.v[:, moving])
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
         was_split, self.split = self.split, False

@@ -48,19 +48,14 @@ class InfinityRopeCache(WindowCache):
     policy: InfinityRope
     cut = False  # whether the open block begins a new scene
 
-    def open(self) -> None:
-        super().open()
-        self._passes = 0
-
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._passes += layer == 0
         self.store(layer, k, v)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         keys = [*range(self.filled)]
-        # the authors compare the window with the first frame of the block, except in the pass that moved it; after a
-        # flush the queries therefore stand beyond their own keys until the window is full again
-        at_end = self.start >= self.window or (self.rolled and self._passes == 1)
+        # once the video is longer than the window, queries stand at its end even where a flush has emptied it: until it
+        # is full again they stand beyond their own keys, as in the authors' code
+        at_end = self.start >= self.window or self.rolled
         first = self.window - self.frames if at_end else self.start
         queries = [*range(first, first + self.frames)]
         if self.cut:
