@@ -188,7 +188,11 @@ class RenderPlan:
     @property
     def steps(self) -> int:
         """Denoising steps in all, for a progress bar."""
-        return sum(len(self.schedule.for_block(block)) for block in range(self.new_blocks))
+        return sum(self.steps_of(block) for block in range(self.blocks - self.new_blocks, self.blocks))
+
+    def steps_of(self, block: int) -> int:
+        """Denoising steps of a block that is made; `block` counts start blocks."""
+        return len(self.schedule.for_block(block - (self.blocks - self.new_blocks)))
 
     @property
     def block_shape(self) -> tuple[int, int, int, int]:
@@ -333,6 +337,8 @@ def _head_roles(
     seed: int,
 ) -> tuple[str, Roles]:
     """What the roles are called in the report, and the roles."""
+    if isinstance(policy, MethodPolicy) and not policy.needs_profile and arrangement != "profile":
+        raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile, and this method uses none")
     if profile is None or not policy.needs_profile:
         return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers
     if isinstance(profile, AutoProfile):

@@ -81,7 +81,7 @@ def tensors_in(value, seen: set[int]) -> int:
         if storage.data_ptr() in seen or not value.is_floating_point():
             return 0
         seen.add(storage.data_ptr())
-        return value.numel() * value.itemsize
+        return storage.nbytes()
     if isinstance(value, dict):
         value = list(value.values())
     if hasattr(value, "__dict__") and type(value).__module__.startswith("headforcing.headforcing_core.methods"):
@@ -147,6 +147,20 @@ def test_a_method_goes_on_from_start_frames(backbone, name):
     start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
     made = plan(name, TWO, start_frames=9)
     assert latents_of(made, backbone, start_latents=start).isfinite().all()
+
+
+def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_start_frames(backbone):
+    start = torch.randn(2, 16, 8, 12, generator=torch.Generator().manual_seed(2))
+    family = schedule("causal_forcing_framewise_1_step")
+    policy, text = method_policy("causal_forcing"), parse_timeline(ONE)
+    made = RenderPlan.make(CONFIG, policy, family, text, 96, 64, 1.0, start_frames=2)
+    video, model = video_of(made, backbone, start_latents=start)
+    steps = [(block, step) for block in range(2, made.blocks) for step in range(1, made.steps_of(block) + 1)]
+    seen = []
+    for _ in video.blocks(model, lambda block, step, clean: clean is not None and seen.append((block, step))):
+        pass
+    assert seen == steps and len(seen) == made.steps
+    assert [made.steps_of(block) for block in (2, 3)] == [4, 1]
 
 
 @pytest.mark.parametrize("name", OWN_CACHE)
@@ -228,6 +242,12 @@ def test_forcing_kv_needs_a_profile_whose_memory_heads_are_dynamic(backbone):
     assert dynamic == 3 * 5 + 6 * 6 and static == 9 * 5
     with pytest.raises(HeadForcingError, match="memory head"):
         plan("forcing_kv", profile=everywhere_static)
+
+
+def test_rearranged_roles_are_for_methods_with_a_profile():
+    assert plan("forcing_kv", roles="anchor_to_memory").shape.roles[0] == ["memory", "memory", "local"]
+    with pytest.raises(HeadForcingError, match="roles = 'shuffled'.*uses none"):
+        plan("longlive", roles="shuffled")
 
 
 def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_generator(backbone):

@@ -102,7 +102,7 @@ class DeepForcingCache(MethodCache):
         q = self.at_own_index(q).flatten(1, 2)
         if self.policy.budget_frames is not None:
             asked = self.policy.recent_frames * self.rope.frame_tokens
-            tokens.q = torch.cat((tokens.q, q), dim=1)[:, -asked:]
+            tokens.q = torch.cat((tokens.q, q), dim=1)[:, -asked:].clone()
         if layer in self._appended:
             tokens.k[:, -k.shape[1] :], tokens.v[:, -v.shape[1] :] = k, v
         else:

@@ -17,7 +17,7 @@ from ..attention import with_shares
 from ..errors import HeadForcingError
 from ..switching import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .forcing_kv import Frames
+from .frames import Frames, no_frames
 
 Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
 
@@ -65,17 +65,15 @@ class DummyForcing(MethodPolicy):
 
 
 class DummyForcingCache(MethodCache):
-    """Per layer `sink` and `local` of all heads; once split, `short` holds the one frame of first and last heads, and
-    `local` the frames of mid heads."""
+    """Per layer `sink` and `local` of all heads. Once split, `short` is the one frame of first and last heads, `local`
+    what mid heads keep.
+    """
 
     policy: DummyForcing
     reads_queries = True  # the clean pass tells the heads apart
 
     def begin_video(self) -> None:
-        def none() -> list[Frames]:
-            return [Frames(k, v) for k, v in zip(self.zeros(0), self.zeros(0), strict=True)]
-
-        self.sink, self.local, self.own = none(), none(), none()
+        self.sink, self.local, self.own = no_frames(self), no_frames(self), no_frames(self)
         self.short: list[Frames] = []
         self.groups: Groups | None = None
         self.sampled: dict[int, Tensor] = {}
@@ -119,8 +117,7 @@ class DummyForcingCache(MethodCache):
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
         was_split, self.split = self.split, False
-        empty = [Frames(k, v) for k, v in zip(self.zeros(0), self.zeros(0), strict=True)]
-        self.sink, self.local = empty, list(empty)
+        self.sink, self.local = no_frames(self), no_frames(self)
         self.recache(write_clean, latest)
         if was_split:  # the heads stay what they were found to be
             self._split()
@@ -173,6 +170,7 @@ class DummyForcingCache(MethodCache):
             newest = self.local[layer].of(self._heads(layer, "last")).last(1)
             self.short.append(Frames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
             self.local[layer] = self.local[layer].of(self._mid_heads(layer))
+            self.sink[layer] = self.sink[layer][:0]
 
     def _of(self, layer: int, kind: str) -> list[int]:
         assert self.groups is not None

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError
 from ..switching import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
+from .frames import Frames, no_frames
 
 CANDIDATE_FRAMES = 3  # whose chunks of tokens dynamic heads choose from
 
@@ -87,44 +88,14 @@ class ForcingKV(MethodPolicy):
         return ForcingKVCache(*args)
 
 
-@dataclass
-class Frames:
-    """Keys and values `[heads, frames, s, head_dim]`; keys rotated at their frame's index in the video."""
-
-    k: Tensor
-    v: Tensor
-
-    def __add__(self, other: Frames) -> Frames:
-        return Frames(torch.cat((self.k, other.k), dim=1), torch.cat((self.v, other.v), dim=1))
-
-    def __getitem__(self, frames: slice) -> Frames:
-        return Frames(self.k[:, frames], self.v[:, frames])
-
-    def __len__(self) -> int:
-        return self.k.shape[1]
-
-    def of(self, heads: Tensor) -> Frames:
-        return Frames(self.k[heads], self.v[heads])
-
-    def last(self, count: int) -> Frames:
-        return self[max(0, len(self) - count) :]
-
-    def tokens(self) -> Frames:
-        """Every token as a frame of its own."""
-        return Frames(*(x.flatten(1, 2)[:, :, None] for x in (self.k, self.v)))
-
-
 class ForcingKVCache(MethodCache):
     """Per layer: `sink` and `local` of all heads; once split, also what each kind of head keeps instead of `local`."""
 
     policy: ForcingKV
 
     def begin_video(self) -> None:
-        def none() -> list[Frames]:
-            return [Frames(k, v) for k, v in zip(self.zeros(0), self.zeros(0), strict=True)]
-
-        self.sink, self.local = none(), none()
-        self.own = none()  # of the open call's latest pass
+        self.sink, self.local = no_frames(self), no_frames(self)
+        self.own = no_frames(self)  # of the open call's latest pass
         kinds = [[role == "memory" for role in layer] for layer in self.shape.roles]
         self.dynamic = [torch.tensor(layer, device=self.device).nonzero()[:, 0] for layer in kinds]
         self.static = [(~torch.tensor(layer, device=self.device)).nonzero()[:, 0] for layer in kinds]
@@ -180,6 +151,7 @@ class ForcingKVCache(MethodCache):
             self.static_last[layer] = local.of(self.static[layer]).last(self.policy.static_frames)
             self.dynamic_last[layer] = local.of(self.dynamic[layer]).last(self.policy.dynamic_frames)
             self.moving[layer] = self.dynamic_last[layer][:0].tokens()
+            self.local[layer] = local[:0]
 
     def _choose_chunks(self) -> Tensor | None:
         """Which chunks move most, decided in the second layer for all; None while there is no frame before these."""
@@ -200,7 +172,7 @@ class ForcingKVCache(MethodCache):
         if kept is None:
             return chain[:0].tokens()
         candidates, moving = chain[:CANDIDATE_FRAMES].tokens(), torch.isin(self.chunk_of_token, kept)
-        return Frames(candidates.k[:, moving], candidates.v[:, moving])
+        return candidates[moving]
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
         was_split, self.split = self.split, False
