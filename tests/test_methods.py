@@ -1,5 +1,6 @@
 """Every method of the table renders, resumes, says what it takes and what it is meant for, and refuses clearly."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -128,6 +129,17 @@ def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name, text):
         if isinstance(video.cache, MethodCache):
             assert tensors_in(video.cache, set()) <= video.cache.bytes
     assert made.cache_bytes(torch.float32) >= video.cache.bytes
+
+
+@pytest.mark.parametrize("name", OWN_CACHE)
+def test_a_method_renders_in_bfloat16(backbone, name):
+    made = plan(name, TWO)
+    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
+    model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), embeds, torch.bfloat16)
+    model.backbone.patch_embedding.float()
+    video = VideoRollout(made, 3, dtype=torch.bfloat16)
+    assert all(block.latents.isfinite().all() for block in video.blocks(model))
+    assert tensors_in(video.cache, set()) <= made.cache_bytes(torch.bfloat16)
 
 
 def test_methods_make_different_videos(backbone):
