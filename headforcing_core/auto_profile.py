@@ -24,6 +24,7 @@ from .memory import EpisodicMemory, MemoryEvent
 from .policy import CachePolicy, RolePolicy
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
 from .profiler import ShareMeter
+from .switching import RoleSwitching
 from .wan import PromptKV
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def warm_up_shape(shape: CacheShape) -> CacheShape:
     )
 
 
-class AutoProfileCache:
+class AutoProfileCache(RoleSwitching):
     """Drop-in for `HeadCache` that chooses the roles itself.
 
     Args:

@@ -24,6 +24,7 @@ from .head_group import HeadGroup
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .policy import CachePolicy, RolePolicy, Roles
 from .rope import RotaryEmbedding
+from .switching import RoleSwitching
 from .wan import PromptKV, WanConfig
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush leaves
@@ -123,7 +124,7 @@ class AttentionMeter(Protocol):
         """`attention`, measured, for the heads of `group` in `layer`."""
 
 
-class HeadCache:
+class HeadCache(RoleSwitching):
     """The caches of all heads of a model for one video. One block at a time:
 
     `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the keys and

@@ -14,7 +14,8 @@ from .arguments import DTYPES, FOUND_PROFILES
 from .attention import ATTENTION_HELP, BACKENDS
 from .demo import word_hash
 from .errors import HeadForcingError
-from .policy import PRESETS, ROLE_ARRANGEMENTS
+from .methods.registry import method_names
+from .policy import ROLE_ARRANGEMENTS
 from .profile import bundled_profiles
 from .schedule import SCHEDULES
 from .switching import SWITCHES
@@ -129,7 +130,7 @@ def _add_common(sub: argparse.ArgumentParser) -> None:
         "seconds and keeps them for the next run; default: the bundled one that fits, else auto",
     )
     sub.add_argument("--found-profiles", type=Path, default=FOUND_PROFILES, help="folder for found profiles")
-    sub.add_argument("--method", choices=PRESETS, default="head_forcing")
+    sub.add_argument("--method", choices=method_names(), default="head_forcing")
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default="profile")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing", help="noise levels, block, profile")
     sub.add_argument("--sigmas", default="", help="other noise levels, '1, 0.9375, 0.8333, 0.625'")

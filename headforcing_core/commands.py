@@ -36,9 +36,11 @@ from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
 from .files import check_writable, replacing
+from .methods.base import MethodPolicy
+from .methods.registry import METHODS, describe_method, method_policy
 from .needs import Needs, check_disk, check_memory, needs_of
 from .plan import RenderPlan, format_bytes
-from .policy import CachePolicy, preset
+from .policy import CachePolicy
 from .profile import HeadProfile, bundled_profiles, load_profile
 from .render import RenderResult, load_latents, render
 from .replay import Case
@@ -78,8 +80,9 @@ def demo(args: argparse.Namespace) -> Result:
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
     contact_sheet(video, sheet, labels=labels)
+    about = [*describe_method(args.method), plan.describe(torch.float32), "", needs.describe(), "", result.describe()]
     return {
-        "text": f"{plan.describe(torch.float32)}\n\n{needs.describe()}\n\n{result.describe()}\nsheet    {sheet}",
+        "text": "\n".join([*about, f"sheet    {sheet}"]),
         "json": {**result.report(), "needs": asdict(needs), "contact_sheet": str(sheet)},
     }
 
@@ -117,8 +120,9 @@ def generate(args: argparse.Namespace) -> Result:
     result = _render(
         args, plan, info, model, embeds, dtype, device, attention, decoder, args.latents, start, latent_format="Wan21"
     )
+    about = [*describe_method(args.method), plan.describe(dtype), "", needs.describe(), "", result.describe()]
     return {
-        "text": f"{info.summary()}\n{plan.describe(dtype)}\n\n{needs.describe()}\n\n{result.describe()}",
+        "text": "\n".join([info.summary(), *about]),
         "json": {**result.report(), "needs": asdict(needs)},
     }
 
@@ -173,10 +177,11 @@ def budget(args: argparse.Namespace) -> Result:
             ("window of 21 frames", "self_forcing_window_21", profile.roles),
             ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
             ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", _by_layer(paper, WanConfig().num_heads)),
+            *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
         ):
             measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
             plan = RenderPlan.make(
-                WanConfig(), preset(method), schedule("self_forcing"), timeline, width, height, profile=measured
+                WanConfig(), method_policy(method), schedule("self_forcing"), timeline, width, height, profile=measured
             )
             shape = plan.shape
             rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
@@ -226,7 +231,7 @@ def _planner(
     return partial(
         RenderPlan.make,
         info.config,
-        preset(args.method).with_memory(*memory),
+        method_policy(args.method).with_memory(*memory),
         schedule(args.model_family, args.sigmas),
         timeline,
         width,
@@ -323,8 +328,12 @@ def _render(
             run = stack.enter_context(
                 RunFolder(args.runs, setup, {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"})
             )
-            about = {"pictures": plan.pictures, "fps": clock.fps, "start_frames": plan.start_frames}
-            about["novelty_threshold"] = plan.shape.policy.episodic.novelty_threshold
+            about = {
+                "pictures": plan.pictures,
+                "fps": clock.fps,
+                "start_frames": plan.start_frames,
+                "novelty_threshold": plan.novelty_threshold,
+            }
             run.save_video(keys, {**tags, **about, "latent_format": latent_format})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)

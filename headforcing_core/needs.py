@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from .cache import CacheShape
 from .errors import HeadForcingError
 from .plan import RenderPlan, format_bytes
 
@@ -95,7 +96,7 @@ def needs_of(
         scale: the video is enlarged by this.
         finished_blocks: of all videos together, stored already.
     """
-    config, tokens = plan.config, plan.schedule.frames_per_block * plan.shape.rows * plan.shape.columns
+    config, tokens = plan.config, plan.frames_per_pass * plan.shape.rows * plan.shape.columns
     # beside nine tensors of the model's width (the stream, its normalised copies, q, k, v ...), a pass at its widest
     # holds either the feed-forward layer before and after its GELU, or float32 temporaries of the rotation
     width = config.dim * dtype.itemsize
@@ -110,7 +111,7 @@ def needs_of(
         2 * config.num_layers * config.text_len * config.dim * dtype.itemsize,
         decode,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
-        state=plan.shape.bytes(dtype) if kept and state else 0,
+        state=plan.shape.bytes(dtype) if kept and state and isinstance(plan.shape, CacheShape) else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
 
@@ -166,11 +167,11 @@ def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: in
     yield "decode afterwards, without a vae on the sampler", needs.decode
     if plan.auto is not None:
         yield "load a head profile instead of finding the roles", needs.cache - plan.shape.bytes(dtype)
-    episodic = plan.shape.policy.memory.episodic_frames
-    if plan.shape.policy.needs_profile and episodic > 2:
-        memory = replace(plan.shape.policy.memory, episodic_frames=2)
-        smaller = replace(plan.shape, policy=replace(plan.shape.policy, memory=memory))
-        yield "episodic_frames 2", plan.shape.bytes(dtype) - smaller.bytes(dtype)
+    shape = plan.shape
+    if isinstance(shape, CacheShape) and shape.policy.needs_profile and shape.policy.memory.episodic_frames > 2:
+        memory = replace(shape.policy.memory, episodic_frames=2)
+        smaller = replace(shape, policy=replace(shape.policy, memory=memory))
+        yield "episodic_frames 2", shape.bytes(dtype) - smaller.bytes(dtype)
     by_area = needs.cache + needs.activations + needs.decode
     share = max(0.0, 1 - excess / max(1, by_area)) ** 0.5
     width, height = (max(16, int(side * share) // 16 * 16) for side in (plan.width, plan.height))

@@ -15,6 +15,7 @@ from .cache import CacheShape, HeadCache
 from .clock import MAX_SECONDS, BlockClock, format_time, pictures_of
 from .errors import HeadForcingError
 from .memory import MemoryEvent
+from .methods.base import MethodCache, MethodPolicy, MethodShape
 from .policy import CachePolicy, Roles, arrange_roles
 from .profile import HeadProfile, default_profile
 from .schedule import Schedule
@@ -39,7 +40,7 @@ class RenderPlan:
     """
 
     config: WanConfig
-    shape: CacheShape
+    shape: CacheShape | MethodShape
     schedule: Schedule
     timeline: Timeline
     prompts: tuple[int, ...]
@@ -55,7 +56,7 @@ class RenderPlan:
     def make(
         cls,
         config: WanConfig,
-        policy: CachePolicy,
+        policy: CachePolicy | MethodPolicy,
         schedule: Schedule,
         timeline: Timeline,
         width: int,
@@ -101,9 +102,14 @@ class RenderPlan:
         if profile is None and policy.needs_profile:
             source, profile = "bundled profile", _bundled_or_auto(config, family)
         name, head_roles = _head_roles(config, policy, profile, source, roles, seed)
-        shape = CacheShape.for_model(
-            config, head_roles, policy, height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block
-        )
+        sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
+        shape: CacheShape | MethodShape
+        if isinstance(policy, MethodPolicy):
+            for segment in timeline.segments[1:]:
+                policy.own_switch(segment.switch)
+            shape = MethodShape.for_model(config, head_roles, policy.seeded(seed), *sizes)
+        else:
+            shape = CacheShape.for_model(config, head_roles, policy, *sizes)
         pictures = pictures_of(start_frames) + wanted
         auto = profile if isinstance(profile, AutoProfile) and policy.needs_profile else None
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
@@ -148,9 +154,19 @@ class RenderPlan:
     @property
     def switches(self) -> dict[int, Switch]:
         """What is done to the cache before which block; nothing where only the prompt changes."""
-        start_blocks = self.blocks - self.new_blocks
-        segments = self.timeline.segments
-        return {start_blocks + part.start_block: part.switch for part in segments if part.switch.changes_cache}
+        start_blocks, policy, segments = self.blocks - self.new_blocks, self.shape.policy, self.timeline.segments
+        found = {start_blocks + part.start_block: part.switch for part in segments}
+        if isinstance(policy, MethodPolicy):
+            found = {block: policy.own_switch(switch) for block, switch in found.items() if block > start_blocks}
+        return {block: switch for block, switch in found.items() if switch.changes_cache}
+
+    @property
+    def novelty_threshold(self) -> float | None:
+        """Below which similarity a frame is remembered; None where there is no episodic memory."""
+        policy = self.shape.policy
+        if isinstance(policy, MethodPolicy) or not policy.memory.episodic_frames:
+            return None
+        return policy.episodic.novelty_threshold
 
     def segment_index(self, block: int) -> int:
         """Index of the timeline's segment that drives a block; the first one drives start blocks."""
@@ -180,8 +196,11 @@ class RenderPlan:
     @property
     def steps(self) -> int:
         """Denoising steps in all, for a progress bar."""
-        first = self.blocks - self.new_blocks
-        return sum(len(self.schedule.for_block(block)) for block in range(first, self.blocks))
+        return sum(self.steps_of(block) for block in range(self.blocks - self.new_blocks, self.blocks))
+
+    def steps_of(self, block: int) -> int:
+        """Denoising steps of a block that is made; `block` counts start blocks."""
+        return len(self.schedule.for_block(block - (self.blocks - self.new_blocks)))
 
     @property
     def block_shape(self) -> tuple[int, int, int, int]:
@@ -194,16 +213,26 @@ class RenderPlan:
         device: torch.device | str,
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
-    ) -> HeadCache | AutoProfileCache:
+    ) -> HeadCache | AutoProfileCache | MethodCache:
         """The cache of this render; `known` is what an earlier one found, where roles are found while sampling."""
+        if isinstance(self.shape, MethodShape):
+            return self.shape.policy.make_cache(self.shape, dtype, device, attention)
         if self.auto is not None:
             return AutoProfileCache(self.shape, self.auto, dtype, device, attention, known)
         return HeadCache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
         """The most that the cache holds at any time."""
+        if isinstance(self.shape, MethodShape):
+            return self.shape.bytes_while_recaching(dtype) if self.switches else self.shape.bytes(dtype)
         held = self.shape.bytes(dtype)
         return held if self.auto is None else held + warm_up_shape(self.shape).bytes(dtype)
+
+    @property
+    def frames_per_pass(self) -> int:
+        """The most frames that go through the model together."""
+        recached = self.shape.policy.recached_frames() if isinstance(self.shape, MethodShape) and self.switches else 0
+        return max(self.schedule.frames_per_block, min(recached, self.frames))
 
     def describe(self, dtype: torch.dtype) -> str:
         """What will be made and what it needs, as plain text."""
@@ -224,6 +253,8 @@ class RenderPlan:
             if shape.frame_slots < everything
             else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
         ]
+        if isinstance(policy, MethodPolicy) and not policy.replays:
+            lines.append("finished blocks cannot bring this cache back: an interrupted or longer render begins again")
         if self.auto is not None:
             lines.append(
                 f"while the roles are being found, up to {format_bytes(self.cache_bytes(dtype))}: "
@@ -307,16 +338,20 @@ def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | Aut
 
 def _head_roles(
     config: WanConfig,
-    policy: CachePolicy,
+    policy: CachePolicy | MethodPolicy,
     profile: HeadProfile | AutoProfile | None,
     source: str,
     arrangement: str,
     seed: int,
 ) -> tuple[str, Roles]:
     """What the roles are called in the report, and the roles."""
+    if isinstance(policy, MethodPolicy) and not policy.needs_profile and arrangement != "profile":
+        raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile, and this method uses none")
     if profile is None or not policy.needs_profile:
         return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers
     if isinstance(profile, AutoProfile):
+        if isinstance(policy, MethodPolicy):
+            raise HeadForcingError("this method needs the roles of its heads at once; load or measure a head profile")
         if arrangement != "profile":
             raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
         return "to be found in the first seconds", profile.expected_roles(config.num_layers, config.num_heads)

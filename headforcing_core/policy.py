@@ -169,6 +169,7 @@ PRESETS: dict[str, CachePolicy] = {
     # one cache for all heads; windows count the current block of three frames
     "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute"),
     "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18), "absolute"),
+    "self_forcing_sink": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17), "absolute"),
     "self_forcing_sink_1_window_21": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17), "absolute"),
 }
 

@@ -15,12 +15,13 @@ from .attention import explicit
 from .cache import FLUSHED_TO_FRAMES, CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .rope import RotaryEmbedding
+from .switching import RoleSwitching
 from .wan import PromptKV
 
 Frames = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
 
 
-class ReferenceCache:
+class ReferenceCache(RoleSwitching):
     """Drop-in for `HeadCache` (same methods)."""
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):

@@ -5,8 +5,9 @@ A case is a folder with `config.json`, weights and a safetensors file of inputs;
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from .attention import attention_function
 from .cache import CacheShape, HeadCache
 from .checkpoint import load_state_dict
 from .errors import HeadForcingError
+from .methods.base import MethodCache, MethodPolicy, MethodShape
+from .methods.recorded import recorded_policy
 from .noise import RecordedNoise
 from .policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
 from .reference import ReferenceCache
 from .rollout import WanVideoModel, rollout, split_start_latents
 from .schedule import Schedule
+from .switching import Switch
 from .wan import WanConfig, WanModel
 
 
@@ -40,7 +44,9 @@ class Case:
         folder = Path(folder)
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            name = _need(config, "tensors", str)
+            name = config.get("tensors")
+            name = name if isinstance(name, str) or "method" not in config else "golden.safetensors"
+            need({"tensors": name}, "tensors", str)
             tensors = load_file(folder / name)
         except HeadForcingError:
             raise
@@ -53,7 +59,7 @@ class Case:
 
     def run(self, name: str) -> dict[str, Any]:
         """One recorded run's settings, or an error that lists the names."""
-        runs = _need(self.config, "runs", dict)
+        runs = need(self.config, "runs", dict)
         if name not in runs:
             raise HeadForcingError(f"the case has no run {name!r}; it has {', '.join(runs)}")
         return runs[name]
@@ -68,12 +74,18 @@ class Case:
         """The embeddings of all prompts, `prompt_embeds_0` and so on."""
         return [self.tensor(f"prompt_embeds_{k}") for k in range(sum("prompt_embeds" in name for name in self.tensors))]
 
+    def dimensions(self) -> WanConfig:
+        """The dimensions of the case's model."""
+        given = self.config if "method" in self.config else need(self.config, "model", dict)
+        if "latent_channels" in given:
+            given = {**given, "in_dim": given["latent_channels"], "out_dim": given["latent_channels"], "eps": 1e-6}
+        dims = {name: need(given, name, (int, float, list)) for name in WanConfig.__dataclass_fields__}
+        return WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
+
     def model(self, device: str = "cpu") -> WanModel:
         """The case's model in float32."""
-        given = _need(self.config, "model", dict)
-        dims = {name: _need(given, name, (int, float, list)) for name in WanConfig.__dataclass_fields__}
-        config = WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
-        state_dict, _ = load_state_dict(self.folder / _need(self.config, "weights", str), num_heads=config.num_heads)
+        config = self.dimensions()
+        state_dict, _ = load_state_dict(self.folder / need(self.config, "weights", str), num_heads=config.num_heads)
         return WanModel.from_state_dict(config, state_dict, torch.float32, device)
 
 
@@ -88,41 +100,103 @@ class Replay:
 
 def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "auto") -> Replay:
     """Run one recorded run. `attention` is a backend's name, or `reference` for the whole reference path."""
+    run = read_run(case, run_name)
+    cache = new_cache(case, run, device, attention)
+    video_model = WanVideoModel(case.model(device), run.embeds, torch.float32, device)
+    made = list(
+        rollout(
+            video_model, cache, run.schedule, run.noise, run.prompts, start_latents=run.start, switches=run.switches
+        )
+    )
+    given = [] if run.start is None else [run.start]
+    return Replay(
+        torch.cat([*given, *(block.latents.cpu() for block in made)]),
+        [block.event.to_dict() for block in made if block.event],
+        [] if isinstance(cache, MethodCache) else cache.memory.sources,
+    )
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """Everything a run depends on but the weights.
+
+    Attributes:
+        prompts: per block, start blocks included, the number of its embedding in `embeds`.
+    """
+
+    schedule: Schedule
+    noise: RecordedNoise
+    embeds: list[Tensor]
+    prompts: list[int]
+    roles: Roles
+    policy: CachePolicy | MethodPolicy
+    start: Tensor | None = None
+    switches: dict[int, Switch] = field(default_factory=dict)
+
+
+def read_run(case: Case, run_name: str) -> RecordedRun:
+    """The settings and inputs of one recorded run."""
     run = case.run(run_name)
-    frames_per_block = _need(case.config, "frames_per_block", int)
-    timesteps = _need(_need(case.config, "schedule", dict), "timesteps", list)
+    if "method" in case.config:
+        return _read_method_run(case, run)
+    frames_per_block = need(case.config, "frames_per_block", int)
+    timesteps = need(need(case.config, "schedule", dict), "timesteps", list)
     schedule = Schedule(tuple(timestep / 1000 for timestep in timesteps), frames_per_block)
     noise, renoise = case.tensor("noise"), case.tensor("renoise")
-    height, width = noise.shape[-2:]
     start = case.tensor("initial_latent") if run.get("initial_latent") else None
     start_blocks = len(split_start_latents(start, frames_per_block))
     blocks = start_blocks + _blocks_to_make(run, frames_per_block, len(noise))
     embeds = case.prompt_embeds()
-    prompts = _prompt_per_block(_need(run, "prompt_schedule", list), blocks, len(embeds))
-
-    model = case.model(device)
-    roles, policy = _roles_and_policy(run, model.config, frames_per_block)
-    frames = blocks * frames_per_block
-    shape = CacheShape.for_model(model.config, roles, policy, height, width, frames_per_block, frames)
-    cache: HeadCache | ReferenceCache
-    if attention == "reference":
-        cache = ReferenceCache(shape, torch.float32, device)
-    else:
-        backend = attention_function(attention, device, torch.float32, shape.head_dim)
-        cache = HeadCache(shape, torch.float32, device, backend)
-
-    video_model = WanVideoModel(model, embeds, torch.float32, device)
+    prompts = _prompt_per_block(need(run, "prompt_schedule", list), blocks, len(embeds))
+    roles, policy = _roles_and_policy(run, case.dimensions(), frames_per_block)
     source = RecordedNoise(noise, renoise, first_block=start_blocks)
-    made = list(rollout(video_model, cache, schedule, source, prompts, start_latents=start))
-    given = [] if start is None else [start]
-    return Replay(
-        torch.cat([*given, *(block.latents.cpu() for block in made)]),
-        [block.event.to_dict() for block in made if block.event],
-        cache.memory.sources,
-    )
+    return RecordedRun(schedule, source, embeds, prompts, roles, policy, start)
 
 
-def _need(fields: Any, key: str, kind: type | tuple[type, ...]) -> Any:
+def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> HeadCache | ReferenceCache | MethodCache:
+    """The cache that a run begins with."""
+    frames_per_block = run.schedule.frames_per_block
+    sizes = (*case.tensor("noise").shape[-2:], frames_per_block, len(run.prompts) * frames_per_block)
+    if isinstance(run.policy, MethodPolicy):
+        own_shape = MethodShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
+        name = "explicit" if attention == "reference" else attention
+        function = attention_function(name, device, torch.float32, own_shape.head_dim)
+        return run.policy.make_cache(own_shape, torch.float32, device, function)
+    shape = CacheShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
+    if attention == "reference":
+        return ReferenceCache(shape, torch.float32, device)
+    return HeadCache(shape, torch.float32, device, attention_function(attention, device, torch.float32, shape.head_dim))
+
+
+def _read_method_run(case: Case, run: dict[str, Any]) -> RecordedRun:
+    """A run of a case that names its method; all runs of one share noise, weights and prompts."""
+    config = case.config
+    frames_per_block = run.get("per_block") or need(config, "frames_per_block", int)
+    steps = run.get("steps") or need(config, "denoising_steps_listed", list)
+    schedule = Schedule.warped(steps, need(config, "timestep_shift", float), frames_per_block, run.get("first_chunk"))
+    kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[frames_per_block] if "per_block" in run else "renoise"
+    noise, given = case.tensor("noise")[0], run.get("input_frames", 0)
+    start = case.tensor("initial_latent")[0, :given] if given else None
+    blocks = (run.get("frames") or len(noise)) // frames_per_block
+    embeds = list(case.tensor("prompt_embeds"))
+
+    # a new prompt begins at the first block that starts at its frame or later
+    first_blocks = [-(-frame // frames_per_block) for frame in run.get("switch", [])]
+    if "blocks" in run:
+        first_blocks = list(itertools.accumulate(need(run, "blocks", list)))[:-1]
+    prompts = [sum(first <= block for first in first_blocks) for block in range(blocks)]
+    policy, roles = recorded_policy(config, run, case.tensors)
+    cuts = run.get("cut_at_end_of_scene") or [False] * len(first_blocks)
+    switches = {
+        first: Switch(policy.switch, re_anchor=cut)
+        for first, cut in zip(first_blocks, cuts, strict=False)
+        if isinstance(policy, MethodPolicy) and policy.switch != "reset"
+    }
+    source = RecordedNoise(noise, case.tensor(kind), first_block=given // frames_per_block)
+    return RecordedRun(schedule, source, embeds, prompts, roles, policy, start, switches)
+
+
+def need(fields: Any, key: str, kind: type | tuple[type, ...]) -> Any:
     """A field of `config.json`, or one sentence about what is wrong with it."""
     value = fields.get(key) if isinstance(fields, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
@@ -132,7 +206,7 @@ def _need(fields: Any, key: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def _blocks_to_make(run: dict[str, Any], frames_per_block: int, recorded: int) -> int:
-    frames = _need(run, "frames", int)
+    frames = need(run, "frames", int)
     if frames < 1 or frames % frames_per_block or frames > recorded:
         raise HeadForcingError(
             f"frames must be whole blocks of {frames_per_block} and at most the {recorded} with noise, got {frames}"
@@ -141,7 +215,7 @@ def _blocks_to_make(run: dict[str, Any], frames_per_block: int, recorded: int) -
 
 
 def _prompt_per_block(prompt_schedule: list[Any], blocks: int, prompts: int) -> list[int]:
-    starts = {_need(entry, "block", int): _need(entry, "prompt", int) for entry in prompt_schedule}
+    starts = {need(entry, "block", int): need(entry, "prompt", int) for entry in prompt_schedule}
     if 0 not in starts or not all(0 <= prompt < prompts for prompt in starts.values()):
         raise HeadForcingError(
             f"prompt_schedule must begin at block 0 and name prompts from 0 to {prompts - 1}, got {starts}"
@@ -150,22 +224,22 @@ def _prompt_per_block(prompt_schedule: list[Any], blocks: int, prompts: int) -> 
 
 
 def _roles_and_policy(run: dict[str, Any], config: WanConfig, frames_per_block: int) -> tuple[Roles, CachePolicy]:
-    method, rope = _need(run, "method", str), _need(run, "rope", str)
+    method, rope = need(run, "method", str), need(run, "rope", str)
     if method == "head_forcing":
-        neighbor = _need(run, "neighbor_frames", int)
+        neighbor = need(run, "neighbor_frames", int)
         policy = CachePolicy(
             local=RolePolicy(recent_frames=neighbor),
-            anchor=RolePolicy(sink_frames=_need(run, "anchor_frames", int), recent_frames=neighbor),
+            anchor=RolePolicy(sink_frames=need(run, "anchor_frames", int), recent_frames=neighbor),
             memory=RolePolicy(
-                recent_frames=_need(run, "fast_frames", int), episodic_frames=_need(run, "episodic_frames", int)
+                recent_frames=need(run, "fast_frames", int), episodic_frames=need(run, "episodic_frames", int)
             ),
             rope=rope,
-            episodic=EpisodicPolicy(_need(run, "novelty_threshold", (int, float)), _need(run, "update_interval", int)),
+            episodic=EpisodicPolicy(need(run, "novelty_threshold", (int, float)), need(run, "update_interval", int)),
         )
-        return _need(run, "roles", list), policy
+        return need(run, "roles", list), policy
     if method == "window":
-        sink, window = _need(run, "sink_frames", int), run.get("window_frames")
-        recent = None if window is None else _need(run, "window_frames", int) - sink - frames_per_block
+        sink, window = need(run, "sink_frames", int), run.get("window_frames")
+        recent = None if window is None else need(run, "window_frames", int) - sink - frames_per_block
         every_head = [["memory"] * config.num_heads] * config.num_layers
         return every_head, CachePolicy.uniform(RolePolicy(sink, recent), rope)
     raise HeadForcingError(f"method must be window or head_forcing, got {method!r}")

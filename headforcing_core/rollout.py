@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .cache import CacheShape
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .noise import NoiseSource
@@ -34,9 +33,8 @@ class Block:
 
 
 class BlockCache(KeyValueCache, Protocol):
-    """What the block loop needs from a cache: `cache.HeadCache`, or `reference.ReferenceCache`."""
+    """What the block loop needs from a cache: `cache.HeadCache`, `reference.ReferenceCache` or a method's own."""
 
-    shape: CacheShape
     device: torch.device
 
     @property
@@ -49,17 +47,20 @@ class BlockCache(KeyValueCache, Protocol):
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         """Close the block after its clean pass."""
 
-    def close(self) -> None:
-        """Close a block that was written again: episodic memory has seen it before."""
+    def switch_blocks(self, switch: Switch) -> int:
+        """How many of the last blocks `apply_switch` needs."""
 
-    def flush(self) -> None:
-        """Forget everything but the sinks and the last two frames."""
+    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
+        """Change between two blocks what is held of the past, under the model's new prompt.
 
-    def re_anchor(self) -> None:
-        """Take the next frames for sinks instead of the first ones."""
+        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` makes one clean pass
+        over frames that the cache has opened.
+        """
 
-    def rewind(self, blocks: int) -> None:
-        """Drop the last blocks, to write them again."""
+
+def reads_queries(cache: BlockCache) -> bool:
+    """Whether the clean pass must go on behind the last layer's keys and values, to its queries."""
+    return getattr(cache, "reads_queries", False)
 
 
 class VideoModel(Protocol):
@@ -100,14 +101,13 @@ def rollout(
         on_start_event: gets what episodic memory did after start blocks, which are not yielded.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
             raise from it to stop within one model call.
-        switches: by block, what is done to the cache before it; see `apply_switch`.
+        switches: by block, what is done to the cache before it.
     """
     if not prompts:
         raise HeadForcingError("a rollout needs a prompt for every block")
     start = split_start_latents(start_latents, schedule.frames_per_block)
     known = [*start, *made]
-    recaches = any(switch.kind == "recache" for switch in switches.values())
-    latest: deque[Tensor] = deque(maxlen=cache.shape.recache_blocks if recaches else 0)
+    latest: deque[Tensor] = deque(maxlen=max(map(cache.switch_blocks, switches.values()), default=0))
     active = None
     for block, prompt in enumerate(prompts):
         event = None
@@ -117,11 +117,12 @@ def rollout(
                 model.use_prompt(prompt)
                 active = prompt
             if block in switches:
-                apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
+                _apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
             cache.begin_block()
             on_step(block, 0, None)
             if latents is None:
-                latents = _denoise_block(model, cache, schedule.for_block(block), noise, block, on_step)
+                sigmas = schedule.for_block(block - len(start))  # the first block that is made may have more steps
+                latents = _denoise_block(model, cache, sigmas, noise, block, on_step)
             model.write_clean(latents, cache)
             event = cache.commit(model.prompt)
         assert latents is not None
@@ -132,28 +133,15 @@ def rollout(
             on_start_event(event)
 
 
-def apply_switch(
-    switch: Switch, model: VideoModel, cache: BlockCache, latest: Iterable[Tensor], before_pass: Callable[[], None]
+def _apply_switch(
+    switch: Switch, model: VideoModel, cache: BlockCache, latest: Sequence[Tensor], before_pass: Callable[[], None]
 ) -> None:
-    """Change between two blocks what the cache holds, under the model's active prompt.
+    def write_clean(latents: Tensor) -> None:
+        before_pass()
+        model.write_clean(latents, cache)
 
-    Args:
-        latest: the clean latents of the last blocks, oldest first; a recache writes the keys and values of all of them
-            again, as LongLive does with its window.
-        before_pass: called before every pass; raise from it to stop.
-    """
-    if switch.re_anchor:
-        cache.re_anchor()
-    if switch.kind == "flush":
-        cache.flush()
-    if switch.kind == "recache":
-        blocks = list(latest)
-        cache.rewind(len(blocks))
-        for latents in blocks:
-            before_pass()
-            cache.begin_block()
-            model.write_clean(latents, cache)
-            cache.close()
+    needed = cache.switch_blocks(switch)
+    cache.apply_switch(switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
 
 
 def _denoise_block(
@@ -218,4 +206,4 @@ class WanVideoModel:
         return (latents.to(precise) - sigma * flow.to(precise)).to(latents.dtype)
 
     def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
-        self.flow(latents, 0.0, cache, write_only=True)
+        self.flow(latents, 0.0, cache, write_only=not reads_queries(cache))

@@ -1,15 +1,15 @@
 """What happens where one prompt follows another: what the caches keep, and how the text goes over.
 
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
-`[blend 3] text`. `rollout.apply_switch` carries it out.
+`[blend 3] text`. The cache carries it out: `RoleSwitching.apply_switch` where heads keep frames by role.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -59,6 +59,34 @@ class Switch:
 
 
 RESET = Switch()
+
+
+class RoleSwitching:
+    """Prompt switches of the caches whose heads keep frames by role; a mixin."""
+
+    shape: Any
+    begin_block: Callable[[], None]
+    close: Callable[[], None]
+    flush: Callable[[], None]
+    re_anchor: Callable[[], None]
+    rewind: Callable[[int], None]
+
+    def switch_blocks(self, switch: Switch) -> int:
+        """How many of the last blocks `apply_switch` needs."""
+        return self.shape.recache_blocks if switch.kind == "recache" else 0
+
+    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
+        """Change what is held of the past; a recache writes `latest` again block by block, under the new prompt."""
+        if switch.re_anchor:
+            self.re_anchor()
+        if switch.kind == "flush":
+            self.flush()
+        if switch.kind == "recache":
+            self.rewind(len(latest))
+            for latents in latest:
+                self.begin_block()
+                write_clean(latents)
+                self.close()
 
 
 def read_tag(text: str) -> tuple[Switch | None, str]:

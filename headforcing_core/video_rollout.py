@@ -18,6 +18,7 @@ from .auto_profile import AutoProfileCache
 from .cache_state import cache_state, restore_cache
 from .errors import HeadForcingError
 from .memory import MemoryEvent
+from .methods.base import MethodCache, MethodPolicy
 from .noise import SeededNoise
 from .plan import RenderPlan
 from .profile import HeadProfile
@@ -74,6 +75,7 @@ class VideoRollout:
             if start_latents is not None:
                 run.save_start(start_latents)
         self._recall_roles()
+        self._drop_what_cannot_go_on()
         self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
         try:
             self._restore()
@@ -136,7 +138,17 @@ class VideoRollout:
         self.found_profile = HeadProfile.from_json(found["profile"])
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
+    def _drop_what_cannot_go_on(self) -> None:
+        """Begin again where the cache of an unfinished video does not come back from its blocks."""
+        policy = self.plan.shape.policy
+        if isinstance(policy, MethodPolicy) and not policy.replays and len(self._made) < self.plan.new_blocks:
+            if self._made:
+                log.warning("Head Forcing: the video begins again, this method's cache cannot be rebuilt from blocks")
+            self._made = []
+
     def _restore(self) -> None:
+        if isinstance(self.cache, MethodCache):  # these are rebuilt from the finished blocks
+            return
         state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None
         if state is not None and self.run is not None:
             if not self.events:
@@ -156,6 +168,8 @@ class VideoRollout:
             self.run.save_block(place, self.keys[place], block.latents, block.event)
 
     def _store_state(self, place: int) -> None:
+        if isinstance(self.cache, MethodCache):
+            return
         cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
         finding = isinstance(self.cache, AutoProfileCache) and self.cache.profile is None
         if self.run is not None and not finding:
@@ -190,6 +204,8 @@ def setup_hash(
         [plan.width, plan.height],
         [seed, video],
     ]
+    if isinstance(shape.policy, MethodPolicy):
+        parts.append(type(shape.policy).__name__)
     if start_latents is not None:
         parts.append(start_latents)
     return digest(*parts)

@@ -29,7 +29,7 @@ from ..headforcing_core.attention import AttentionFunction, LayerAttention, atte
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_shares import HeadShares
 from ..headforcing_core.profiler import profile_heads
-from ..headforcing_core.rollout import BlockCache, StepCallback
+from ..headforcing_core.rollout import BlockCache, StepCallback, reads_queries
 from ..headforcing_core.schedule import Schedule
 from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
 
@@ -118,7 +118,7 @@ class HostedModel:
         return self._call(latents, sigma, cache, write_only=False)
 
     def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
-        self._call(latents, 0.0, cache, write_only=True)
+        self._call(latents, 0.0, cache, write_only=not reads_queries(cache))
 
     def _call(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool) -> Tensor:
         self._cache, self._sigma, self._write_only = cache, sigma, write_only

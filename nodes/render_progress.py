@@ -48,7 +48,7 @@ class RenderProgress:
         self.growing = growing
         first = self.plan.blocks - self.plan.new_blocks
         blocks = range(first, first + rollout.reused)
-        steps = sum(len(self.plan.schedule.for_block(block)) for block in blocks)
+        steps = sum(self.plan.steps_of(block) for block in blocks)
         self.reused += steps
         self.done += steps
 
@@ -61,7 +61,7 @@ class RenderProgress:
             self._say()
             return
         self.done, self.stepped = self.done + 1, True
-        last = step == len(self.plan.schedule.for_block(block))
+        last = step == self.plan.steps_of(block)
         self.bar.update_absolute(self.done, preview=self.preview.next(latents if last else None))
 
     def finished(self, block: Block) -> None:

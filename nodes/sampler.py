@@ -9,9 +9,9 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.methods.registry import describe_method, method_policy
 from ..headforcing_core.needs import Needs
 from ..headforcing_core.plan import RenderPlan, check_size, describe_events
-from ..headforcing_core.policy import preset
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.schedule import schedule
 from . import comfy_bridge, folders, node_helpers, render_checks
@@ -102,7 +102,7 @@ class HeadForcingSampler(io.ComfyNode):
         make_plan = functools.partial(
             RenderPlan.make,
             comfy_bridge.wan_config(model),
-            preset(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
+            method_policy(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
             chosen,
             timeline,
             width,
@@ -133,7 +133,7 @@ class HeadForcingSampler(io.ComfyNode):
             plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
         count = batch_size if start is None else max(batch_size, len(start))
         needs = render_checks.check_needs(job, plan, count)
-        report = [plan.describe(comfy_bridge.compute_dtype(model)), "", needs.describe()]
+        report = [*describe_method(method), plan.describe(comfy_bridge.compute_dtype(model)), "", needs.describe()]
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         progress = RenderProgress(model, plan, count, cls.hidden.unique_id)
@@ -214,7 +214,7 @@ def _about(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, An
         "method": method,
         "seed": seed,
         "frames_per_block": plan.schedule.frames_per_block,
-        "novelty_threshold": plan.shape.policy.episodic.novelty_threshold,
+        "novelty_threshold": plan.novelty_threshold,
         "size": f"{plan.width}x{plan.height}",
         "prompts": [segment.text for segment in plan.timeline.segments],
         "latent_format": type(model.model.latent_format).__name__,

@@ -4,7 +4,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..headforcing_core.policy import PRESETS, ROLE_ARRANGEMENTS
+from ..headforcing_core.methods.registry import method_names
+from ..headforcing_core.policy import ROLE_ARRANGEMENTS
 from ..headforcing_core.schedule import SCHEDULES
 from . import node_helpers
 from .load_profile import HeadProfileType
@@ -63,10 +64,11 @@ def sampler_inputs() -> list[Any]:
         node_helpers.advanced(
             io.Combo.Input(
                 "method",
-                options=list(PRESETS),
+                options=method_names(),
                 default="head_forcing",
                 optional=True,
-                tooltip="Which frames heads keep. Besides Head Forcing: its ablations, and plain windows.",
+                tooltip="Which frames heads keep. Besides Head Forcing: its ablations, plain windows, other methods. "
+                "The report names the paper and the weights a method is meant for.",
             )
         ),
         node_helpers.advanced(

@@ -66,6 +66,7 @@ core = types.SimpleNamespace(
         "auto_profile", "cache", "checkpoint", "errors", "head_shares", "lora", "noise", "plan", "policy", "profile",
         "profiler", "rollout", "schedule", "timeline", "video", "wan")}
 )
+methods = module(".headforcing_core.methods.registry")
 TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
 ROLES = (("local", "anchor"), ("memory", "memory"))
 EMBEDS = [torch.randn(512, 4096, generator=torch.Generator().manual_seed(i)) for i in range(2)]
@@ -79,7 +80,7 @@ def native():
 
 def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two"):
     # three memory entries, a candidate after every block: entries are merged within ten blocks
-    policy = core.policy.preset(method).with_memory(3, 3, 1.0, 1)
+    policy = methods.method_policy(method).with_memory(3, 3, 1.0, 1)
     profile = core.profile.HeadProfile("tiny", 2, 2, ROLES)
     timeline = core.timeline.parse_timeline(text, seconds)
     return core.plan.RenderPlan.make(
@@ -120,7 +121,7 @@ def own(state_dict, plan, seed=7, video=0, start=None, model=None):
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
     video_model = core.rollout.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
-    cache = core.cache.HeadCache(plan.shape, torch.float32)
+    cache = plan.make_cache(torch.float32, "cpu")
     noise = core.noise.SeededNoise(seed, plan.block_shape, video)
     start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
     made = core.rollout.rollout(
@@ -196,6 +197,15 @@ def switched():
         by_host, _ = hosted(model, plan)
         found[tag] = [apart(by_host, own(weights(), plan)[0]), apart(by_host[:15], before[:15]),
                       apart(by_host[15:], before[15:])]
+    return found
+
+
+@probe
+def other_methods():
+    model, found = native(), {}
+    for name in methods.METHODS:
+        plan = make_plan(model, method=name)
+        found[name] = apart(hosted(model, plan)[0], own(weights(), plan)[0])
     return found
 
 
@@ -584,6 +594,12 @@ def test_an_extension_on_the_native_model_equals_the_cores_own(probes: dict[str,
 def test_prompt_switches_on_the_native_model_equal_the_cores_own(probes: dict[str, Any]):
     for tag, (difference, before, after) in of(probes, "switched").items():
         assert difference < 1e-4 and before == 0 and after > 1e-3, tag
+
+
+def test_every_method_on_the_native_model_equals_the_cores_own(probes: dict[str, Any]):
+    found = of(probes, "other_methods")
+    assert {"longlive", "infinity_rope", "deep_forcing", "forcing_kv", "dummy_forcing", "memflow"} < set(found)
+    assert {name: difference for name, difference in found.items() if difference > 1e-4} == {}
 
 
 def test_a_native_lora_equals_one_merged_by_the_core(probes: dict[str, Any]):

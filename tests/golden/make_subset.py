@@ -35,6 +35,15 @@ FRAMES = {
 }
 FLOWS = 4  # model outputs of the first block
 
+# of other methods: enough frames for what a run is about, a switch, a cut, or heads that part
+PEERS = {
+    "longlive": {"switch_w12_s3_globalsink": 15, "infinity_switch_w12_s3_globalsink": 15},
+    "infinity_rope": {"cut_w6_s1": 18},
+    "forcing_kv": {"selfforcing_like_dynamic": 15},
+    "dummy_forcing": {"ar1_mid1": 12},
+}
+NOTES = ("facts", "tensors", "patched_constants", "cache_states_last_layer")  # left out of the subset
+
 
 def sources_after(events: list[dict[str, Any]]) -> list[list[int]]:
     """The source frames of every entry after these memory events: a merge goes first, an admitted frame last."""
@@ -95,5 +104,25 @@ def make_subset(source: Path, target: Path) -> None:
             shutil.copyfile(source / name / weights, folder / weights)
 
 
+def make_peers(source: Path, target: Path) -> None:
+    """The same for the methods with caches of their own."""
+    for method, frames in PEERS.items():
+        config = json.loads((source / method / "config.json").read_text(encoding="utf-8"))
+        recorded = load_file(source / method / "golden.safetensors")
+        longest, runs = max(frames.values()), {run: {**config["runs"][run], "frames": n} for run, n in frames.items()}
+        blocks = longest // config["frames_per_block"]
+        kept = {key: tensor for key, tensor in recorded.items() if key.startswith(("prompt_embeds", "sampled_rows"))}
+        kept |= {"noise": recorded["noise"][:, :longest], "renoise": recorded["renoise"][:blocks]}
+        kept |= {f"latents/{run}": recorded[f"latents/{run}"][:, :n] for run, n in frames.items()}
+
+        folder = target / method
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({key: tensor.contiguous() for key, tensor in kept.items()}, folder / "golden.safetensors")
+        settings = {key: value for key, value in config.items() if key not in NOTES}
+        text = json.dumps({**settings, "runs": runs}, indent=1)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     make_subset(Path(sys.argv[1]), Path(sys.argv[2]))
+    make_peers(Path(sys.argv[1]) / "peers", Path(sys.argv[2]) / "peers")

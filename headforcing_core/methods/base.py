@@ -1,0 +1,272 @@
+"""What all methods with a cache of their own have in common: settings, sizes, and the frames of the open call.
+
+A method is one frozen dataclass of settings (`MethodPolicy`) and one class that keeps keys and values (`MethodCache`),
+side by side in one small file. Where a method keeps frames by role alone it needs neither: it is a row of
+`policy.PRESETS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..attention import AttentionFunction, sdpa
+from ..errors import HeadForcingError
+from ..memory import MemoryEvent
+from ..policy import Roles
+from ..rope import RotaryEmbedding
+from ..switching import Switch
+from ..wan import PromptKV, WanConfig
+
+WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
+
+
+@dataclass(frozen=True)
+class MethodPolicy:
+    """The settings of a method with a cache of its own; subclasses add fields and check them.
+
+    Attributes:
+        switch: what a new prompt does to the cache, a kind of `switching.Switch`; nothing else can be asked for.
+        cuts: whether a scene cut (`re_anchor`) can be asked for, too.
+        needs_profile: whether the roles of the heads make a difference.
+    """
+
+    switch: ClassVar[str] = "reset"
+    cuts: ClassVar[bool] = False
+    needs_profile: ClassVar[bool] = False
+
+    @property
+    def rope(self) -> str:
+        """Whether keys stand at their frame's index in the video (`absolute`) or in the window (`contiguous`)."""
+        return "absolute"
+
+    @property
+    def replays(self) -> bool:
+        """Whether clean passes over finished blocks bring the cache into the state it had after they were made."""
+        return True
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        """Frame-slots one head takes, the current block included."""
+        raise NotImplementedError
+
+    def seeded(self, seed: int) -> MethodPolicy:
+        """The settings for a video of this seed."""
+        return self
+
+    def recached_frames(self) -> int:
+        """How many of the last frames a prompt switch passes through the model, all in one call."""
+        return 0
+
+    def own_switch(self, switch: Switch) -> Switch:
+        """What is done to the cache where a user asks for `switch`: the method's own way, or an error."""
+        if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
+            cut = " or with re-anchor" if self.cuts else ""
+            raise HeadForcingError(
+                f"this method's prompts take over by {self.switch}{cut}, which needs no tag, got [{switch}]"
+            )
+        return replace(switch, kind=self.switch)
+
+    def check(self, shape: MethodShape) -> None:
+        """Refuse sizes that the method cannot work with."""
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        """An empty cache, from the arguments of `MethodCache`."""
+        raise NotImplementedError
+
+    def with_memory(self, *_: float) -> MethodPolicy:
+        """Unchanged: the numbers of episodic memory are Head Forcing's."""
+        return self
+
+
+@dataclass(frozen=True)
+class MethodShape:
+    """Everything that decides how large a method's cache is; the counterpart of `cache.CacheShape`."""
+
+    roles: Roles
+    policy: MethodPolicy
+    rows: int
+    columns: int
+    head_dim: int
+    frames_per_block: int
+    total_frames: int
+
+    def __post_init__(self) -> None:
+        self.policy.check(self)
+
+    @property
+    def frame_tokens(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def layers(self) -> int:
+        return len(self.roles)
+
+    @property
+    def heads(self) -> int:
+        return len(self.roles[0])
+
+    @property
+    def frame_slots(self) -> int:
+        """Frames held by all heads together, the current block included."""
+        return round(
+            sum(
+                self.policy.frames_per_head(layer, role, self.frames_per_block)
+                for layer, heads in enumerate(self.roles)
+                for role in heads
+            )
+        )
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """What all keys and values take."""
+        return 2 * self.frame_slots * self.frame_tokens * self.head_dim * dtype.itemsize
+
+    def bytes_while_recaching(self, dtype: torch.dtype) -> int:
+        """The most they take while a prompt switch writes the last frames again."""
+        slots = max(self.frame_slots, self.policy.recached_frames() * self.layers * self.heads)
+        return 2 * slots * self.frame_tokens * self.head_dim * dtype.itemsize
+
+    @classmethod
+    def for_model(
+        cls,
+        config: WanConfig,
+        roles: Roles,
+        policy: MethodPolicy,
+        latent_height: int,
+        latent_width: int,
+        frames_per_block: int,
+        total_frames: int,
+    ) -> MethodShape:
+        """The shape for latents of `latent_height x latent_width`."""
+        _, ph, pw = config.patch_size
+        rows, columns = latent_height // ph, latent_width // pw
+        return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
+
+
+class MethodCache:
+    """A cache that satisfies `rollout.BlockCache`. Subclasses keep what they like per layer and say what is attended.
+
+    A *call* covers the frames `start` to `end`: the passes of one block (every denoising step, then the clean pass), or
+    the single pass with which a prompt switch writes the last frames again. Keys arrive in `take` with the spatial
+    rotary embedding only, as `[heads, frames, s, head_dim]`.
+
+    Attributes:
+        reads_queries: whether the clean pass must compute the last layer's queries, too.
+    """
+
+    policy: Any  # subclasses name their own
+    reads_queries = False
+
+    def __init__(
+        self,
+        shape: MethodShape,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        attention: AttentionFunction = sdpa,
+    ):
+        self.shape, self.dtype, self.device, self.attention = shape, dtype, torch.device(device), attention
+        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        self.block = 0  # blocks closed so far
+        self.start = self.end = 0  # frames of the open call
+        self.recaching = False  # whether the open call writes frames again after a prompt switch
+        self.policy = shape.policy
+        self.begin_video()
+
+    # --- what a method defines
+
+    def begin_video(self) -> None:
+        """Make what is kept per layer."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """A call begins: `start`, `end` and `recaching` are set."""
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Keys and values of a pass; those of a later pass of the same call take their place."""
+        raise NotImplementedError
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of `q [heads, frames, s, head_dim]`, rotated spatially, as `[heads, queries, head_dim]`."""
+        raise NotImplementedError
+
+    def finish(self, prompt: PromptKV | None) -> None:
+        """The call is over, its last pass was a clean one; `prompt` is None after writing frames again."""
+
+    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+        """What a new prompt changes. `latest` holds the last `recached_frames` clean latents; `recache` writes them."""
+
+    # --- rollout.BlockCache
+
+    def begin_block(self) -> None:
+        self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.take(layer, self.rope.rotate_spatial(self._by_head(k)), self._by_head(v))
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        return self.context(layer, self.rope.rotate_spatial(self._by_head(q))).transpose(0, 1)
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        self.finish(prompt)
+        self.block += 1
+        return None
+
+    def switch_blocks(self, switch: Switch) -> int:
+        return -(-self.shape.policy.recached_frames() // self.shape.frames_per_block)
+
+    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+        count = self.policy.recached_frames()
+        frames = torch.cat(list(latest))[-count:] if latest and count else torch.empty(0)
+        self.switch_prompt(self.policy.own_switch(switch), write_clean, frames)
+
+    @property
+    def bytes(self) -> int:
+        """The most that all keys and values take."""
+        return self.shape.bytes(self.dtype)
+
+    @property
+    def occupied(self) -> int:
+        """Frame-slots of all heads together."""
+        return self.shape.frame_slots
+
+    # --- for methods
+
+    @property
+    def frames_seen(self) -> int:
+        """Frames of all closed blocks."""
+        return self.block * self.shape.frames_per_block
+
+    @property
+    def frames(self) -> int:
+        """Frames of the open call."""
+        return self.end - self.start
+
+    def recache(self, write_clean: WriteClean, latents: Tensor) -> None:
+        """Write the last frames again, all in one clean pass, so that they see each other in both directions."""
+        self._open(self.frames_seen - len(latents), self.frames_seen, recaching=True)
+        write_clean(latents)
+        self.finish(None)
+
+    def at_own_index(self, x: Tensor) -> Tensor:
+        """Queries or keys of the open call, rotated at their frames' indices in the video."""
+        return self.rope.rotate_temporal(x, range(self.start, self.end))
+
+    def attention_over(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Full attention of `q` to `k, v`, each `[heads, frames, s, head_dim]`; `[heads, queries, head_dim]`."""
+        return self.attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2))
+
+    def zeros(self, frames: int) -> list[Tensor]:
+        """Per layer `[heads, frames, s, head_dim]`."""
+        size = (self.shape.heads, frames, self.shape.frame_tokens, self.shape.head_dim)
+        return [torch.zeros(size, dtype=self.dtype, device=self.device) for _ in self.shape.roles]
+
+    def _open(self, start: int, end: int, recaching: bool) -> None:
+        self.start, self.end, self.recaching = start, end, recaching
+        self.open()
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
+        return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)

@@ -1,0 +1,162 @@
+"""Deep Forcing: deep sinks that travel with the video, and a cache compressed by what recent queries look at.
+
+Both parts need no training. *Deep Sink* keeps 10 to 14 of 21 frames as sinks and turns their keys so that they stand
+right before the rest. *Participative Compression* ("PC") drops, when the window is full, all tokens but the sinks, the
+recent ones, and those that recent queries attend to most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from .base import MethodCache, MethodPolicy, MethodShape
+
+WINDOW_FRAMES = 21
+
+
+@dataclass(frozen=True)
+class DeepForcing(MethodPolicy):
+    """Deep Forcing's settings.
+
+    Attributes:
+        budget_frames: what a compression leaves; None leaves compression out (Deep Sink alone).
+        recent_frames: newest frames that are never dropped, and whose queries choose.
+        max_reuse: how many compressions a token survives; 0 sets no limit.
+    """
+
+    sink_frames: int = 10
+    budget_frames: int | None = 16
+    recent_frames: int = 4
+    max_reuse: int = 7
+
+    @property
+    def replays(self) -> bool:
+        """Compression happens in a block's noisiest pass, with its queries, which clean passes do not bring back."""
+        return self.budget_frames is None
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        queries = 0 if self.budget_frames is None else self.recent_frames / 2  # no values beside them
+        return WINDOW_FRAMES + queries
+
+    def check(self, shape: MethodShape) -> None:
+        budget, block = self.budget_frames or WINDOW_FRAMES, shape.frames_per_block
+        if not 0 <= self.sink_frames <= budget - self.recent_frames or not budget <= WINDOW_FRAMES:
+            raise HeadForcingError(
+                f"Deep Forcing fits {self.sink_frames} sinks and {self.recent_frames} recent frames into a budget of "
+                f"{budget} frames, at most {WINDOW_FRAMES}"
+            )
+        if self.budget_frames is not None and self.recent_frames < block:
+            raise HeadForcingError(
+                f"Deep Forcing's recent frames must hold a block of {block}, got {self.recent_frames}"
+            )
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return DeepForcingCache(*args)
+
+
+@dataclass
+class Tokens:
+    """One layer's tokens in order of time, the newest block last.
+
+    Attributes:
+        k, v: `[heads, tokens, head_dim]`; keys rotated for the index they were made at, those of sinks for another.
+        reused: `[tokens]`, how many compressions each survived.
+        q: `[heads, tokens, head_dim]`, the rotated queries of the last frames that any pass asked.
+        sink_start: where the sinks stood last; None before they moved.
+    """
+
+    k: Tensor
+    v: Tensor
+    reused: Tensor
+    q: Tensor
+    sink_start: int | None = None
+
+
+class DeepForcingCache(MethodCache):
+    policy: DeepForcing
+    reads_queries = True  # they are asked for what they attend to
+
+    def begin_video(self) -> None:
+        def empty() -> Tensor:
+            return torch.zeros(self.shape.heads, 0, self.shape.head_dim, dtype=self.dtype, device=self.device)
+
+        def none_reused() -> Tensor:
+            return torch.zeros(0, dtype=torch.long, device=self.device)
+
+        self.layers = [Tokens(empty(), empty(), none_reused(), empty()) for _ in self.shape.roles]
+        self._new: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def open(self) -> None:
+        self._appended: set[int] = set()  # layers that hold the open block
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._new[layer] = (self.at_own_index(k).flatten(1, 2), v.flatten(1, 2))
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        tokens, (k, v) = self.layers[layer], self._new.pop(layer)
+        q = self.at_own_index(q).flatten(1, 2)
+        if self.policy.budget_frames is not None:
+            asked = self.policy.recent_frames * self.rope.frame_tokens
+            tokens.q = torch.cat((tokens.q, q), dim=1)[:, -asked:].clone()
+        if layer in self._appended:
+            tokens.k[:, -k.shape[1] :], tokens.v[:, -v.shape[1] :] = k, v
+        else:
+            self._append(layer, tokens, k, v)
+            self._appended.add(layer)
+        return self.attention(q, tokens.k, tokens.v)
+
+    def _append(self, layer: int, tokens: Tokens, k: Tensor, v: Tensor) -> None:
+        tokens.k, tokens.v = torch.cat((tokens.k, k), dim=1), torch.cat((tokens.v, v), dim=1)
+        tokens.reused = torch.cat((tokens.reused, tokens.reused.new_zeros(k.shape[1])))
+        if tokens.k.shape[1] <= WINDOW_FRAMES * self.rope.frame_tokens:
+            return
+        kept = self._newest(tokens) if self.policy.budget_frames is None else self._participating(layer, tokens)
+        tokens.k, tokens.v, tokens.reused = tokens.k[:, kept], tokens.v[:, kept], tokens.reused[kept]
+        self._move_sinks(tokens)
+
+    def _newest(self, tokens: Tokens) -> Tensor:
+        """Deep Sink alone: the sinks and the newest frames."""
+        s, count = self.rope.frame_tokens, tokens.k.shape[1]
+        sinks, newest = self.policy.sink_frames * s, (WINDOW_FRAMES - self.policy.sink_frames) * s
+        place = torch.arange(count, device=self.device)
+        return torch.cat((place[:sinks], place[count - newest :]))
+
+    def _participating(self, layer: int, tokens: Tokens) -> Tensor:
+        """Places of the sinks, of the tokens that are attended to, and of the recent ones."""
+        assert self.policy.budget_frames is not None
+        s, count = self.rope.frame_tokens, tokens.k.shape[1]
+        sinks, recent = self.policy.sink_frames * s, min(tokens.q.shape[1], count)
+        capacity = min(max(self.policy.budget_frames * s, sinks + recent), count)
+        chosen = sinks + self.choose(layer, tokens, slice(sinks, count - recent), capacity - sinks - recent)
+        tokens.reused[chosen] += 1
+        place = torch.arange(count, device=self.device)
+        return torch.cat((place[:sinks], chosen, place[count - recent :]))
+
+    def choose(self, layer: int, tokens: Tokens, candidates: slice, count: int) -> Tensor:
+        """Of the candidate tokens those that recent queries score highest, over all heads; ascending."""
+        # the score of a key is the sum over heads and queries of q.k, so the queries can be summed first
+        wanted = tokens.q.float().sum(dim=1, keepdim=True)
+        scores = (tokens.k[:, candidates].float() @ wanted.transpose(1, 2)).sum(dim=(0, 2))
+        if self.policy.max_reuse:
+            scores = scores.masked_fill(tokens.reused[candidates] >= self.policy.max_reuse, -torch.inf)
+        eligible = int((scores > -torch.inf).sum())
+        return scores.topk(min(count, eligible)).indices.sort().values
+
+    def _move_sinks(self, tokens: Tokens) -> None:
+        """Turn the sinks' keys to the indices right before the rest."""
+        s, sinks = self.rope.frame_tokens, self.policy.sink_frames
+        rest = tokens.k.shape[1] // s - sinks
+        # counted from the first frame of the block, not from its end, as in the authors' code
+        target = self.start - rest - sinks
+        if tokens.sink_start is None:
+            delta = 0 if self.policy.budget_frames is None else WINDOW_FRAMES - self.policy.budget_frames
+        else:
+            delta = target - tokens.sink_start
+        tokens.sink_start = target
+        keys = tokens.k[:, : sinks * s].unflatten(1, (sinks, s))
+        tokens.k[:, : sinks * s] = self.rope.rotate_temporal(keys, [delta] * sinks).flatten(1, 2)

@@ -1,0 +1,187 @@
+"""Dummy Forcing: heads that hardly look back get one frame; which ones is found while the second block is written.
+
+Every head's attention in one clean pass, over a sample of queries, is divided into the part on the first frames, on
+those between, and on the block itself. Heads that need neither of the first two are *last* heads (the paper's dummy
+heads), the others *first* or *mid* heads. Only clean passes write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention_shares import with_shares
+from ..errors import HeadForcingError
+from ..switching import Switch
+from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
+from .frames import Frames, no_frames
+
+Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
+
+
+@dataclass(frozen=True)
+class DummyForcing(MethodPolicy):
+    """Dummy Forcing's settings.
+
+    Attributes:
+        split_block: the block in whose clean pass the heads are told apart.
+        mid_blocks: last blocks that mid heads keep.
+        last_share: how many of all heads become last heads.
+        window_frames: how many of the last frames a prompt switch writes again.
+        seed: of the sampled queries.
+        rows: the sampled queries of every layer, instead of drawn ones.
+    """
+
+    switch = "recache"
+    split_block: int = 1
+    mid_blocks: int = 1
+    last_share: float = 0.5
+    window_frames: int = 12
+    seed: int = 0
+    rows: tuple[tuple[int, ...], ...] | None = None
+
+    def seeded(self, seed: int) -> DummyForcing:
+        return replace(self, seed=seed)
+
+    def recached_frames(self) -> int:
+        return self.window_frames
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        # until the split every head has what mid heads keep, and the first frame
+        return 1 + (self.mid_blocks + 1) * frames_per_block
+
+    def check(self, shape: MethodShape) -> None:
+        if self.split_block < 1 or self.mid_blocks < 1 or not 0 <= self.last_share <= 1:
+            raise HeadForcingError(
+                f"Dummy Forcing needs at least 1 block before the split and 1 in mid heads, and a share of last heads "
+                f"from 0 to 1, got {self.split_block}, {self.mid_blocks} and {self.last_share}"
+            )
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return DummyForcingCache(*args)
+
+
+class DummyForcingCache(MethodCache):
+    """Per layer `sink` and `local` of all heads. Once split, `short` is the one frame of first and last heads, `local`
+    what mid heads keep.
+    """
+
+    policy: DummyForcing
+    reads_queries = True  # the clean pass tells the heads apart
+
+    def begin_video(self) -> None:
+        self.sink, self.local, self.own = no_frames(self), no_frames(self), no_frames(self)
+        self.short: list[Frames] = []
+        self.groups: Groups | None = None
+        self.sampled: dict[int, Tensor] = {}
+        self.split = False
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.own[layer] = Frames(self.at_own_index(k), v)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        q, own = self.at_own_index(q), self.own[layer]
+        if not self.split:
+            if self._classifies:
+                self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
+            seen = self._everything(layer)
+            return self.attention_over(q, seen.k, seen.v)
+        out = q.new_empty(q.shape[0], self.frames * self.rope.frame_tokens, q.shape[-1])
+        for heads, past in ((self._short_heads(layer), self.short[layer]), (self._mid_heads(layer), self.local[layer])):
+            if len(heads):
+                seen = past + own.of(heads)
+                out[heads] = self.attention_over(q[heads], seen.k, seen.v)
+        return out
+
+    def finish(self, prompt: object) -> None:
+        if self._classifies:
+            self.groups = self.classify(torch.stack([self._shares(layer) for layer in range(self.shape.layers)]))
+            self.sampled.clear()
+        kept = self.policy.mid_blocks * self.shape.frames_per_block
+        for layer in range(self.shape.layers):
+            if self.split:
+                own = self.own[layer]
+                firsts, last = len(self._of(layer, "first")), own.of(self._heads(layer, "last")).last(1)
+                self.short[layer].k[firsts:], self.short[layer].v[firsts:] = last.k, last.v
+                self.local[layer] = (self.local[layer] + own.of(self._mid_heads(layer))).last(kept)
+            else:
+                everything = self._everything(layer)
+                self.sink[layer] = everything[:1]
+                full = self.start // self.shape.frames_per_block > self.policy.mid_blocks - 1
+                self.local[layer] = everything.last(kept) if full else everything[1:]
+        if self.groups is not None and not self.split and not self.recaching:
+            self._split()
+
+    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+        was_split, self.split = self.split, False
+        self.sink, self.local = no_frames(self), no_frames(self)
+        self.recache(write_clean, latest)
+        if was_split:  # the heads stay what they were found to be
+            self._split()
+
+    @property
+    def _classifies(self) -> bool:
+        return self.groups is None and not self.recaching and self.block == self.policy.split_block
+
+    def _everything(self, layer: int) -> Frames:
+        return self.sink[layer] + self.local[layer] + self.own[layer]
+
+    def _rows(self, layer: int) -> Tensor:
+        """The queries whose attention is measured, `[n]`, drawn with replacement by a generator of its own."""
+        if self.policy.rows is not None:
+            return torch.tensor(self.policy.rows[layer], device=self.device)
+        own = self.shape.frames_per_block * self.rope.frame_tokens
+        count = (self.rope.frame_tokens if self.policy.split_block == 1 else own) // 3
+        generator = torch.Generator().manual_seed((self.policy.seed * 1000 + layer) % 2**63)
+        return torch.randint(own, (max(1, count),), generator=generator).to(self.device)
+
+    def _shares(self, layer: int) -> Tensor:
+        """Attention on the first frames, between, and on the block itself, `[heads, 3]`."""
+        seen = self._everything(layer)
+        # with more blocks to look back on, the whole first block counts as first, as in the authors' code
+        first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
+        s = self.rope.frame_tokens
+        k, v = seen.k.flatten(1, 2), seen.v.flatten(1, 2)
+        return with_shares(self.attention, self.sampled[layer], k, v, first * s, self.frames * s)[1]
+
+    def classify(self, shares: Tensor) -> Groups:
+        """Tell heads apart by their shares `[layers, heads, 3]`, over the whole model."""
+        first, middle = (part / part.sum() for part in shares.unbind(-1)[:2])
+        needs_past = torch.maximum(first, middle).flatten()
+        count = round(self.policy.last_share * len(needs_past))
+        dummies = set(needs_past.argsort(stable=True)[:count].tolist())
+        groups: Groups = []
+        for layer in range(self.shape.layers):
+            found: dict[str, list[int]] = {"first": [], "mid": [], "last": []}
+            for head in range(self.shape.heads):
+                kind = "mid" if first[layer, head] < middle[layer, head] else "first"
+                found["last" if layer * self.shape.heads + head in dummies else kind].append(head)
+            groups.append(found)
+        return groups
+
+    def _split(self) -> None:
+        self.split = True
+        self.short = []
+        for layer in range(self.shape.layers):
+            sink = self.sink[layer].of(self._heads(layer, "first"))
+            newest = self.local[layer].of(self._heads(layer, "last")).last(1)
+            self.short.append(Frames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
+            self.local[layer] = self.local[layer].of(self._mid_heads(layer))
+            self.sink[layer] = self.sink[layer][:0]
+
+    def _of(self, layer: int, kind: str) -> list[int]:
+        assert self.groups is not None
+        return self.groups[layer][kind]
+
+    def _heads(self, layer: int, *kinds: str) -> Tensor:
+        heads = [head for kind in kinds for head in self._of(layer, kind)]
+        return torch.tensor(heads, dtype=torch.long, device=self.device)
+
+    def _short_heads(self, layer: int) -> Tensor:
+        return self._heads(layer, "first", "last")
+
+    def _mid_heads(self, layer: int) -> Tensor:
+        return self._heads(layer, "mid")

@@ -1,0 +1,42 @@
+"""Keys and values of some frames, for methods that keep short lists of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import MethodCache
+
+
+@dataclass
+class Frames:
+    """Keys and values `[heads, frames, s, head_dim]`, oldest first. A part of them is a copy: the rest can be freed."""
+
+    k: Tensor
+    v: Tensor
+
+    def __add__(self, other: Frames) -> Frames:
+        return Frames(torch.cat((self.k, other.k), dim=1), torch.cat((self.v, other.v), dim=1))
+
+    def __getitem__(self, frames: slice | Tensor) -> Frames:
+        return Frames(self.k[:, frames].clone(), self.v[:, frames].clone())
+
+    def __len__(self) -> int:
+        return self.k.shape[1]
+
+    def of(self, heads: Tensor) -> Frames:
+        return Frames(self.k[heads], self.v[heads])
+
+    def last(self, count: int) -> Frames:
+        return self[max(0, len(self) - count) :]
+
+    def tokens(self) -> Frames:
+        """Every token as a frame of its own."""
+        return Frames(*(x.flatten(1, 2)[:, :, None] for x in (self.k, self.v)))
+
+
+def no_frames(cache: MethodCache) -> list[Frames]:
+    """Per layer, for all heads."""
+    return [Frames(k, v) for k, v in zip(cache.zeros(0), cache.zeros(0), strict=True)]

@@ -1,0 +1,78 @@
+"""Infinity-RoPE: rotary positions that stay inside the window, a flush at a new prompt, a jump of positions at a cut.
+
+The whole method is in where the frames stand in time: keys are stored without temporal rotation and take the index of
+their slot; once the window has moved, the queries stand at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..switching import Switch
+from .base import MethodCache, MethodShape, WriteClean
+from .longlive import WindowCache, WindowPolicy
+
+CUT_INDEX = 45  # where the RoPE cut puts the first frame of a new scene, for one block
+
+
+@dataclass(frozen=True)
+class InfinityRope(WindowPolicy):
+    """Infinity-RoPE's settings. `re_anchor` at a switch is its scene cut."""
+
+    switch = "flush"
+    cuts = True
+    window_frames: int = 6
+    sink_frames: int = 1
+
+    def check(self, shape: MethodShape) -> None:
+        super().check(shape)
+        if self.sink_frames < 1 or self.window_frames < 5:
+            raise HeadForcingError(
+                "Infinity-RoPE keeps at least 1 sink, and flushes to 3 of at least 5 frames, got "
+                f"{self.sink_frames} of {self.window_frames}"
+            )
+
+    @property
+    def rope(self) -> str:
+        return "contiguous"
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return InfinityRopeCache(*args)
+
+
+class InfinityRopeCache(WindowCache):
+    policy: InfinityRope
+    cut = False  # whether the open block begins a new scene
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.store(layer, k, v)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        keys = [*range(self.filled)]
+        # once the video is longer than the window, queries stand at its end even where a flush has emptied it: until it
+        # is full again they stand beyond their own keys, as in the authors' code
+        at_end = self.start >= self.window or self.rolled
+        first = self.window - self.frames if at_end else self.start
+        queries = [*range(first, first + self.frames)]
+        if self.cut:
+            queries = [CUT_INDEX + i for i in range(self.frames)]
+            keys[-self.frames :] = queries
+        return self.attention_over(
+            self.rope.rotate_temporal(q, queries),
+            self.rope.rotate_temporal(self.k[layer][:, : self.filled], keys),
+            self.v[layer][:, : self.filled],
+        )
+
+    def finish(self, prompt: object) -> None:
+        self.cut = False
+
+    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+        # the last two *slots*, as in the authors' code: before the window is full they are still zero
+        for slots in (*self.k, *self.v):
+            slots[:, 1:3] = slots[:, self.window - 2 :].clone()
+        self.filled = 3
+        self.cut = switch.re_anchor

@@ -1,0 +1,125 @@
+"""LongLive: a short window behind frame sinks, written again when the prompt changes (KV-recache)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..switching import Switch
+from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
+
+
+@dataclass(frozen=True)
+class WindowPolicy(MethodPolicy):
+    """A window of so many frame-slots, the sinks and the current block included."""
+
+    window_frames: int = 12
+    sink_frames: int = 3
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        return self.window_frames
+
+    def check(self, shape: MethodShape) -> None:
+        if self.sink_frames < 0 or self.window_frames < self.sink_frames + shape.frames_per_block:
+            raise HeadForcingError(
+                f"a window of {self.window_frames} frames must hold {self.sink_frames} sinks and a block of "
+                f"{shape.frames_per_block}"
+            )
+
+
+@dataclass(frozen=True)
+class LongLive(WindowPolicy):
+    """LongLive's settings.
+
+    Attributes:
+        infinite: keys are rotated at their place in the window instead of at their frame's index in the video.
+        keeps_sinks: a prompt switch leaves the sinks as they are (`global_sink`).
+        sinks_from_first_pass: a sink beyond the first block keeps what the noisiest pass wrote, as in the authors'
+            code; it matters only where the sinks do not end with a block.
+    """
+
+    switch = "recache"
+    infinite: bool = False
+    keeps_sinks: bool = True
+    sinks_from_first_pass: bool = False
+
+    @property
+    def rope(self) -> str:
+        return "contiguous" if self.infinite else "absolute"
+
+    def recached_frames(self) -> int:
+        return self.window_frames
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return LongLiveCache(*args)
+
+
+class WindowCache(MethodCache):
+    """Per layer `window_frames` slots for keys and values, zero at first; `filled` of them are in use.
+
+    When a block does not fit, the frames behind the sinks move down.
+    """
+
+    policy: WindowPolicy
+
+    def begin_video(self) -> None:
+        self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
+        self.k, self.v = self.zeros(self.window), self.zeros(self.window)
+        self.filled = 0
+        self.rolled = False  # whether the open call moved the frames
+
+    def open(self) -> None:
+        if self.recaching:  # over frames that are there
+            return
+        excess = max(0, self.filled + self.frames - self.window)
+        self.rolled = excess > 0
+        if excess:
+            for slots in (*self.k, *self.v):
+                slots[:, self.sinks : self.filled - excess] = slots[:, self.sinks + excess : self.filled].clone()
+        self.filled += self.frames - excess
+
+    def store(self, layer: int, k: Tensor, v: Tensor, protected: int = 0) -> None:
+        """Write the call's frames to the last filled slots, but to none before `protected`."""
+        first = self.filled - self.frames
+        skipped = max(0, protected - first)
+        self.k[layer][:, first + skipped : self.filled] = k[:, skipped:]
+        self.v[layer][:, first + skipped : self.filled] = v[:, skipped:]
+
+
+class LongLiveCache(WindowCache):
+    policy: LongLive
+
+    def open(self) -> None:
+        super().open()
+        self._written: set[int] = set()  # layers that a pass of the open call has written
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        k = k if self.policy.infinite else self.at_own_index(k)
+        self.store(layer, k, v, self.sinks if self._protects_sinks(layer) else 0)
+        self._written.add(layer)
+
+    def _protects_sinks(self, layer: int) -> bool:
+        if not self.start:  # also when a recache begins at the first frame: the sinks are read under the new prompt
+            return False
+        if self.recaching:
+            return self.policy.keeps_sinks
+        return self.policy.sinks_from_first_pass and layer in self._written
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        used = max(self.sinks, self.filled)  # sink slots that are still empty take part as zeros
+        k, v = self.k[layer][:, :used], self.v[layer][:, :used]
+        if self.policy.infinite:
+            k = self.rope.rotate_temporal(k, range(used))
+            q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
+        else:
+            q = self.at_own_index(q)
+        return self.attention_over(q, k, v)
+
+    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+        if not self.policy.keeps_sinks:
+            for slots in (*self.k, *self.v):
+                slots.zero_()
+        self.recache(write_clean, latest)

@@ -1,0 +1,142 @@
+"""MemFlow: LongLive's window, and a bank of earlier frames that the prompt's own keys select from.
+
+The bank fills, is compressed and repeats itself as in the authors' code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..switching import Switch
+from ..wan import PromptKV
+from .base import MethodCache, MethodShape, WriteClean
+from .longlive import WindowCache, WindowPolicy
+
+ROUTED_FRAMES = 3  # of sinks and bank together, with routing
+
+
+@dataclass(frozen=True)
+class MemFlow(WindowPolicy):
+    """MemFlow's settings.
+
+    Attributes:
+        bank_frames: slots of the bank.
+        interval: the bank takes a frame every so many blocks.
+        keeps_sinks: a prompt switch leaves the window as it is before the frames are written again (`global_sink`).
+        stores_every_block: the frame that waits for its slot is replaced in every block, as the authors do with a
+            single prompt, so that a slot gets the last block of its interval instead of the first.
+        routed: each head attends only to the three frames of sinks and bank that its queries match best (SMA).
+    """
+
+    switch = "recache"
+    bank_frames: int = 3
+    interval: int = 3
+    keeps_sinks: bool = True
+    stores_every_block: bool = False
+    routed: bool = False
+
+    def recached_frames(self) -> int:
+        return self.window_frames
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        return self.window_frames + self.bank_frames + 1  # and the frame that waits
+
+    def check(self, shape: MethodShape) -> None:
+        super().check(shape)
+        if self.bank_frames < 2 or self.interval < 1:
+            raise HeadForcingError(
+                f"MemFlow needs a bank of at least 2 frames and an interval of at least 1 block, got "
+                f"{self.bank_frames} and {self.interval}"
+            )
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return MemFlowCache(*args)
+
+
+class MemFlowCache(WindowCache):
+    policy: MemFlow
+
+    def begin_video(self) -> None:
+        super().begin_video()
+        self.bank_k, self.bank_v = self.zeros(self.policy.bank_frames), self.zeros(self.policy.bank_frames)
+        self.waiting_k, self.waiting_v = self.zeros(1), self.zeros(1)
+        self.stored = 0  # frames the bank has taken so far; never falls
+        self.counted = 0  # intervals that were counted
+        self.used = 0  # bank slots that the open call attends to
+        self.prompt: PromptKV | None = None
+
+    def open(self) -> None:
+        super().open()
+        if self.stored:
+            self._pull()
+        b = self.stored + self._intervals() - self.counted
+        begins_interval = self.start // self.shape.frames_per_block % self.policy.interval == 0
+        if begins_interval and not self.recaching:
+            b -= 1
+        self.used = max(0, min(b, self.policy.bank_frames))
+
+    def _intervals(self) -> int:
+        """Intervals begun by the end of the open call."""
+        return (self.end // self.shape.frames_per_block - 1) // self.policy.interval + 1
+
+    def _pull(self) -> None:
+        """Give the waiting frame its slot. A full bank makes room in every block, even for a frame it has."""
+        size = self.policy.bank_frames
+        for layer in range(self.shape.layers):
+            if self.stored <= size:
+                self.bank_k[layer][:, self.stored - 1] = self.waiting_k[layer][:, 0]
+                self.bank_v[layer][:, self.stored - 1] = self.waiting_v[layer][:, 0]
+            else:
+                kept = self.choose(layer)
+                for bank, waiting in ((self.bank_k, self.waiting_k), (self.bank_v, self.waiting_v)):
+                    bank[layer] = torch.cat((bank[layer][:, kept], waiting[layer]), dim=1)
+
+    def choose(self, layer: int) -> Tensor:
+        """All slots but one, best first: the mean score of a slot's keys with the prompt's keys taken as queries."""
+        keys = self.bank_k[layer].float().mean(dim=2)  # [heads, slots, d]
+        # after a switch the prompt's keys are not made yet and count as zeros: the first slots stay
+        text = torch.zeros_like(keys[:, 0]) if self.prompt is None else self.prompt.layers[layer][0][0].float().mean(1)
+        scores = torch.einsum("hsd,hd->s", keys, text)
+        return scores.sort(descending=True, stable=True).indices[: self.policy.bank_frames - 1]
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.store(layer, self.at_own_index(k), v, self.sinks if self.recaching and self.start else 0)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        q = self.at_own_index(q)
+        k, v = (
+            torch.cat((slots[:, : self.sinks], bank[:, : self.used]), dim=1)
+            for slots, bank in ((self.k[layer], self.bank_k[layer]), (self.v[layer], self.bank_v[layer]))
+        )
+        if self.policy.routed and k.shape[1] > ROUTED_FRAMES:
+            scores = torch.einsum("hd,hfd->hf", q.float().mean(dim=(1, 2)), k.float().mean(dim=2))
+            best = scores.topk(ROUTED_FRAMES).indices[:, :, None, None].expand(-1, -1, *k.shape[2:])
+            k, v = k.gather(1, best), v.gather(1, best)
+        window = slice(self.sinks, max(self.sinks, self.filled))
+        return self.attention_over(
+            q, torch.cat((k, self.k[layer][:, window]), dim=1), torch.cat((v, self.v[layer][:, window]), dim=1)
+        )
+
+    def finish(self, prompt: PromptKV | None) -> None:
+        self.prompt = prompt
+        if self.recaching:
+            return
+        if self.policy.stores_every_block or self.start // self.shape.frames_per_block % self.policy.interval == 0:
+            first = self.filled - self.frames
+            for layer in range(self.shape.layers):
+                self.waiting_k[layer].copy_(self.k[layer][:, first : first + 1])
+                self.waiting_v[layer].copy_(self.v[layer][:, first : first + 1])
+            self.stored += self._intervals() - self.counted
+            self.counted = self._intervals()
+
+    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+        if not self.policy.keeps_sinks:  # sinks that are not written again stay zero, unlike LongLive's
+            for slots in (*self.k, *self.v):
+                slots.zero_()
+        self.prompt = None
+        self.recache(write_clean, latest)

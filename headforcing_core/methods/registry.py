@@ -1,0 +1,137 @@
+"""All methods by name: what the sampler and the command line offer.
+
+`METHODS` has a row for every published method, `policy.PRESETS` one for every table of roles, the ablations of Head
+Forcing included. Recorded cases name their settings themselves, see `recorded.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import HeadForcingError
+from ..policy import PRESETS, CachePolicy
+from .base import MethodPolicy
+from .deep_forcing import DeepForcing
+from .dummy_forcing import DummyForcing
+from .forcing_kv import ForcingKV
+from .infinity_rope import InfinityRope
+from .longlive import LongLive
+from .memflow import MemFlow
+
+ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
+LONGLIVE_WEIGHTS = "LongLive 1.3B, LoRA merged (Apache-2.0)"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A published method.
+
+    Attributes:
+        policy: its settings.
+        weights: those it is meant for, and their licence.
+        trained: whether the method needs them; any others of the family run, but were not trained for it.
+        differs: what is not as in the authors' code, or is easily missed.
+    """
+
+    policy: CachePolicy | MethodPolicy
+    paper: str
+    arxiv: str
+    weights: str = ANY_WEIGHTS
+    trained: bool = False
+    differs: str = ""
+
+    def describe(self, name: str) -> str:
+        """One or two lines for a report."""
+        lines = [f"method {name}: {self.paper} (arXiv {self.arxiv}); meant for {self.weights}"]
+        if self.trained:
+            lines.append("note: this method was trained together with those weights, with any others expect less")
+        if self.differs:
+            lines.append(f"note: {self.differs}")
+        return "\n".join(lines)
+
+
+_LONGLIVE = ("LongLive: Real-time Interactive Long Video Generation", "2509.22622", LONGLIVE_WEIGHTS, True)
+_DEEP_FORCING = (
+    "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
+    "2512.05081",
+    ANY_WEIGHTS,
+    False,
+)
+
+METHODS: dict[str, Method] = {
+    "head_forcing": Method(
+        PRESETS["head_forcing"],
+        "Head Forcing: Long Autoregressive Video Generation via Head Heterogeneity",
+        "2605.14487",
+    ),
+    "self_forcing": Method(
+        PRESETS["self_forcing"],
+        "Self Forcing: Bridging the Train-Test Gap in Autoregressive Video Diffusion",
+        "2506.08009",
+        differs="every frame is kept; the authors stop at 21",
+    ),
+    "self_forcing_sink": Method(
+        PRESETS["self_forcing_sink"],
+        "Self Forcing: Bridging the Train-Test Gap in Autoregressive Video Diffusion",
+        "2506.08009",
+    ),
+    "causal_forcing": Method(
+        PRESETS["self_forcing"],
+        "Causal Forcing: Autoregressive Diffusion Distillation Done Right for High-Quality Real-Time Interactive "
+        "Video Generation",
+        "2602.02214",
+        "Causal Forcing, chunkwise or framewise (Apache-2.0)",
+        True,
+        "choose its model family, which sets steps and block; every frame is kept, the authors stop at 21",
+    ),
+    "longlive": Method(LongLive(), *_LONGLIVE),
+    "longlive_infinite": Method(LongLive(infinite=True), *_LONGLIVE),
+    "infinity_rope": Method(
+        InfinityRope(),
+        "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive Self-Rollout",
+        "2511.20649",
+        "Infinite-Forcing, Self Forcing or Causal Forcing (Apache-2.0)",
+        differs="every new prompt flushes; [re-anchor] before it is the paper's scene cut",
+    ),
+    "deep_forcing": Method(DeepForcing(), *_DEEP_FORCING, "an interrupted render begins again"),
+    "deep_forcing_sink_only": Method(DeepForcing(sink_frames=14, budget_frames=None), *_DEEP_FORCING),
+    "forcing_kv": Method(
+        ForcingKV(),
+        "Forcing-KV: Hybrid KV Cache Compression for Efficient Autoregressive Video Diffusion Models",
+        "2605.09681",
+        differs="memory heads of the head profile are dynamic, all others static",
+    ),
+    "dummy_forcing": Method(
+        DummyForcing(),
+        "Efficient Autoregressive Video Diffusion with Dummy Head",
+        "2601.20499",
+        differs="the sampled queries depend on the seed of the video alone; a new prompt drops the first frame, too",
+    ),
+    "memflow": Method(
+        MemFlow(),
+        "MemFlow: Flowing Adaptive Memory for Consistent and Efficient Long Video Narratives",
+        "2512.14699",
+        "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
+        True,
+        "the bank takes the first block of every interval, also with a single prompt",
+    ),
+}
+
+
+def method_names() -> list[str]:
+    """What can be chosen, in the order of the lists that people choose from."""
+    return [*PRESETS, *(name for name in METHODS if name not in PRESETS)]
+
+
+def method_policy(name: str) -> CachePolicy | MethodPolicy:
+    """The settings of a method or ablation, or an error that lists the names."""
+    if name in METHODS:
+        return METHODS[name].policy
+    if name not in PRESETS:
+        raise HeadForcingError(f"method must be one of {', '.join(method_names())}, got {name!r}")
+    return PRESETS[name]
+
+
+def describe_method(name: str) -> list[str]:
+    """For a report: where the method comes from and which weights it is meant for; nothing for an ablation."""
+    return [METHODS[name].describe(name)] if name in METHODS else []

@@ -1,0 +1,245 @@
+"""Runs recorded with other methods' own inference code come out again, with the same tokens, chunks and heads chosen.
+
+Every test id names set, method and run: `subset` lies in tests/golden/peers, `full` in ../shared/golden/peers (skipped
+where that folder is missing). Weights are random, sizes tiny, float32 on CPU; latents agree to 1e-4 of their standard
+deviation. A wrong choice or position moves at least one run by 5e-3.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.base import MethodCache
+from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
+from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
+from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
+from headforcing.headforcing_core.methods.memflow import MemFlowCache
+from headforcing.headforcing_core.replay import Case, new_cache, read_run, replay
+from headforcing.headforcing_core.rollout import WanVideoModel, rollout
+from safetensors.torch import load_file
+
+TOLERANCE = 1e-4
+RUNS = {
+    "longlive": [
+        "single_w12_s3",
+        "single_w6_s1",
+        "single_w7_s4",
+        "switch_w12_s3_globalsink",
+        "switch_w12_s3_noglobalsink",
+        "switch_late_w12_s3_globalsink",
+        "infinity_single_w12_s3",
+        "infinity_switch_w12_s3_globalsink",
+    ],
+    "infinity_rope": [
+        "single_w6_s1",
+        "single_w12_s3",
+        "switch_w6_s1",
+        "cut_w6_s1",
+        "two_cuts_w12_s1",
+        "early_switch_w12_s1",
+    ],
+    "deep_forcing": [
+        "ds_only_sink14",
+        "ds_only_sink10",
+        "ds_pc_sink10_budget16_recent4",
+        "ds_pc_sink10_budget18_recent4_reuse2",
+        "ds_pc_sink3_budget12_recent5",
+    ],
+    "forcing_kv": [
+        "selfforcing_like_dynamic",
+        "static_only",
+        "wide_sink3_spatial2_temporal3",
+        "dynamic_temporal2_keep2",
+        "realtime_like_sink0",
+        "interactive_globalsink",
+        "interactive_noglobalsink",
+    ],
+    "dummy_forcing": ["ar2_mid1", "ar1_mid1", "ar2_mid2", "interactive_ar2_mid2"],
+    "memflow": [
+        "single_bank3_interval3",
+        "single_bank3_interval3_sma",
+        "single_bank2_interval2",
+        "switch_early_bank3",
+        "switch_late_bank3",
+        "switch_bank3_noglobalsink",
+    ],
+    "causal_forcing": [
+        "chunkwise",
+        "chunkwise_from3",
+        "framewise_4step",
+        "framewise_2step",
+        "framewise_1step",
+        "framewise_4step_i2v",
+        "framewise_2step_i2v",
+    ],
+}
+SUBSET = [
+    ("longlive", "switch_w12_s3_globalsink"),
+    ("longlive", "infinity_switch_w12_s3_globalsink"),
+    ("infinity_rope", "cut_w6_s1"),
+    ("forcing_kv", "selfforcing_like_dynamic"),
+    ("dummy_forcing", "ar1_mid1"),
+]
+REPLAYED = [
+    *(("subset", *pair) for pair in SUBSET),
+    *(("full", method, run) for method, runs in RUNS.items() for run in runs),
+]
+EVERY_METHOD = pytest.mark.parametrize("method", RUNS)
+EVERY_RUN = pytest.mark.parametrize(("which", "method", "run"), REPLAYED, ids=["-".join(case) for case in REPLAYED])
+
+
+@pytest.fixture(scope="session")
+def peers(repo_root: Path, shared_dir: Path | None):
+    def open_case(method: str, which: str = "full") -> Case:
+        if which == "subset":
+            return Case.open(repo_root / "tests" / "golden" / "peers" / method)
+        if shared_dir is None or not (shared_dir / "golden" / "peers" / method).is_dir():
+            pytest.skip("the full set (../shared/golden/peers) is not here; only the subset was checked")
+        return Case.open(shared_dir / "golden" / "peers" / method)
+
+    return open_case
+
+
+def error(case: Case, run: str, latents: torch.Tensor) -> float:
+    expected = case.tensor(f"latents/{run}")[0]
+    assert latents.shape == expected.shape
+    return float((latents - expected).abs().max() / expected.std())
+
+
+@EVERY_METHOD
+def test_every_recorded_run_of_a_method_is_in_the_list_of_these_tests(peers, method):
+    assert set(peers(method).config["runs"]) == set(RUNS[method])
+
+
+@EVERY_RUN
+def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
+    case = peers(method, which)
+    worst = error(case, run, replay(case, run).latents)
+    assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their standard deviation"
+
+
+def roll_out(case: Case, run_name: str) -> MethodCache:
+    """A whole run, and the cache it ends with."""
+    run = read_run(case, run_name)
+    cache = new_cache(case, run, "cpu", "sdpa")
+    model = WanVideoModel(case.model(), run.embeds, torch.float32)
+    for _ in rollout(model, cache, run.schedule, run.noise, run.prompts, run.start, switches=run.switches):
+        pass
+    assert isinstance(cache, MethodCache)
+    return cache
+
+
+def runs_of(*methods: str) -> pytest.MarkDecorator:
+    found = [(method, run) for method in methods for run in RUNS[method]]
+    return pytest.mark.parametrize(("method", "run"), found, ids=["-".join(pair) for pair in found])
+
+
+def noted(monkeypatch, owner: type, name: str) -> list:
+    """What a method of a cache returned, call by call."""
+    notes, original = [], getattr(owner, name)
+
+    def noting(self, *args):
+        notes.append(original(self, *args))
+        return notes[-1]
+
+    monkeypatch.setattr(owner, name, noting)
+    return notes
+
+
+def by_head(stored: torch.Tensor, frame_tokens: int) -> torch.Tensor:
+    """`[1, tokens, heads, d]` as it was recorded -> `[heads, frames, s, d]`."""
+    return stored[0].unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
+
+
+@runs_of("longlive", "infinity_rope", "memflow")
+def test_the_window_ends_with_the_recorded_keys_and_values(peers, method, run):
+    case = peers(method)
+    cache = roll_out(case, run)
+    k = by_head(case.tensor(f"cache_k_last_layer/{run}"), cache.rope.frame_tokens)
+    if cache.policy.rope == "contiguous":  # recorded without any rotation; slot 0 of Infinity-RoPE is rotated already
+        turned = cache.rope.rotate_spatial(k)
+        k = torch.cat((k[:, :1], turned[:, 1:]), dim=1) if method == "infinity_rope" else turned
+    assert (cache.k[-1] - k).abs().max() < TOLERANCE
+    if method == "memflow":
+        bank = by_head(case.tensor(f"bank_k_last_layer/{run}"), cache.rope.frame_tokens)
+        assert (cache.bank_k[-1] - bank).abs().max() < TOLERANCE
+    else:
+        v = by_head(case.tensor(f"cache_v_last_layer/{run}"), cache.rope.frame_tokens)
+        assert (cache.v[-1] - v).abs().max() < TOLERANCE
+
+
+@runs_of("deep_forcing")
+def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(peers, monkeypatch, method, run):
+    case = peers(method)
+    chosen = noted(monkeypatch, DeepForcingCache, "choose")
+    cache = roll_out(case, run)
+    last = cache.layers[-1]
+    assert last.sink_start == int(case.tensor(f"sink_start_frame/{run}")[-1])
+    length = int(case.tensor(f"cache_len_tokens/{run}")[-1])
+    assert last.k.shape[1] == length
+    for name, held in (("k", last.k), ("v", last.v)):
+        stored = case.tensor(f"cache_{name}_last_layer/{run}")[0, :length].transpose(0, 1)
+        assert (held - stored).abs().max() < 2 * TOLERANCE  # the sinks are turned again and again
+    if f"selected/{run}" in case.tensors:
+        recorded = case.tensor(f"selected/{run}").flatten(0, 1)
+        sinks = cache.policy.sink_frames * cache.rope.frame_tokens
+        assert [(sinks + c).tolist() for c in chosen] == [row[row >= 0].tolist() for row in recorded]
+    else:
+        assert not chosen
+
+
+@runs_of("memflow")
+def test_memflow_keeps_the_recorded_frames_of_its_bank(peers, monkeypatch, method, run):
+    case = peers(method)
+    chosen = noted(monkeypatch, MemFlowCache, "choose")
+    roll_out(case, run)
+    events = case.config["facts"][run]["bank_events"]
+    recorded = [slots for event in events for slots in event.get("selected_per_layer", [])]
+    assert [c.tolist() for c in chosen] == recorded
+
+
+@runs_of("forcing_kv")
+def test_forcing_kv_keeps_the_recorded_chunks(peers, monkeypatch, method, run):
+    case = peers(method)
+    chosen = noted(monkeypatch, ForcingKVCache, "choose")
+    cache = roll_out(case, run)
+    if f"kept_chunks/{run}" in case.tensors:
+        recorded = case.tensor(f"kept_chunks/{run}").tolist()
+        assert [c.tolist() for c in chosen] == [row for row in recorded if row[0] >= 0]
+    else:
+        assert not chosen
+    for name, kind in (("spatial", cache.static_last), ("temporal", cache.dynamic_last)):
+        stored = by_head(case.tensor(f"group_{name}_k_last_layer/{run}"), cache.rope.frame_tokens)
+        assert (kind[3].k - stored).abs().max() < TOLERANCE
+
+
+@runs_of("dummy_forcing")
+def test_dummy_forcing_finds_the_recorded_groups_of_heads(peers, monkeypatch, method, run):
+    case = peers(method)
+    groups = noted(monkeypatch, DummyForcingCache, "classify")
+    shares = noted(monkeypatch, DummyForcingCache, "_shares")
+    roll_out(case, run)
+    recorded = case.config["facts"][run]["head_groups"]
+    assert groups == [[{kind: layer[kind] for kind in ("first", "mid", "last")} for layer in recorded]]
+    assert (torch.stack(shares) - case.tensor(f"attention_shares/{run}")).abs().max() < 1e-5
+
+
+def test_the_command_line_replays_a_case_of_another_method(peers, tmp_path):
+    case = peers("infinity_rope", "subset")
+    out = tmp_path / "latents.safetensors"
+    assert main(["replay", str(case.folder), "--run", "cut_w6_s1", "--out", str(out), "--attention", "explicit"]) == 0
+    assert error(case, "cut_w6_s1", load_file(out)["latents"]) < TOLERANCE
+
+
+def test_a_case_that_cannot_be_used_is_refused_in_one_sentence(peers, tmp_path):
+    case = peers("longlive", "subset")
+    run = {"frames": 15, "prompt_order": [0]}
+    for config, words in (
+        ({**case.config, "method": "nobodys"}, "must be one of longlive.*got 'nobodys'"),
+        ({**case.config, "runs": {"short": run}}, "'window' is missing"),
+    ):
+        broken = Case(case.folder, config, case.tensors)
+        with pytest.raises(HeadForcingError, match=words):
+            replay(broken, next(iter(config["runs"])))

@@ -1,0 +1,312 @@
+"""Every method of the table renders, resumes, says what it takes and what it is meant for, and refuses clearly."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.auto_profile import AutoProfile
+from headforcing.headforcing_core.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.base import MethodCache, MethodPolicy
+from headforcing.headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
+from headforcing.headforcing_core.methods.infinity_rope import InfinityRope
+from headforcing.headforcing_core.methods.longlive import LongLive
+from headforcing.headforcing_core.methods.registry import METHODS, describe_method, method_names, method_policy
+from headforcing.headforcing_core.needs import needs_of
+from headforcing.headforcing_core.plan import RenderPlan
+from headforcing.headforcing_core.policy import PRESETS
+from headforcing.headforcing_core.profile import HeadProfile
+from headforcing.headforcing_core.rollout import WanVideoModel
+from headforcing.headforcing_core.run import RunFolder
+from headforcing.headforcing_core.schedule import schedule
+from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
+from headforcing.headforcing_core.wan import WanConfig, WanModel
+from torch import Tensor, nn
+
+ONE = "0:00 a red ball"
+TWO = "0:00 a red ball\n0:04.5 a yellow ring"
+CONFIG = WanConfig(
+    dim=96,
+    ffn_dim=128,
+    num_layers=3,
+    num_heads=3,
+    freq_dim=32,
+    text_dim=word_hash.TEXT_DIM,
+    text_len=word_hash.TEXT_LEN,
+)
+OWN_CACHE = [name for name in METHODS if isinstance(METHODS[name].policy, MethodPolicy)]
+
+
+@pytest.fixture(scope="module")
+def backbone() -> WanModel:
+    torch.manual_seed(5)
+    model = WanModel(CONFIG)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.15)
+    return model.requires_grad_(False).eval()
+
+
+def profile_of(*layers: tuple[str, ...]) -> HeadProfile:
+    return HeadProfile("a test", len(layers), len(layers[0]), layers)
+
+
+PROFILE = profile_of(("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
+
+
+def plan(method, text=ONE, seconds=9.0, size=(96, 64), family="self_forcing", profile=PROFILE, **options) -> RenderPlan:
+    policy = method if isinstance(method, MethodPolicy) else method_policy(method)
+    config = options.pop("config", CONFIG)
+    return RenderPlan.make(
+        config, policy, schedule(family, "1, 0.6"), parse_timeline(text), *size, seconds, profile, **options
+    )
+
+
+def video_of(made: RenderPlan, backbone, seed=3, **options) -> tuple[VideoRollout, WanVideoModel]:
+    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
+    return VideoRollout(made, seed, dtype=torch.float32, **options), WanVideoModel(backbone, embeds, torch.float32)
+
+
+def latents_of(made: RenderPlan, backbone, **options) -> Tensor:
+    video, model = video_of(made, backbone, **options)
+    return torch.cat([block.latents for block in video.blocks(model)])
+
+
+def tensors_in(value, seen: set[int]) -> int:
+    """Bytes of all tensors that an object holds, views of one storage counted once."""
+    if isinstance(value, Tensor):
+        storage = value.untyped_storage()
+        if storage.data_ptr() in seen or not value.is_floating_point():
+            return 0
+        seen.add(storage.data_ptr())
+        return storage.nbytes()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if hasattr(value, "__dict__") and type(value).__module__.startswith("headforcing.headforcing_core.methods"):
+        value = [held for name, held in vars(value).items() if name not in ("rope", "prompt", "shape", "policy")]
+    return sum(tensors_in(part, seen) for part in value) if isinstance(value, (list, tuple)) else 0
+
+
+# ------------------------------------------------------------------------------------------------------- the table
+
+
+def test_every_name_is_offered_once_and_old_names_come_first():
+    names = method_names()
+    assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS)
+    assert {"self_forcing", "self_forcing_sink", "causal_forcing", "longlive", "longlive_infinite"} < set(names)
+    assert {"infinity_rope", "deep_forcing", "deep_forcing_sink_only"} < set(names)
+    assert {"forcing_kv", "dummy_forcing", "memflow"} < set(names)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
+    (text,) = describe_method(name)
+    row = METHODS[name]
+    assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
+    assert ("trained together" in text) == row.trained
+    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing"))
+
+
+def test_an_unknown_method_is_refused_with_the_list():
+    with pytest.raises(HeadForcingError, match="memflow.*got 'nope'"):
+        method_policy("nope")
+    assert describe_method("no_rope_reencoding") == []
+
+
+# ---------------------------------------------------------------------------------------------------------- renders
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("text", [ONE, TWO], ids=["one prompt", "two prompts"])
+def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name, text):
+    made = plan(name, text)
+    video, model = video_of(made, backbone)
+    for block in video.blocks(model):
+        assert block.latents.isfinite().all()
+        if isinstance(video.cache, MethodCache):
+            assert tensors_in(video.cache, set()) <= video.cache.bytes
+    assert made.cache_bytes(torch.float32) >= video.cache.bytes
+
+
+@pytest.mark.parametrize("name", OWN_CACHE)
+def test_a_method_renders_in_bfloat16(backbone, name):
+    made = plan(name, TWO)
+    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
+    model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), embeds, torch.bfloat16)
+    model.backbone.patch_embedding.float()
+    video = VideoRollout(made, 3, dtype=torch.bfloat16)
+    assert all(block.latents.isfinite().all() for block in video.blocks(model))
+    assert tensors_in(video.cache, set()) <= made.cache_bytes(torch.bfloat16)
+
+
+def test_methods_make_different_videos(backbone):
+    videos = {name: latents_of(plan(name, TWO), backbone) for name in OWN_CACHE}
+    for name, one in videos.items():
+        assert all((one - other).abs().max() > 1e-3 for key, other in videos.items() if key != name)
+
+
+@pytest.mark.parametrize("family", ["causal_forcing_framewise", "causal_forcing_framewise_2_steps"])
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name != "forcing_kv"])
+def test_a_method_works_one_frame_at_a_time(backbone, name, family):
+    assert latents_of(plan(name, TWO, seconds=7.0, family=family), backbone).isfinite().all()
+
+
+@pytest.mark.parametrize("name", OWN_CACHE)
+def test_a_method_goes_on_from_start_frames(backbone, name):
+    start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
+    made = plan(name, TWO, start_frames=9)
+    assert latents_of(made, backbone, start_latents=start).isfinite().all()
+
+
+def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_start_frames(backbone):
+    start = torch.randn(2, 16, 8, 12, generator=torch.Generator().manual_seed(2))
+    family = schedule("causal_forcing_framewise_1_step")
+    policy, text = method_policy("causal_forcing"), parse_timeline(ONE)
+    made = RenderPlan.make(CONFIG, policy, family, text, 96, 64, 1.0, start_frames=2)
+    video, model = video_of(made, backbone, start_latents=start)
+    steps = [(block, step) for block in range(2, made.blocks) for step in range(1, made.steps_of(block) + 1)]
+    seen = []
+    for _ in video.blocks(model, lambda block, step, clean: clean is not None and seen.append((block, step))):
+        pass
+    assert seen == steps and len(seen) == made.steps
+    assert [made.steps_of(block) for block in (2, 3)] == [4, 1]
+
+
+@pytest.mark.parametrize("name", OWN_CACHE)
+def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
+    made = plan(name, TWO)
+    straight = latents_of(made, backbone)
+    setup = setup_hash(made, "toy", 3, 0, torch.float32, None)
+    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
+    keys = video_keys(made, setup, embeds)
+    reused = []
+    for stop_after in (8, None, None):
+        with RunFolder(tmp_path, setup, {}) as run:
+            video, model = video_of(made, backbone, run=run, keys=keys, state_seconds=1e-9)
+            reused.append(video.reused)
+            latents = []
+            for block in video.blocks(model):
+                latents.append(block.latents)
+                if len(latents) == stop_after:
+                    break
+    assert torch.equal(torch.cat(latents), straight)
+    assert reused == [0, 8 if made.shape.policy.replays else 0, made.new_blocks]
+    assert ("begins again" in made.describe(torch.float32)) == (not made.shape.policy.replays)
+
+
+def test_run_folders_of_methods_and_of_their_settings_differ():
+    policies = [method_policy(name) for name in OWN_CACHE] + [LongLive(sink_frames=1), InfinityRope(window_frames=9)]
+    setups = {setup_hash(plan(policy), "toy", 3, 0, torch.float32, None) for policy in policies}
+    assert len(setups) == len(policies)
+
+
+# ------------------------------------------------------------------------------------------------- prompts and roles
+
+
+def test_a_new_prompt_takes_over_in_the_methods_own_way():
+    block = 6
+    kinds = {name: plan(name, TWO).switches for name in OWN_CACHE}
+    for name, kind in (("longlive", "recache"), ("infinity_rope", "flush"), ("memflow", "recache")):
+        assert {b: switch.kind for b, switch in kinds[name].items()} == {block: kind}
+    assert kinds["deep_forcing"] == {}
+    cut = plan("infinity_rope", TWO.replace("0:04.5 ", "0:04.5 [re-anchor] ")).switches[block]
+    assert (cut.kind, cut.re_anchor) == ("flush", True)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE])
+@pytest.mark.parametrize("tag", ["recache", "flush", "re-anchor"])
+def test_any_other_way_is_refused_in_one_sentence(name, tag):
+    policy = method_policy(name)
+    text = TWO.replace("0:04.5 ", f"0:04.5 [{tag}] ")
+    if tag == policy.switch or (tag == "re-anchor" and policy.cuts):
+        assert plan(name, text).switches
+    else:
+        with pytest.raises(HeadForcingError, match=f"take over by {policy.switch}.*got .{tag}"):
+            plan(name, text)
+
+
+def test_a_recache_is_counted_in_activations_and_reads_the_window_in_one_pass(backbone):
+    one, two = (plan("longlive", text) for text in (ONE, TWO))
+    assert (one.frames_per_pass, two.frames_per_pass) == (3, 12)
+    assert needs_of(two, torch.float32, 0).activations == 4 * needs_of(one, torch.float32, 0).activations
+    video, model = video_of(two, backbone)
+    passes, flow = [], model.flow
+    model.flow = lambda latents, *args, **options: passes.append(len(latents)) or flow(latents, *args, **options)
+    for _ in video.blocks(model):
+        pass
+    assert passes.count(12) == 1 and set(passes) == {3, 12}
+
+
+def test_forcing_kv_needs_a_profile_whose_memory_heads_are_dynamic(backbone):
+    with pytest.raises(HeadForcingError, match="load or measure a head profile"):
+        plan("forcing_kv", profile=AutoProfile())
+    with pytest.raises(HeadForcingError, match="blocks must have at least 3 frames"):
+        plan(
+            "forcing_kv",
+            family="causal_forcing_framewise",
+        )
+    dynamic = plan("forcing_kv", profile=profile_of(*[("memory",) * 3] * 3)).shape.frame_slots
+    everywhere_static = profile_of(*[("local", "anchor", "local")] * 3)
+    static = plan(replace(method_policy("forcing_kv"), kept_share=0.0), profile=everywhere_static).shape.frame_slots
+    assert dynamic == 3 * 5 + 6 * 6 and static == 9 * 5
+    with pytest.raises(HeadForcingError, match="memory head"):
+        plan("forcing_kv", profile=everywhere_static)
+
+
+def test_rearranged_roles_are_for_methods_with_a_profile():
+    assert plan("forcing_kv", roles="anchor_to_memory").shape.roles[0] == ["memory", "memory", "local"]
+    with pytest.raises(HeadForcingError, match="roles = 'shuffled'.*uses none"):
+        plan("longlive", roles="shuffled")
+
+
+def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_generator(backbone):
+    def groups(seed: int):
+        video, model = video_of(plan("dummy_forcing", seconds=4.0, seed=seed), backbone)
+        state = torch.get_rng_state()
+        for _ in video.blocks(model):
+            pass
+        assert torch.equal(torch.get_rng_state(), state)
+        assert isinstance(video.cache, DummyForcingCache)
+        return video.cache.groups, [video.cache._rows(layer).tolist() for layer in range(3)]
+
+    torch.manual_seed(1)
+    first = groups(3)
+    torch.manual_seed(2)
+    again = groups(3)
+    assert first == again
+    assert groups(4)[1] != first[1]
+    heads = [head for layer in first[0] for kind in layer.values() for head in kind]
+    assert len(heads) == 9 and sum(len(layer["last"]) for layer in first[0]) == round(4.5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"),
+        (InfinityRope(sink_frames=0), "at least 1 sink"),
+        (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
+        (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
+        (DummyForcing(mid_blocks=0), "1 in mid heads"),
+        (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(policy, words):
+    with pytest.raises(HeadForcingError, match=words):
+        plan(policy)
+
+
+def test_the_command_line_renders_with_a_method_and_names_it(tmp_path, capsys):
+    arguments = ["demo", "--out", str(tmp_path), "--method", "infinity_rope", "--seconds", "3", "--device", "cpu"]
+    assert main(arguments) == 0
+    assert "arXiv 2511.20649" in capsys.readouterr().out
+    assert (tmp_path / "demo.mp4").exists()
+
+
+def test_the_demo_model_runs_every_method():
+    size = (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    config = inspect_checkpoint(assets.model_path()).config
+    for name in METHODS:
+        assert plan(name, config=config, size=size, profile=None).shape.frame_slots > 0
