@@ -219,7 +219,8 @@ class MethodCache:
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
         count = self.policy.recached_frames()
-        frames = torch.cat(list(latest))[-count:] if latest and count else torch.empty(0)
+        known = [latents.to(self.device) for latents in latest]  # those of an earlier render come from the disk
+        frames = torch.cat(known)[-count:] if known and count else torch.empty(0)
         self.switch_prompt(self.policy.own_switch(switch), write_clean, frames)
 
     @property

@@ -76,6 +76,7 @@ class DummyForcingCache(MethodCache):
         self.sink, self.local, self.own = no_frames(self), no_frames(self), no_frames(self)
         self.short: list[Frames] = []
         self.groups: Groups | None = None
+        self._numbers: dict[tuple[int, tuple[str, ...]], Tensor] = {}
         self.sampled: dict[int, Tensor] = {}
         self.split = False
 
@@ -177,8 +178,11 @@ class DummyForcingCache(MethodCache):
         return self.groups[layer][kind]
 
     def _heads(self, layer: int, *kinds: str) -> Tensor:
-        heads = [head for kind in kinds for head in self._of(layer, kind)]
-        return torch.tensor(heads, dtype=torch.long, device=self.device)
+        """Numbers of the heads of these kinds, kind by kind; on the device since they were first asked for."""
+        if (layer, kinds) not in self._numbers:
+            heads = [head for kind in kinds for head in self._of(layer, kind)]
+            self._numbers[layer, kinds] = torch.tensor(heads, dtype=torch.long, device=self.device)
+        return self._numbers[layer, kinds]
 
     def _short_heads(self, layer: int) -> Tensor:
         return self._heads(layer, "first", "last")
