@@ -15,6 +15,7 @@ from headforcing.headforcing_core.schedule import schedule
 from headforcing.headforcing_core.timeline import parse_timeline
 from headforcing.headforcing_core.video_rollout import VideoRollout
 from headforcing.headforcing_core.wan import WanConfig, WanModel
+from promises import PROMISES
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -70,3 +71,8 @@ def test_the_table_of_nodes_names_every_node():
     nodes = (README.parent / "nodes").glob("*.py")
     names = [name for path in nodes for name in re.findall(r'display_name="([A-Z][\w ]+)",\n', path.read_text("utf-8"))]
     assert len(names) > 8 and sorted(names) == sorted(shown)
+
+
+def test_the_promises_of_the_readme_are_those_that_are_counted():
+    shown = re.findall(r"^\| \d+ \| (.+) \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert shown == list(PROMISES)
