@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commands, compare_commands, profile_commands, report_command, run_commands
+from . import commands, compare_commands, profile_commands, report_command, run_commands, table_commands
 from .argument_groups import add_file_arguments, add_method_arguments, add_render_arguments
 from .arguments import DTYPES
 from .attention import ATTENTION_HELP, BACKENDS
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     profile_commands.add_parsers(command, group)
     report_command.add_parsers(command)
     compare_commands.add_parsers(command)
+    table_commands.add_parsers(command)
     run_commands.add_parsers(command, group)
 
     sub = command("budget", commands.budget, "Size of the 1.3B model's KV cache by method and length.")

@@ -39,6 +39,7 @@ from .files import check_writable, replacing
 from .methods.base import MethodPolicy
 from .methods.registry import METHODS, describe_method, method_policy
 from .needs import Needs, check_disk, check_memory, needs_of
+from .paper_tables import paper_heads
 from .plan import RenderPlan, format_bytes
 from .policy import CachePolicy
 from .profile import HeadProfile, bundled_profiles, load_profile
@@ -162,7 +163,7 @@ def budget(args: argparse.Namespace) -> Result:
     """KV cache of the 1.3B model by method and length."""
     width, height = parse_size(args.size)
     profile = load_profile(bundled_profiles()["self_forcing"])
-    paper = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198  # where they lie makes no difference here
+    paper = paper_heads(WanConfig()).roles
     rows = []
     for seconds in args.seconds:
         timeline = parse_timeline("a video", seconds)
@@ -170,7 +171,7 @@ def budget(args: argparse.Namespace) -> Result:
             ("every frame in every head", "self_forcing", profile.roles),
             ("window of 21 frames", "self_forcing_window_21", profile.roles),
             ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
-            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", _by_layer(paper, WanConfig().num_heads)),
+            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", paper),
             *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
         ):
             measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
@@ -183,10 +184,6 @@ def budget(args: argparse.Namespace) -> Result:
     lines += [f"| {seconds:g} | {name} | {slots:,} | {format_bytes(size)} |" for seconds, name, slots, size in rows]
     found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
     return {"text": "\n".join(lines), "json": found}
-
-
-def _by_layer(roles: list[str], heads: int) -> list[list[str]]:
-    return [roles[i : i + heads] for i in range(0, len(roles), heads)]
 
 
 def convert(args: argparse.Namespace) -> Result:

@@ -50,9 +50,9 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_source_arguments(sub)
 
 
-def add_source_arguments(sub: argparse.ArgumentParser) -> None:
+def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) -> None:
     """The model, the timeline and the folder of a comparison."""
-    source = sub.add_mutually_exclusive_group(required=True)
+    source = sub.add_mutually_exclusive_group(required=required)
     source.add_argument("--demo", action="store_true", help="the embedded toy model")
     source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt; needs --prompts and --vae")
     sub.add_argument("--prompts", help="a timeline or one prompt, or @FILE; default with --demo: its story")
