@@ -38,6 +38,7 @@ from .timeline import Timeline, parse_timeline
 from .video import StreamingDecoder
 from .wan import WanModel
 
+MAX_SCALE = 64
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 
@@ -120,6 +121,8 @@ class Source:
     @classmethod
     def inspect(cls, args: argparse.Namespace) -> Source:
         """From `--demo`, or from `--weights` and what goes with them."""
+        if not 1 <= args.scale <= MAX_SCALE:
+            raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {args.scale}")
         device = pick_device(args.device)
         if args.demo:
             timeline = demo_timeline(args)

@@ -12,8 +12,11 @@ from headforcing.headforcing_core.comparison import COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.grid_video import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
 from headforcing.headforcing_core.methods.registry import method_names
+from headforcing.headforcing_core.profile import HeadProfile
 from headforcing.headforcing_core.report import report_video
+from headforcing.headforcing_core.text import save_embeddings
 from headforcing.headforcing_core.video_writer import VideoWriter
+from tiny_checkpoints import wan_vae
 
 METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
 BALL = "a red ball bouncing on a teal floor"
@@ -129,6 +132,39 @@ def test_weights_need_a_prompt_and_a_vae(tmp_path: Path, repo_root: Path, capsys
     weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
     assert main(["compare", "--weights", str(weights), "--out", str(tmp_path)]) == 2
     assert "--weights needs --prompts, and --vae" in capsys.readouterr().err
+
+
+def test_real_weights_are_compared_with_a_text_encoder_s_embeddings_and_a_vae(tmp_path: Path, repo_root: Path):
+    pytest.importorskip("diffusers")  # an optional package, which decodes
+    weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
+    save_embeddings(tmp_path / "texts.safetensors", {"a green apple": torch.randn(12, 48)})
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
+    options = {
+        "--weights": weights,
+        "--num-heads": 4,
+        "--vae": wan_vae(tmp_path / "wan_2.1_vae.safetensors"),
+        "--embeddings": tmp_path / "texts.safetensors",
+        "--profile": tmp_path / "tiny.json",
+        "--prompts": "a green apple",
+        "--seconds": 1,
+        "--size": "96x64",
+        "--dtype": "fp32",
+        "--device": "cpu",
+        "--out": tmp_path / "out",
+    }
+    command = ["compare", "--methods", "head_forcing", "self_forcing", "--json"]
+    assert main([*command, *(str(part) for pair in options.items() for part in pair)]) == 0
+    rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
+    assert [row["pictures"] for row in rows] == [16, 16]
+    assert rows[0]["frame_slots"] == 4 * (4 + 6 + 6 + 6) and rows[1]["frame_slots"] == 4 * 4 * 6
+    grid = decoded(tmp_path / "out" / "grid.mp4")
+    assert grid.shape == (16, 192 + STRIP, 2 * 288, 3), "tiles have the shape of the videos"
+
+
+@pytest.mark.parametrize("scale", ["0", "-2", "1000"])
+def test_a_scale_that_makes_no_video_is_refused(scale: str, tmp_path: Path, capsys):
+    assert compare(tmp_path, "--scale", scale) == 2
+    assert f"--scale must be from 1 to 64, got {scale}" in capsys.readouterr().err
 
 
 def test_other_rotary_positions_are_only_for_tables_of_roles():
