@@ -1,6 +1,8 @@
 """Methods side by side: the table, the grid, and what is refused."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import av
@@ -194,3 +196,27 @@ def test_a_grid_holds_a_picture_of_each_video_at_a_time(tmp_path: Path):
     assert seen == list(range(1, 34)) and made.pictures == 33 and (made.width, made.height) == (512, 256 + STRIP)
     grid = decoded(made.path)
     assert np.abs(grid[20, STRIP:].astype(int) - 100).max() < 12
+
+
+GRID = f"""
+import sys
+sys.path.append({str(Path(__file__).parent)!r})
+from pathlib import Path
+from headforcing.headforcing_core.grid_video import write_grid
+from peak_memory import peak_bytes
+video = Path(sys.argv[1])
+print(write_grid(video.with_name("grid.mp4"), [("a", video), ("b", video)]).pictures, peak_bytes())
+"""
+
+
+def test_the_memory_of_a_grid_does_not_grow_with_its_length(tmp_path: Path):
+    peaks = []
+    for length in (200, 1200):
+        with VideoWriter(tmp_path / f"{length}.mp4", 256, 256) as writer:
+            for value in range(length):
+                writer.write(torch.full((1, 256, 256, 3), value % 200, dtype=torch.uint8))
+        command = [sys.executable, "-c", GRID, str(tmp_path / f"{length}.mp4")]
+        pictures, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+        assert pictures == length
+        peaks.append(peak)
+    assert peaks[1] - peaks[0] < 40e6  # all pictures of the longer one would be 440 MB more
