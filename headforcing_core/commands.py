@@ -39,6 +39,7 @@ from .files import check_writable, replacing
 from .methods.base import MethodPolicy
 from .methods.registry import METHODS, describe_method, method_policy
 from .needs import Needs, check_disk, check_memory, needs_of
+from .paper_tables import paper_heads
 from .plan import RenderPlan, format_bytes
 from .policy import CachePolicy
 from .profile import HeadProfile, bundled_profiles, load_profile
@@ -57,26 +58,20 @@ from .wan import WanConfig, WanModel
 def demo(args: argparse.Namespace) -> Result:
     info, device = inspect_checkpoint(assets.model_path()), pick_device(args.device)
     attention = attention_function(args.attention, device, torch.float32, info.config.head_dim)
-    switch = chosen_switch(args)
-    if args.prompts:
-        timeline = parse_timeline(read_text(args.prompts), args.seconds or None, switch=switch)
-    else:  # cut, or held, by the plan when another length is asked for
-        timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=switch)
-    make = _planner(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    timeline = demo_timeline(args)
+    make = planner(args, info, timeline, assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
     plan = make(profile=choose_profile(args.profile))
     texts = [segment.text for segment in timeline.segments]
-    for unknown in (word_hash.check_prompt(text) for text in texts):
-        if unknown:
-            sys.stderr.write(f"note: the toy world does not know {', '.join(unknown)}. {word_hash.HELP}\n")
+    note_unknown_words(texts)
     state_dict, _ = load_state_dict(assets.model_path())
     model = WanModel.from_state_dict(info.config, state_dict, torch.float32, device)
     decoder = ToyStreamingDecoder(assets.load_autoencoder(device))
     embeds = plan.embeddings([word_hash.encode(text) for text in texts])
-    plan = _with_kept_roles(args, make, plan, info, embeds, torch.float32)
+    plan = with_kept_roles(args, make, plan, info, embeds, torch.float32)
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
-    needs = _check_needs(args, plan, torch.float32, device, info, video, args.scale)
+    needs = checked_needs(args, plan, torch.float32, device, info, video, args.scale)
     mp4 = (video, decoder)
-    result = _render(args, plan, info, model, embeds, torch.float32, device, attention, mp4, None, scale=args.scale)
+    result = render_one(args, plan, info, model, embeds, torch.float32, device, attention, mp4, None, scale=args.scale)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
     contact_sheet(video, sheet, labels=labels)
@@ -100,24 +95,24 @@ def generate(args: argparse.Namespace) -> Result:
     start = None if args.start_latents is None else load_latents(args.start_latents, (width, height))
     device, dtype = pick_device(args.device), DTYPES[args.dtype]
     attention = attention_function(args.attention, device, dtype, info.config.head_dim)
-    make = _planner(args, info, timeline, width, height, start)
+    make = planner(args, info, timeline, width, height, start)
     plan = make(profile=choose_profile(args.profile))
     texts = [segment.text for segment in timeline.segments]
     embeds = plan.embeddings(embeddings(args, texts, device))
     check_text_width(embeds[0], info.config.text_dim)
-    plan = _with_kept_roles(args, make, plan, info, embeds, dtype, start)
+    plan = with_kept_roles(args, make, plan, info, embeds, dtype, start)
     decoder, decode = None, 0
     if args.out is not None:
         from .wan_vae import decode_bytes, load_streaming_decoder
 
         decode = decode_bytes(args.vae, (height, width), dtype)
-    needs = _check_needs(args, plan, dtype, device, info, args.out, decode=decode)
+    needs = checked_needs(args, plan, dtype, device, info, args.out, decode=decode)
     if args.out is not None:
         decoder = (args.out, load_streaming_decoder(args.vae, device, dtype))
     state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)
     model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
     del state_dict
-    result = _render(
+    result = render_one(
         args, plan, info, model, embeds, dtype, device, attention, decoder, args.latents, start, latent_format="Wan21"
     )
     about = [*describe_method(args.method), plan.describe(dtype), "", needs.describe(), "", result.describe()]
@@ -168,7 +163,7 @@ def budget(args: argparse.Namespace) -> Result:
     """KV cache of the 1.3B model by method and length."""
     width, height = parse_size(args.size)
     profile = load_profile(bundled_profiles()["self_forcing"])
-    paper = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198  # where they lie makes no difference here
+    paper = paper_heads(WanConfig()).roles
     rows = []
     for seconds in args.seconds:
         timeline = parse_timeline("a video", seconds)
@@ -176,7 +171,7 @@ def budget(args: argparse.Namespace) -> Result:
             ("every frame in every head", "self_forcing", profile.roles),
             ("window of 21 frames", "self_forcing_window_21", profile.roles),
             ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
-            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", _by_layer(paper, WanConfig().num_heads)),
+            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", paper),
             *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
         ):
             measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
@@ -189,10 +184,6 @@ def budget(args: argparse.Namespace) -> Result:
     lines += [f"| {seconds:g} | {name} | {slots:,} | {format_bytes(size)} |" for seconds, name, slots, size in rows]
     found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
     return {"text": "\n".join(lines), "json": found}
-
-
-def _by_layer(roles: list[str], heads: int) -> list[list[str]]:
-    return [roles[i : i + heads] for i in range(0, len(roles), heads)]
 
 
 def convert(args: argparse.Namespace) -> Result:
@@ -218,20 +209,37 @@ def convert(args: argparse.Namespace) -> Result:
     return {"text": f"{info.summary()}\nwrote {args.out}, {format_bytes(size)}", "json": found}
 
 
-def _planner(
+def demo_timeline(args: argparse.Namespace) -> Timeline:
+    """The timeline of `--prompts`, or the embedded story."""
+    switch = chosen_switch(args)
+    if args.prompts:
+        return parse_timeline(read_text(args.prompts), args.seconds or None, switch=switch)
+    # cut, or held, by the plan when another length is asked for
+    return parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=switch)
+
+
+def note_unknown_words(texts: Sequence[str]) -> None:
+    """Say on stderr which words the embedded model has never seen."""
+    for unknown in (word_hash.check_prompt(text) for text in texts):
+        if unknown:
+            sys.stderr.write(f"note: the toy world does not know {', '.join(unknown)}. {word_hash.HELP}\n")
+
+
+def planner(
     args: argparse.Namespace,
     info: CheckpointInfo,
     timeline: Timeline,
     width: int,
     height: int,
     start: torch.Tensor | None = None,
+    policy: CachePolicy | MethodPolicy | None = None,
 ) -> Callable[..., RenderPlan]:
-    """What makes the plan of a render once its `profile` is given."""
+    """What makes the plan of a render once its `profile` is given; `policy` stands in for that of `args.method`."""
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
     return partial(
         RenderPlan.make,
         info.config,
-        method_policy(args.method).with_memory(*memory),
+        (policy or method_policy(args.method)).with_memory(*memory),
         schedule(args.model_family, args.sigmas),
         timeline,
         width,
@@ -244,7 +252,7 @@ def _planner(
     )
 
 
-def _with_kept_roles(
+def with_kept_roles(
     args: argparse.Namespace,
     make: Callable[..., RenderPlan],
     plan: RenderPlan,
@@ -263,7 +271,7 @@ def _with_kept_roles(
     return make(profile=recall(args.found_profiles, info.fingerprint, plan.auto) or plan.auto)
 
 
-def _check_needs(
+def checked_needs(
     args: argparse.Namespace,
     plan: RenderPlan,
     dtype: torch.dtype,
@@ -287,7 +295,7 @@ def _check_needs(
     return needs
 
 
-def _render(
+def render_one(
     args: argparse.Namespace,
     plan: RenderPlan,
     info: CheckpointInfo,

@@ -52,7 +52,7 @@ def contact_sheet(
     width = 2 * _MARGIN + len(lines[0]) * (tile_width + _GAP) - _GAP
     sheet = Image.new("RGB", (width, 2 * _MARGIN + _TITLE + len(lines) * line_height - _GAP), _BACKGROUND)
     draw = ImageDraw.Draw(sheet)
-    draw.text((_MARGIN, _MARGIN), _fitted(title, 17, width - 2 * _MARGIN), _BRIGHT, _font(17))
+    draw.text((_MARGIN, _MARGIN), fitted(title, 17, width - 2 * _MARGIN), _BRIGHT, font(17))
     prompts = sorted(labels or [])
     begun: set[int] = set()
     tenths = tiles[-1][0] < len(tiles) - 1
@@ -123,14 +123,14 @@ def _draw_prompts(
         draw.rectangle((left, bar, right - 1, bar + 3), _SEGMENT_COLOURS[segment % len(_SEGMENT_COLOURS)])
         start, prompt = prompts[segment]
         text, ink = (prompt, _DIM) if segment in begun else (f"{_stamp(start)}  {prompt}", _BRIGHT)
-        draw.text((left, top + 1), _fitted(text, 14, right - left), ink, _font(14))
+        draw.text((left, top + 1), fitted(text, 14, right - left), ink, font(14))
         begun.add(segment)
 
 
 def _draw_stamp(draw: ImageDraw.ImageDraw, corner: tuple[int, int], stamp: str) -> None:
     x, y = corner
-    draw.rectangle((x, y, x + _font(12).getlength(stamp) + 6, y + 15), _BACKGROUND)
-    draw.text((x + 3, y + 1), stamp, _BRIGHT, _font(12))
+    draw.rectangle((x, y, x + font(12).getlength(stamp) + 6, y + 15), _BACKGROUND)
+    draw.text((x + 3, y + 1), stamp, _BRIGHT, font(12))
 
 
 def _stamp(seconds: float, tenths: bool = False) -> str:
@@ -139,15 +139,15 @@ def _stamp(seconds: float, tenths: bool = False) -> str:
     return f"{whole // 60}:{whole % 60:02d}" + (f".{int(seconds * 10) % 10}" if tenths else "")
 
 
-def _fitted(text: str, size: int, width: int) -> str:
+def fitted(text: str, size: int, width: int) -> str:
     """`text` in one line, cut with an ellipsis where it is wider than `width` pixels."""
     text = " ".join(text.split())
-    if _font(size).getlength(text) <= width:
+    if font(size).getlength(text) <= width:
         return text
-    fits = max((n for n in range(len(text)) if _font(size).getlength(text[:n] + "...") <= width), default=0)
+    fits = max((n for n in range(len(text)) if font(size).getlength(text[:n] + "...") <= width), default=0)
     return text[:fits].rstrip() + "..."
 
 
 @lru_cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)

@@ -37,6 +37,7 @@ class RenderResult:
     found_now: bool = False
     reused_blocks: int = 0
     run: RunReport | None = None
+    seconds_per_block: float | None = None
 
     def report(self) -> dict[str, Any]:
         """The JSON form."""
@@ -126,6 +127,7 @@ def render(
         video.found_now,
         video.reused,
         video.report(),
+        video.seconds_per_block,
     )
 
 

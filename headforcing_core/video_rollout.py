@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import statistics
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 
 FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
 OPENING = "opening"  # of the one with the memory events of start blocks
+SECONDS = "seconds"  # of the one with the seconds a block took
 
 
 class VideoRollout:
@@ -70,6 +73,7 @@ class VideoRollout:
         self.found_profile: HeadProfile | None = None
         self.found_now = False
         self._meter = RunMeter()
+        self._block_seconds: list[float] = []
         if run is not None:
             self._made = run.load_blocks(self.keys)
             if start_latents is not None:
@@ -87,6 +91,17 @@ class VideoRollout:
     def reused(self) -> int:
         return len(self._made)
 
+    @property
+    def seconds_per_block(self) -> float | None:
+        """The median of the blocks made so far, without what is done with them afterwards.
+
+        Where all blocks are reused, that of the render which made the last one; None where it is not known.
+        """
+        if self._block_seconds:
+            return statistics.median(self._block_seconds)
+        text = None if self.run is None else self.run.load_text(SECONDS, self.keys[-1:])
+        return None if text is None else float(json.loads(text))
+
     def blocks(self, model: VideoModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
         """Yield all blocks after the start, finished ones first; each new one is stored before it is yielded."""
         start_blocks = self.plan.blocks - self.plan.new_blocks
@@ -94,6 +109,7 @@ class VideoRollout:
         for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
             self._meter.add(latents)
         made = [block.latents.to(self.cache.device) for block in self._made]
+        begun = time.perf_counter()
         for block in rollout(
             model,
             self.cache,
@@ -120,7 +136,13 @@ class VideoRollout:
                     saved = time.monotonic()
             if block.event is not None:
                 self.events.append(block.event)
+            if place >= len(self._made):
+                self._block_seconds.append(time.perf_counter() - begun)
             yield block
+            begun = time.perf_counter()
+        if self.run is not None and self._block_seconds:
+            with suppress(HeadForcingError):  # the video is there, this is only told in reports
+                self.run.save_text(SECONDS, self.keys[-1], json.dumps(self.seconds_per_block))
 
     def report(self) -> RunReport:
         """What the blocks so far tell."""

@@ -2,6 +2,7 @@
 
 from comfy_api.latest import ComfyExtension, io
 
+from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
@@ -28,5 +29,6 @@ class HeadForcingExtension(ComfyExtension):
             ProfileHeads,
             InspectHeadProfile,
             VideoDriftReport,
+            CompareMethods,
             LoadDemoModel,
         ]

@@ -85,8 +85,8 @@ class Watcher(Protocol):
 class Sampled:
     """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened.
 
-    `seconds` is wall time, decoding included. `saved` is the video file; where there is none, `failure` says why, or
-    nothing was to be decoded.
+    `seconds` is wall time, decoding included; `seconds_per_block` leaves it out. `saved` is the video file; where there
+    is none, `failure` says why, or nothing was to be decoded.
     """
 
     latents: Tensor
@@ -98,6 +98,7 @@ class Sampled:
     seconds: float
     saved: folders.OutputFile | None = None
     failure: str | None = None
+    seconds_per_block: float | None = None
 
 
 def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sampled:
@@ -119,6 +120,7 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
             job.decode_in_background,
         )
     done: list[VideoRollout] = []
+    block_seconds: list[float | None] = []
 
     def body(hosted: HostedModel, device: torch.device) -> Tensor:
         with ExitStack() as stack:
@@ -145,12 +147,13 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
             if growing is not None:
                 growing.finish()
             done.append(rollout)
+            block_seconds.append(rollout.seconds_per_block)
         return torch.cat(blocks).transpose(0, 1)[None]
 
     also = () if growing is None else [job.vae.patcher]
     extra_bytes = plan.cache_bytes(dtype) + (0 if growing is None else growing.decode_bytes)
     latents = host(model, job.embeds, plan.schedule, plan.block_shape, extra_bytes, body, also)[0].transpose(0, 1)
-    (rollout,) = done
+    (rollout,), (seconds_per_block,) = done, block_seconds
     saved, failure = (None, None) if growing is None else (growing.saved, growing.failure)
     return Sampled(
         latents,
@@ -162,4 +165,5 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
         time.perf_counter() - begun,
         saved,
         failure,
+        seconds_per_block,
     )

@@ -122,7 +122,7 @@ class HeadForcingSampler(io.ComfyNode):
             start,
             RUNS if resume else None,
             checkpoint_seconds,
-            _about(model, plan, method, seed),
+            about_run(model, plan, method, seed),
             vae,
             filename_prefix,
             node_helpers.graph_tags(cls.hidden),
@@ -140,12 +140,12 @@ class HeadForcingSampler(io.ComfyNode):
         videos: list[Sampled] = []
         for video in range(count):
             progress.next_video(video, plan)
-            made = _sample_one(job, plan, video, progress, needs)
+            made = sample_one(job, plan, video, progress, needs)
             videos.append(made)
             report += ["", f"video {video + 1} of {count}: sampled in {made.seconds:.1f} s", *_told(made)]
             if made.found_profile is not None:
                 plan = make_plan(profile=made.found_profile)  # the other videos of a batch have the same roles
-                report.append(_keep_roles(made, weights))
+                report.append(keep_roles(made, weights))
         progress.completed()
         trim = {"pictures": plan.pictures, "frames": plan.frames}
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos])
@@ -157,7 +157,7 @@ class HeadForcingSampler(io.ComfyNode):
         )
 
 
-def _sample_one(job: RenderJob, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs) -> Sampled:
+def sample_one(job: RenderJob, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs) -> Sampled:
     """One video; says on the node what is kept when something ends it early."""
     try:
         return sample(job, plan, video, progress)
@@ -168,7 +168,7 @@ def _sample_one(job: RenderJob, plan: RenderPlan, video: int, progress: RenderPr
         raise
 
 
-def _keep_roles(made: Sampled, weights: str) -> str:
+def keep_roles(made: Sampled, weights: str) -> str:
     """Keep roles that were found for the next run with these weights; a line for the report."""
     assert made.found_profile is not None
     counts = ", ".join(f"{n} {role}" for role, n in made.found_profile.counts().items())
@@ -208,7 +208,7 @@ def _preview(videos: list[Sampled]) -> Any:
     return ui.PreviewVideo(results) if results else None
 
 
-def _about(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, Any]:
+def about_run(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, Any]:
     """What to note in the run folder, for people and for Load Head Forcing Run."""
     return {
         "method": method,

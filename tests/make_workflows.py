@@ -28,6 +28,9 @@ DEMO_PROMPTS = """0:00 a red ball bouncing on a teal floor
 0:20 a yellow ring circling on a navy checkerboard
 0:40 a cyan ball gliding on a maroon stripes"""
 
+COMPARE_PROMPTS = """0:00 a red ball bouncing on a teal floor
+0:10 a yellow ring circling on a navy checkerboard"""
+
 FOX = (
     "A red fox with a thick winter coat trots through a silent snowy forest at dawn, low golden light between the "
     "pines, breath steaming in the cold air, slow tracking shot, cinematic, highly detailed"
@@ -55,7 +58,11 @@ FILES = """In **ComfyUI/models**:
 - `vae/wan_2.1_vae.safetensors`, from the same
 """
 
-RUNNABLE = {"demo": 24.5, "profile_heads": 5.0}  # without downloads; a second of the video that shows something
+RUNNABLE = {
+    "demo": 24.5,
+    "profile_heads": 5.0,
+    "compare_methods": 15.0,
+}  # without downloads; a second of the video that shows something
 
 Node = tuple[str, dict[str, Any], tuple[int, int], tuple[int, int]]
 
@@ -183,6 +190,36 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
             "start; *full* is what the paper does. The profile is saved in models/head_profiles.",
             (LOADERS, 150),
             (330, 420),
+        ),
+    },
+    "compare_methods": {
+        "model": ("HeadForcingLoadDemo", {}, (LOADERS, 0), (330, 90)),
+        "prompt": timeline(COMPARE_PROMPTS, 20.0, ["model", 1]),
+        "compare": (
+            "HeadForcingCompareMethods",
+            {
+                "model": ["model", 0],
+                "positive": ["prompt", 0],
+                "vae": ["model", 2],
+                "methods": "head_forcing\nself_forcing_window_21\ninfinity_rope",
+                "width": 64,
+                "height": 64,
+                "seconds": 0.0,
+                "seed": 0,
+                "filename_prefix": "video/Compare",
+            },
+            (SAMPLER, 0),
+            (620, 760),
+        ),
+        "table": text(["compare", 1], (PROMPT, 440), (440, 320)),
+        "note": note(
+            "## Methods side by side\n\nPress **Run**: the same two prompts and the same noise go through three "
+            "methods, and a table says what each keeps, how long a block takes and how its video drifts.\n\nThe names "
+            "that *methods* takes are those of *method* on Head Forcing Sampler. The demo model is a toy; for real "
+            "weights replace *Load Demo Model* by *Load Self Forcing*, *Load CLIP* and *Load VAE*, and set the size to "
+            "832 x 480. What was finished when a comparison is stopped is kept.",
+            (LOADERS, 150),
+            (330, 610),
         ),
     },
     "extend_a_video": SELF_FORCING

@@ -124,6 +124,25 @@ FROZEN: dict[str, dict[str, Any]] = {
         "optional": {"theme": ("COMBO", "dark")},
         "outputs": [("IMAGE", "picture"), ("STRING", "report")],
     },
+    "HeadForcingCompareMethods": {
+        "required": {
+            "model": ("MODEL", SOCKET),
+            "positive": ("CONDITIONING", SOCKET),
+            "vae": ("VAE", SOCKET),
+            "methods": ("STRING", "head_forcing, self_forcing_window_21, infinity_rope"),
+            "width": ("INT", 832),
+            "height": ("INT", 480),
+            "seconds": ("FLOAT", 0.0),
+            "seed": ("INT", 0),
+            "filename_prefix": ("STRING", "video/Compare"),
+        },
+        "optional": {
+            "head_profile": ("HEAD_PROFILE", SOCKET),
+            "model_family": ("COMBO", "self_forcing"),
+            "resume": ("BOOLEAN", True),
+        },
+        "outputs": [("VIDEO", "video"), ("STRING", "table")],
+    },
     "HeadForcingLoadDemo": {
         "required": {},
         "optional": {},
@@ -179,6 +198,7 @@ FROZEN_CHOICES = {
     ("HeadForcingVideoDriftReport", "theme"): {"dark", "light"},
 }
 FROZEN_CHOICES["HeadForcingProfileHeads", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
+FROZEN_CHOICES["HeadForcingCompareMethods", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
 
 BALL = "a red ball bouncing on a teal floor"
 RING = "a yellow ring circling on a navy checkerboard"

@@ -269,7 +269,7 @@ def test_every_file_of_a_run_is_covered_by_its_hash(backbone, tmp_path):
     render = Render(backbone, tmp_path, profile=AutoProfile(), state_seconds=1e-9)
     render.go()
     kinds = {path.name.split("-")[0] for path in files(render)}
-    assert kinds == {"run", "video", "block", "state", "found"}
+    assert kinds == {"run", "video", "block", "state", "found", "seconds"}
     assert all(file_hash(path) == path.stem.rpartition("-")[2] for path in files(render))
 
 
