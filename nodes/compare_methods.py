@@ -167,7 +167,7 @@ class CompareMethods(io.ComfyNode):
             plan = planned(entry, head_profile)
             job = job_of(entry, plan)
             todo.append((entry, plan, job, render_checks.check_needs(job, plan, 1)))
-        progress = RenderProgress(model, todo[0][1], len(todo), cls.hidden.unique_id)
+        progress = RenderProgress(model, todo[0][1], len(todo), cls.hidden.unique_id, previews=False)
         rows: list[Compared] = []
         for place, (entry, plan, job, needs) in enumerate(todo):
             if plan.auto is not None and not job.finished(plan, 0):

@@ -24,9 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class RenderProgress:
-    """Progress bar, moving preview and a status line on the node; stops within one model call on cancel."""
+    """Progress bar, moving preview and a status line on the node; stops within one model call on cancel.
 
-    def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str):
+    The editor shows the last preview for good, in place of a video that the node gives at its end; without `previews`
+    there is room for that.
+    """
+
+    def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str, previews: bool = True):
         self.plan, self.videos, self.node_id = plan, videos, node_id
         self.video = self.reused = self.made = 0
         self.block: int | None = None  # that is being made, or read again; None before the first
@@ -34,7 +38,7 @@ class RenderProgress:
         self.growing: GrowingVideo | None = None
         self.bar = comfy.utils.ProgressBar(plan.steps * videos)
         self.done = 0
-        self.preview = MovingPreview(model)
+        self.preview = MovingPreview(model) if previews else None
         self.event: MemoryEvent | None = None
         self.begun = time.perf_counter()
 
@@ -62,7 +66,8 @@ class RenderProgress:
             return
         self.done, self.stepped = self.done + 1, True
         last = step == self.plan.steps_of(block)
-        self.bar.update_absolute(self.done, preview=self.preview.next(latents if last else None))
+        image = None if self.preview is None else self.preview.next(latents if last else None)
+        self.bar.update_absolute(self.done, preview=image)
 
     def finished(self, block: Block) -> None:
         """Take note of a block that is there, and of what episodic memory did after it."""
