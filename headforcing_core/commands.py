@@ -37,7 +37,7 @@ from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
 from .files import check_writable, replacing
 from .methods.base import MethodPolicy
-from .methods.registry import METHODS, describe_method, method_policy
+from .methods.registry import METHODS, describe_method, method_policy, method_schedule
 from .needs import Needs, check_disk, check_memory, needs_of
 from .plan import RenderPlan, format_bytes
 from .policy import CachePolicy
@@ -232,7 +232,7 @@ def _planner(
         RenderPlan.make,
         info.config,
         method_policy(args.method).with_memory(*memory),
-        schedule(args.model_family, args.sigmas),
+        method_schedule(args.method, args.model_family, args.sigmas),
         timeline,
         width,
         height,
@@ -337,9 +337,8 @@ def _render(
             run.save_video(keys, {**tags, **about, "latent_format": latent_format})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)
-        reused = sum(len(plan.schedule.for_block(block)) for block in range(video.reused))
         bar = stack.enter_context(
-            tqdm(total=plan.steps, initial=reused, unit="step", desc="sampling", disable=args.json)
+            tqdm(total=plan.steps, initial=video.reused_steps, unit="step", desc="sampling", disable=args.json)
         )
         try:
             result = render(

@@ -64,7 +64,7 @@ vae_decoding = module(".nodes.vae_decoding")
 core = types.SimpleNamespace(
     **{name: module(f".headforcing_core.{name}") for name in (
         "auto_profile", "cache", "checkpoint", "errors", "head_shares", "lora", "noise", "plan", "policy", "profile",
-        "profiler", "rollout", "schedule", "timeline", "video", "wan")}
+        "profiler", "rollout", "schedule", "timeline", "video", "video_rollout", "wan")}
 )
 methods = module(".headforcing_core.methods.registry")
 TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
@@ -121,12 +121,9 @@ def own(state_dict, plan, seed=7, video=0, start=None, model=None):
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
     video_model = core.rollout.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
-    cache = plan.make_cache(torch.float32, "cpu")
-    noise = core.noise.SeededNoise(seed, plan.block_shape, video)
     start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
-    made = core.rollout.rollout(
-        video_model, cache, plan.schedule, noise, plan.prompts, start, switches=plan.switches)
-    blocks = list(made)
+    made = core.video_rollout.VideoRollout(plan, seed, video, dtype=torch.float32, start_latents=start)
+    blocks = list(made.blocks(video_model))
     latents = torch.cat([*([] if start is None else [start]), *(block.latents for block in blocks)])
     out = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
     return out, [block.event for block in blocks if block.event is not None]
@@ -599,6 +596,7 @@ def test_prompt_switches_on_the_native_model_equal_the_cores_own(probes: dict[st
 def test_every_method_on_the_native_model_equals_the_cores_own(probes: dict[str, Any]):
     found = of(probes, "other_methods")
     assert {"longlive", "infinity_rope", "deep_forcing", "forcing_kv", "dummy_forcing", "memflow"} < set(found)
+    assert "rolling_forcing" in found
     assert {name: difference for name, difference in found.items() if difference > 1e-4} == {}
 
 
