@@ -3,7 +3,8 @@
 Blocks are stored by content. A block's key is a hash of everything it depends on: the setup (weights, head roles, size,
 schedule, seed ...), and the prompts and switches of all blocks up to it. The same render queued again therefore finds
 its blocks; a longer one finds those of the shorter and extends it; one with another prompt k finds all blocks before
-that prompt.
+that prompt. Where blocks are made together (Rolling Forcing), a block's key covers those made with it, and they are
+stored beside it as they were then.
 
 Every file carries a hash of its own bytes in its name, is written under a temporary name and moved, and is checked when
 it is read.

@@ -31,8 +31,8 @@ from .run_report import RunMeter, RunReport
 log = logging.getLogger(__name__)
 
 FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
-END = "end"  # in a block's key, where a block that it would depend on is behind the end of the video
 OPENING = "opening"  # of the one with the memory events of start blocks
+END = "end"  # in a block's key: a block that would be made with it is behind the end of the video
 
 
 class VideoRollout:

@@ -437,6 +437,14 @@ def test_the_command_line_renders_with_a_method_and_names_it(tmp_path, capsys, n
     assert (tmp_path / "demo.mp4").exists()
 
 
+def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys):
+    assert main(["budget", "--seconds", "2"]) == 0
+    short = capsys.readouterr().out
+    assert "| longlive |" in short and "rolling_forcing" not in short
+    assert main(["budget", "--seconds", "4"]) == 0
+    assert "| 4 | rolling_forcing | 8,640 |" in capsys.readouterr().out
+
+
 def test_the_demo_model_runs_every_method():
     size = (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
     config = inspect_checkpoint(assets.model_path()).config
