@@ -180,9 +180,10 @@ def budget(args: argparse.Namespace) -> Result:
             *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
         ):
             measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
-            policy, family = method_policy(method), method_schedule(method, "self_forcing")
+            policy = method_policy(method)
+            steps = method_schedule(policy, "self_forcing")
             try:
-                plan = RenderPlan.make(WanConfig(), policy, family, timeline, width, height, profile=measured)
+                plan = RenderPlan.make(WanConfig(), policy, steps, timeline, width, height, profile=measured)
             except HeadForcingError:
                 if isinstance(policy, MethodPolicy):  # it makes no video that short
                     continue
@@ -232,11 +233,12 @@ def _planner(
 ) -> Callable[..., RenderPlan]:
     """What makes the plan of a render once its `profile` is given."""
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
+    policy = method_policy(args.method)
     return partial(
         RenderPlan.make,
         info.config,
-        method_policy(args.method).with_memory(*memory),
-        method_schedule(args.method, args.model_family, args.sigmas),
+        policy.with_memory(*memory),
+        method_schedule(policy, args.model_family, args.sigmas),
         timeline,
         width,
         height,

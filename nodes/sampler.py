@@ -95,14 +95,15 @@ class HeadForcingSampler(io.ComfyNode):
         decode_in_background: bool = False,
     ) -> io.NodeOutput:
         timeline, texts = timeline_of(positive, seconds)
-        chosen = method_schedule(method, model_family, sigmas)
+        policy = method_policy(method)
+        chosen = method_schedule(policy, model_family, sigmas)
         start, dropped = render_checks.start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
             height, width = start.shape[-2] * 8, start.shape[-1] * 8
         make_plan = functools.partial(
             RenderPlan.make,
             comfy_bridge.wan_config(model),
-            method_policy(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
+            policy.with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
             chosen,
             timeline,
             width,

@@ -240,12 +240,13 @@ def rolling_plan(text=ONE, seconds=9.0, **options) -> RenderPlan:
 
 
 def test_rolling_forcing_has_steps_of_its_own_in_the_familys_blocks_unless_sigmas_are_given():
-    own = method_schedule("rolling_forcing", "self_forcing")
+    rolling = method_policy("rolling_forcing")
+    own = method_schedule(rolling, "self_forcing")
     assert own == SCHEDULE and len(own.sigmas) == 5
-    assert method_schedule("rolling_forcing", "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
-    assert method_schedule("rolling_forcing", "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
+    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
+    assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
     for name in ("head_forcing", "longlive"):
-        assert method_schedule(name, "self_forcing") == schedule("self_forcing")
+        assert method_schedule(method_policy(name), "self_forcing") == schedule("self_forcing")
 
 
 def test_a_plan_counts_the_whole_window_of_rolling_forcing():

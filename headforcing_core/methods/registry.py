@@ -144,9 +144,9 @@ def method_policy(name: str) -> CachePolicy | MethodPolicy:
     return PRESETS[name]
 
 
-def method_schedule(name: str, family: str, sigmas: str = "") -> Schedule:
+def method_schedule(policy: CachePolicy | MethodPolicy, family: str, sigmas: str = "") -> Schedule:
     """The noise levels that are given, else the method's own, else the model family's, in blocks of that family."""
-    chosen, policy = schedule(family, sigmas), method_policy(name)
+    chosen = schedule(family, sigmas)
     own = policy.own_schedule if isinstance(policy, MethodPolicy) else None
     return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
 
