@@ -37,7 +37,7 @@ from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
 from .files import check_writable, replacing
 from .methods.base import MethodPolicy
-from .methods.registry import METHODS, describe_method, method_policy
+from .methods.registry import METHODS, describe_method, method_policy, method_schedule
 from .needs import Needs, check_disk, check_memory, needs_of
 from .paper_tables import paper_heads
 from .plan import RenderPlan, format_bytes
@@ -175,9 +175,14 @@ def budget(args: argparse.Namespace) -> Result:
             *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
         ):
             measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
-            plan = RenderPlan.make(
-                WanConfig(), method_policy(method), schedule("self_forcing"), timeline, width, height, profile=measured
-            )
+            policy = method_policy(method)
+            steps = method_schedule(policy, "self_forcing")
+            try:
+                plan = RenderPlan.make(WanConfig(), policy, steps, timeline, width, height, profile=measured)
+            except HeadForcingError:
+                if isinstance(policy, MethodPolicy):  # it makes no video that short
+                    continue
+                raise
             shape = plan.shape
             rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
     lines = ["| seconds | cache | frame-slots | bf16 |", "| --- | --- | --- | --- |"]
@@ -236,11 +241,12 @@ def planner(
 ) -> Callable[..., RenderPlan]:
     """What makes the plan of a render once its `profile` is given; `policy` stands in for that of `args.method`."""
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
+    policy = policy or method_policy(args.method)
     return partial(
         RenderPlan.make,
         info.config,
-        (policy or method_policy(args.method)).with_memory(*memory),
-        schedule(args.model_family, args.sigmas),
+        policy.with_memory(*memory),
+        method_schedule(policy, args.model_family, args.sigmas),
         timeline,
         width,
         height,
@@ -345,9 +351,8 @@ def render_one(
             run.save_video(keys, {**tags, **about, "latent_format": latent_format})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)
-        reused = sum(len(plan.schedule.for_block(block)) for block in range(video.reused))
         bar = stack.enter_context(
-            tqdm(total=plan.steps, initial=reused, unit="step", desc="sampling", disable=args.json)
+            tqdm(total=plan.steps, initial=video.reused_steps, unit="step", desc="sampling", disable=args.json)
         )
         try:
             result = render(

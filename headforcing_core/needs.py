@@ -102,7 +102,7 @@ def needs_of(
     width = config.dim * dtype.itemsize
     feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 8 * config.dim * 4
     activations = tokens * (9 * width + max(feed_forward, rotation))
-    block = 4 * math.prod(plan.block_shape)  # stored in float32
+    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # in float32, with the blocks under way
     pixels = plan.pictures * plan.width * plan.height * scale**2
     return Needs(
         weights,

@@ -16,6 +16,7 @@ from .clock import MAX_SECONDS, BlockClock, format_time, pictures_of
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .methods.base import MethodCache, MethodPolicy, MethodShape
+from .methods.rolling_cache import RollingCache
 from .policy import CachePolicy, Roles, arrange_roles
 from .profile import HeadProfile, default_profile
 from .schedule import Schedule
@@ -107,6 +108,7 @@ class RenderPlan:
         if isinstance(policy, MethodPolicy):
             for segment in timeline.segments[1:]:
                 policy.own_switch(segment.switch)
+            policy.check_video(schedule, len(prompts), start_frames)
             shape = MethodShape.for_model(config, head_roles, policy.seeded(seed), *sizes)
         else:
             shape = CacheShape.for_model(config, head_roles, policy, *sizes)
@@ -213,7 +215,7 @@ class RenderPlan:
         device: torch.device | str,
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
-    ) -> HeadCache | AutoProfileCache | MethodCache:
+    ) -> HeadCache | AutoProfileCache | MethodCache | RollingCache:
         """The cache of this render; `known` is what an earlier one found, where roles are found while sampling."""
         if isinstance(self.shape, MethodShape):
             return self.shape.policy.make_cache(self.shape, dtype, device, attention)
@@ -232,7 +234,13 @@ class RenderPlan:
     def frames_per_pass(self) -> int:
         """The most frames that go through the model together."""
         recached = self.shape.policy.recached_frames() if isinstance(self.shape, MethodShape) and self.switches else 0
-        return max(self.schedule.frames_per_block, min(recached, self.frames))
+        return max(self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames))
+
+    @property
+    def blocks_per_pass(self) -> int:
+        """How many blocks are denoised together; each depends on the next ones, and on whether they are there."""
+        policy = self.shape.policy
+        return policy.blocks_per_pass(self.schedule) if isinstance(policy, MethodPolicy) else 1
 
     def describe(self, dtype: torch.dtype) -> str:
         """What will be made and what it needs, as plain text."""

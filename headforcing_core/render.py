@@ -16,9 +16,10 @@ from torch import Tensor
 from .errors import HeadForcingError
 from .files import replacing
 from .memory import MemoryEvent
+from .methods.rolling_forcing import JointModel
 from .plan import LATENT_CHANNELS, describe_events
 from .profile import HeadProfile
-from .rollout import StepCallback, VideoModel
+from .rollout import StepCallback
 from .run_report import RunReport
 from .video import StreamingDecoder, VideoInfo, write_video
 from .video_rollout import VideoRollout
@@ -71,7 +72,7 @@ class RenderResult:
 
 
 def render(
-    model: VideoModel,
+    model: JointModel,
     video: VideoRollout,
     *,
     mp4: tuple[Path, StreamingDecoder] | None = None,

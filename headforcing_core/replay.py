@@ -161,7 +161,9 @@ def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> Head
         own_shape = MethodShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
         name = "explicit" if attention == "reference" else attention
         function = attention_function(name, device, torch.float32, own_shape.head_dim)
-        return run.policy.make_cache(own_shape, torch.float32, device, function)
+        cache = run.policy.make_cache(own_shape, torch.float32, device, function)
+        assert isinstance(cache, MethodCache)  # recorded cases have no other methods
+        return cache
     shape = CacheShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
     if attention == "reference":
         return ReferenceCache(shape, torch.float32, device)

@@ -58,7 +58,7 @@ class BlockCache(KeyValueCache, Protocol):
         """
 
 
-def reads_queries(cache: BlockCache) -> bool:
+def reads_queries(cache: KeyValueCache) -> bool:
     """Whether the clean pass must go on behind the last layer's keys and values, to its queries."""
     return getattr(cache, "reads_queries", False)
 
@@ -74,7 +74,7 @@ class VideoModel(Protocol):
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         """Predict the clean latents, same shape, from latents at noise level `sigma`."""
 
-    def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         """The clean pass: run at timestep 0 for the keys and values alone."""
 
 
@@ -107,7 +107,8 @@ def rollout(
         raise HeadForcingError("a rollout needs a prompt for every block")
     start = split_start_latents(start_latents, schedule.frames_per_block)
     known = [*start, *made]
-    latest: deque[Tensor] = deque(maxlen=max(map(cache.switch_blocks, switches.values()), default=0))
+    needed = max((cache.switch_blocks(switch) for switch in switches.values()), default=0)
+    latest: deque[Tensor] = deque(maxlen=needed)
     active = None
     for block, prompt in enumerate(prompts):
         event = None
@@ -192,7 +193,7 @@ class WanVideoModel:
         self.prompt = encode_prompt(self.backbone, self.embeds[prompt].to(self.device), self.dtype)
 
     @torch.no_grad()
-    def flow(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool = False) -> Tensor | None:
+    def flow(self, latents: Tensor, sigma: float, cache: KeyValueCache, write_only: bool = False) -> Tensor | None:
         """The backbone's raw prediction, noise minus clean latents, float32."""
         timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
@@ -205,5 +206,15 @@ class WanVideoModel:
         precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
         return (latents.to(precise) - sigma * flow.to(precise)).to(latents.dtype)
 
-    def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
+    @torch.no_grad()
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
+        """Like `denoise`, with a noise level for every frame, `sigmas [frames]`."""
+        x = latents.to(device=self.device, dtype=self.dtype)
+        flow = forward_block(self.backbone, x, 1000 * sigmas, self.prompt, cache)
+        assert flow is not None
+        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32
+        sigmas = sigmas.to(flow.device, precise)[:, None, None, None]
+        return (latents.to(flow.device, precise) - sigmas * flow.to(precise)).to(latents.dtype)
+
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         self.flow(latents, 0.0, cache, write_only=not reads_queries(cache))

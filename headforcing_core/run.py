@@ -3,7 +3,8 @@
 Blocks are stored by content. A block's key is a hash of everything it depends on: the setup (weights, head roles, size,
 schedule, seed ...), and the prompts and switches of all blocks up to it. The same render queued again therefore finds
 its blocks; a longer one finds those of the shorter and extends it; one with another prompt k finds all blocks before
-that prompt.
+that prompt. Where blocks are made together (Rolling Forcing), a block's key covers those made with it, and they are
+stored beside it as they were then.
 
 Every file carries a hash of its own bytes in its name, is written under a temporary name and moved, and is checked when
 it is read.
@@ -18,11 +19,12 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -69,10 +71,11 @@ def count_blocks(folder: Path, keys: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """A finished block as it was stored."""
+    """A finished block as it was stored; `unfinished` are those begun after it, where several are made together."""
 
     latents: Tensor
     event: MemoryEvent | None
+    unfinished: tuple[Tensor, ...] = ()
 
 
 class RunFolder:
@@ -114,7 +117,10 @@ class RunFolder:
     # --- blocks
 
     def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
-        """The finished blocks at the beginning of `keys`, up to the first that is missing or damaged."""
+        """The finished blocks at the beginning of `keys`, up to the first that is missing or damaged.
+
+        Only the last one has its `unfinished`.
+        """
         blocks: list[StoredBlock] = []
         for key in keys:
             found = self._load("block", key)
@@ -122,13 +128,26 @@ class RunFolder:
                 break
             tensors, plain = found
             event = plain["event"]
-            blocks.append(StoredBlock(tensors["latents"], None if event is None else MemoryEvent(**event)))
+            if blocks:
+                blocks[-1] = replace(blocks[-1], unfinished=())
+            unfinished = tuple(tensors["unfinished"].unbind()) if "unfinished" in tensors else ()
+            blocks.append(StoredBlock(tensors["latents"], None if event is None else MemoryEvent(**event), unfinished))
         return blocks
 
-    def save_block(self, index: int, key: str, latents: Tensor, event: MemoryEvent | None) -> None:
-        """Store a finished block `[frames, 16, h, w]`, and what episodic memory did after it."""
+    def save_block(
+        self,
+        index: int,
+        key: str,
+        latents: Tensor,
+        event: MemoryEvent | None,
+        unfinished: Sequence[Tensor] = (),
+    ) -> None:
+        """Store a finished block `[frames, 16, h, w]`, what episodic memory did after it, and those that are begun."""
         plain = {"event": None if event is None else event.to_dict()}
-        self._save("block", index, key, {"latents": latents.float()}, plain)
+        tensors = {"latents": latents.float()}
+        if unfinished:
+            tensors["unfinished"] = torch.stack(tuple(unfinished)).float()
+        self._save("block", index, key, tensors, plain)
 
     # --- cache states
 

@@ -21,10 +21,12 @@ from .cache_state import cache_state, restore_cache
 from .errors import HeadForcingError
 from .memory import MemoryEvent
 from .methods.base import MethodCache, MethodPolicy
+from .methods.rolling_cache import RollingCache
+from .methods.rolling_forcing import JointModel, RolledBlock, rolling_rollout
 from .noise import SeededNoise
 from .plan import RenderPlan
 from .profile import HeadProfile
-from .rollout import Block, StepCallback, VideoModel, rollout, split_start_latents
+from .rollout import Block, StepCallback, rollout, split_start_latents
 from .run import SHORT, RunFolder, StoredBlock, block_keys, count_blocks, digest
 from .run_report import RunMeter, RunReport
 
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
 OPENING = "opening"  # of the one with the memory events of start blocks
 SECONDS = "seconds"  # of the one with the seconds a block took
+END = "end"  # in a block's key: a block that would be made with it is behind the end of the video
 
 
 class VideoRollout:
@@ -102,26 +105,22 @@ class VideoRollout:
         text = None if self.run is None else self.run.load_text(SECONDS, self.keys[-1:])
         return None if text is None else float(json.loads(text))
 
-    def blocks(self, model: VideoModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
+    @property
+    def reused_steps(self) -> int:
+        """Denoising steps that were made before, those of unfinished blocks included."""
+        start_blocks, window = self.plan.blocks - self.plan.new_blocks, self.plan.blocks_per_pass
+        begun = len(self._made[-1].unfinished) if self._made else 0
+        finished = sum(self.plan.steps_of(start_blocks + place) for place in range(self.reused))
+        return finished + sum(window - behind for behind in range(1, begun + 1))
+
+    def blocks(self, model: JointModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
         """Yield all blocks after the start, finished ones first; each new one is stored before it is yielded."""
         start_blocks = self.plan.blocks - self.plan.new_blocks
         saved = time.monotonic()
         for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
             self._meter.add(latents)
-        made = [block.latents.to(self.cache.device) for block in self._made]
         begun = time.perf_counter()
-        for block in rollout(
-            model,
-            self.cache,
-            self.plan.schedule,
-            self.noise,
-            self.plan.prompts,
-            self.start_latents,
-            made,
-            on_step,
-            self.events.append,
-            self.plan.switches,
-        ):
+        for block in self._rollout(model, on_step):
             place = block.index - start_blocks
             self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
             if place == 0:
@@ -148,6 +147,16 @@ class VideoRollout:
         """What the blocks so far tell."""
         return self._meter.report(self.events)
 
+    def _rollout(self, model: JointModel, on_step: StepCallback) -> Iterator[Block]:
+        """All blocks after the start, in the order of passes that belongs to the cache."""
+        made = [block.latents.to(self.cache.device) for block in self._made]
+        video = (self.plan.schedule, self.noise, self.plan.prompts)
+        if isinstance(self.cache, RollingCache):
+            unfinished = self._made[-1].unfinished if made else ()
+            return rolling_rollout(model, self.cache, *video, made, unfinished, on_step)
+        start, note = self.start_latents, self.events.append
+        return rollout(model, self.cache, *video, start, made, on_step, note, self.plan.switches)
+
     def _recall_roles(self) -> None:
         """Take the roles an earlier render found; without them its blocks are of no use, measuring needs every pass."""
         if self.run is None or self.plan.auto is None or not self._made:
@@ -169,7 +178,7 @@ class VideoRollout:
             self._made = []
 
     def _restore(self) -> None:
-        if isinstance(self.cache, MethodCache):  # these are rebuilt from the finished blocks
+        if isinstance(self.cache, (MethodCache, RollingCache)):  # these are rebuilt from the finished blocks
             return
         state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None
         if state is not None and self.run is not None:
@@ -187,10 +196,11 @@ class VideoRollout:
 
     def _store(self, place: int, block: Block) -> None:
         if self.run is not None:
-            self.run.save_block(place, self.keys[place], block.latents, block.event)
+            unfinished = block.unfinished if isinstance(block, RolledBlock) else ()
+            self.run.save_block(place, self.keys[place], block.latents, block.event, unfinished)
 
     def _store_state(self, place: int) -> None:
-        if isinstance(self.cache, MethodCache):
+        if isinstance(self.cache, (MethodCache, RollingCache)):
             return
         cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
         finding = isinstance(self.cache, AutoProfileCache) and self.cache.profile is None
@@ -239,7 +249,11 @@ def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
 
 
 def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[str]:
-    """The key of every block after the start, from the plan's embeddings (`RenderPlan.embeddings`)."""
+    """The key of every block after the start, from the plan's embeddings (`RenderPlan.embeddings`).
+
+    Where blocks are made together, a block depends on the prompts of the next ones too and, near the end, on how many
+    of them there are.
+    """
     hashes = [digest(embed) for embed in embeds]
     switches = plan.switches
     parts = []
@@ -248,4 +262,5 @@ def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[s
         if block in switches:
             part = digest(part, switches[block].kind, switches[block].re_anchor)
         parts.append(part)
-    return block_keys(setup, parts)
+    ahead = plan.blocks_per_pass - 1
+    return block_keys(setup, [*parts, *[END] * ahead])[ahead:]

@@ -31,7 +31,7 @@ from ..headforcing_core.head_shares import HeadShares
 from ..headforcing_core.profiler import profile_heads
 from ..headforcing_core.rollout import BlockCache, StepCallback, reads_queries
 from ..headforcing_core.schedule import Schedule
-from ..headforcing_core.wan import PromptKV, WanConfig, encode_prompt, forward_block
+from ..headforcing_core.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 
 _KEY = "head_forcing"
 
@@ -104,8 +104,14 @@ def _attention_chosen() -> bool:
 class HostedModel:
     """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
 
-    def __init__(self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], embeds: Sequence[Tensor]):
-        self._denoiser, self._extra_args, self._embeds = denoiser, extra_args, embeds
+    def __init__(
+        self,
+        denoiser: Callable[..., Tensor],
+        extra_args: dict[str, Any],
+        embeds: Sequence[Tensor],
+        device: torch.device,
+    ):
+        self._denoiser, self._extra_args, self._embeds, self._device = denoiser, extra_args, embeds, device
         self._wanted, self._encoded = 0, -1
         # an object of its own: caches hold it, and must not hold the model that holds them
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
@@ -115,19 +121,22 @@ class HostedModel:
         self._wanted = prompt  # encoded in the next forward pass, where ComfyUI has the weights in place
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        return self._call(latents, sigma, cache, write_only=False)
+        return self._call(latents, _same_for(latents, sigma), cache, write_only=False)
 
-    def write_clean(self, latents: Tensor, cache: BlockCache) -> None:
-        self._call(latents, 0.0, cache, write_only=not reads_queries(cache))
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
+        return self._call(latents, sigmas, cache, write_only=False)
 
-    def _call(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool) -> Tensor:
-        self._cache, self._sigma, self._write_only = cache, sigma, write_only
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
+        self._call(latents, _same_for(latents, 0.0), cache, write_only=not reads_queries(cache))
+
+    def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
+        self._cache, self._sigmas, self._write_only = cache, sigmas, write_only
         options = dict(self._extra_args["model_options"])
         # put in anew for each call: a lasting reference to itself would keep gigabytes of cache until Python's next gc
         options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
-        x = latents.transpose(0, 1)[None].to(cache.device)
+        x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
-        return self._denoiser(x, x.new_tensor([sigma]), **arguments)[0].transpose(0, 1)
+        return self._denoiser(x, x.new_tensor([float(sigmas.max())]), **arguments)[0].transpose(0, 1)
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
         """What replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
@@ -138,9 +147,18 @@ class HostedModel:
             self.prompt = encode_prompt(net, self._embeds[self._wanted].to(x.device), x.dtype)
             self._encoded = self._wanted
         latents = x[0].transpose(0, 1)
-        timesteps = torch.full((len(latents),), 1000 * self._sigma, dtype=torch.float64)
-        flow = forward_block(net, latents, timesteps, self.prompt, self._cache, write_only=self._write_only)
-        return torch.zeros_like(x) if flow is None else flow.transpose(0, 1)[None]
+        flow = forward_block(net, latents, 1000 * self._sigmas, self.prompt, self._cache, write_only=self._write_only)
+        if flow is None:
+            return torch.zeros_like(x)
+        highest = self._sigmas.max()
+        if self._sigmas.min() < highest:  # ComfyUI takes the highest level times the flow off every frame
+            flow = flow.float() * (self._sigmas / highest).float().to(flow.device)[:, None, None, None]
+        return flow.transpose(0, 1)[None]
+
+
+def _same_for(latents: Tensor, sigma: float) -> Tensor:
+    """The noise level of every frame."""
+    return torch.full((len(latents),), sigma, dtype=torch.float64)
 
 
 def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
@@ -184,7 +202,7 @@ def host(
     """
 
     def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
-        return body(HostedModel(denoiser, extra_args or {}, embeds), x.device)
+        return body(HostedModel(denoiser, extra_args or {}, embeds, x.device), x.device)
 
     patched = model.clone()
     patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)

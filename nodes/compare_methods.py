@@ -9,11 +9,11 @@ from comfy_api.latest import InputImpl, io, ui
 from ..headforcing_core.auto_profile import AutoProfile, recall
 from ..headforcing_core.comparison import NOTE, Compared, Entry, entries_of, grid, measured, table
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.methods.registry import describe_method, method_names
+from ..headforcing_core.methods.registry import describe_method, method_names, method_schedule
 from ..headforcing_core.needs import Needs
 from ..headforcing_core.plan import RenderPlan, check_size
 from ..headforcing_core.profile import HeadProfile
-from ..headforcing_core.schedule import SCHEDULES, schedule
+from ..headforcing_core.schedule import SCHEDULES
 from . import comfy_bridge, folders, node_helpers, render_checks
 from .load_profile import HeadProfileType
 from .prompt_timeline import timeline_of
@@ -142,7 +142,6 @@ class CompareMethods(io.ComfyNode):
         make_plan = functools.partial(
             RenderPlan.make,
             comfy_bridge.wan_config(model),
-            schedule=schedule(model_family),
             timeline=timeline,
             width=width,
             height=height,
@@ -153,7 +152,8 @@ class CompareMethods(io.ComfyNode):
 
         def planned(entry: Entry, profile: HeadProfile | AutoProfile | None) -> RenderPlan:
             try:
-                return make_plan(policy=entry.policy, profile=profile)
+                chosen = method_schedule(entry.policy, model_family)
+                return make_plan(policy=entry.policy, schedule=chosen, profile=profile)
             except HeadForcingError as error:
                 raise HeadForcingError(f"{entry.label}: {error}") from error
 

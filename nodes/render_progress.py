@@ -50,11 +50,8 @@ class RenderProgress:
     def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
         """Take note of what need not be made, and of the file that grows."""
         self.growing = growing
-        first = self.plan.blocks - self.plan.new_blocks
-        blocks = range(first, first + rollout.reused)
-        steps = sum(self.plan.steps_of(block) for block in blocks)
-        self.reused += steps
-        self.done += steps
+        self.reused += rollout.reused_steps
+        self.done += rollout.reused_steps
 
     def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()

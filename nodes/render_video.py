@@ -152,7 +152,8 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
 
     also = () if growing is None else [job.vae.patcher]
     extra_bytes = plan.cache_bytes(dtype) + (0 if growing is None else growing.decode_bytes)
-    latents = host(model, job.embeds, plan.schedule, plan.block_shape, extra_bytes, body, also)[0].transpose(0, 1)
+    one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
+    latents = host(model, job.embeds, plan.schedule, one_pass, extra_bytes, body, also)[0].transpose(0, 1)
     (rollout,), (seconds_per_block,) = done, block_seconds
     saved, failure = (None, None) if growing is None else (growing.saved, growing.failure)
     return Sampled(

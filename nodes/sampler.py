@@ -9,7 +9,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.methods.registry import describe_method, method_policy
+from ..headforcing_core.methods.registry import describe_method, method_policy, method_schedule
 from ..headforcing_core.needs import Needs
 from ..headforcing_core.plan import RenderPlan, check_size, describe_events
 from ..headforcing_core.profile import HeadProfile
@@ -95,14 +95,15 @@ class HeadForcingSampler(io.ComfyNode):
         decode_in_background: bool = False,
     ) -> io.NodeOutput:
         timeline, texts = timeline_of(positive, seconds)
-        chosen = schedule(model_family, sigmas)
+        policy = method_policy(method)
+        chosen = method_schedule(policy, model_family, sigmas)
         start, dropped = render_checks.start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
             height, width = start.shape[-2] * 8, start.shape[-1] * 8
         make_plan = functools.partial(
             RenderPlan.make,
             comfy_bridge.wan_config(model),
-            method_policy(method).with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
+            policy.with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
             chosen,
             timeline,
             width,

@@ -85,7 +85,7 @@ def sampler_inputs() -> list[Any]:
                 "sigmas",
                 default="",
                 optional=True,
-                tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the family's.",
+                tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the method's or the family's.",
             )
         ),
         node_helpers.advanced(

@@ -16,7 +16,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.causvid import CausVidWanModel, Overlap, overlapping_rollouts
 from headforcing.headforcing_core.methods.rolling_cache import RollingCache, context
-from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, JointWanModel, rolling_rollout
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, rolling_rollout
 from headforcing.headforcing_core.noise import RecordedNoise, SeededNoise
 from headforcing.headforcing_core.reference import ReferenceCache
 from headforcing.headforcing_core.rollout import WanVideoModel
@@ -90,7 +90,7 @@ class Rolling:
         self.cache = RollingCache(case.shape(frames))
         self.schedule = case.schedule(name)
         self.noise = RecordedNoise(case.tensors["noise"][0], case.tensors["renoise"])
-        self.model = JointWanModel(case.backbone, [case.tensors["prompt_embeds"][0]], torch.float32)
+        self.model = WanVideoModel(case.backbone, [case.tensors["prompt_embeds"][0]], torch.float32)
 
     def __call__(self, **options):
         return rolling_rollout(self.model, self.cache, self.schedule, self.noise, [0] * self.blocks, **options)
@@ -126,7 +126,7 @@ def test_the_rolling_schedule_is_the_recorded_one(rolling):
 class Tiny:
     """A video model of random weights, with its calls counted."""
 
-    def __init__(self, model_class=JointWanModel):
+    def __init__(self, model_class=WanVideoModel):
         torch.manual_seed(0)
         config = WanConfig(dim=32, ffn_dim=48, num_layers=2, num_heads=2, freq_dim=16, text_dim=8, text_len=4)
         self.config = config

@@ -14,7 +14,14 @@ from headforcing.headforcing_core.methods.base import MethodCache, MethodPolicy
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
 from headforcing.headforcing_core.methods.infinity_rope import InfinityRope
 from headforcing.headforcing_core.methods.longlive import LongLive
-from headforcing.headforcing_core.methods.registry import METHODS, describe_method, method_names, method_policy
+from headforcing.headforcing_core.methods.registry import (
+    METHODS,
+    describe_method,
+    method_names,
+    method_policy,
+    method_schedule,
+)
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
 from headforcing.headforcing_core.needs import needs_of
 from headforcing.headforcing_core.plan import RenderPlan
 from headforcing.headforcing_core.policy import PRESETS
@@ -98,7 +105,7 @@ def test_every_name_is_offered_once_and_old_names_come_first():
     assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS)
     assert {"self_forcing", "self_forcing_sink", "causal_forcing", "longlive", "longlive_infinite"} < set(names)
     assert {"infinity_rope", "deep_forcing", "deep_forcing_sink_only"} < set(names)
-    assert {"forcing_kv", "dummy_forcing", "memflow"} < set(names)
+    assert {"forcing_kv", "dummy_forcing", "memflow", "rolling_forcing"} < set(names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -107,7 +114,7 @@ def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
     row = METHODS[name]
     assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
     assert ("trained together" in text) == row.trained
-    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing"))
+    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing", "rolling"))
 
 
 def test_an_unknown_method_is_refused_with_the_list():
@@ -154,7 +161,7 @@ def test_a_method_works_one_frame_at_a_time(backbone, name, family):
     assert latents_of(plan(name, TWO, seconds=7.0, family=family), backbone).isfinite().all()
 
 
-@pytest.mark.parametrize("name", OWN_CACHE)
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name != "rolling_forcing"])
 def test_a_method_goes_on_from_start_frames(backbone, name):
     start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
     made = plan(name, TWO, start_frames=9)
@@ -201,6 +208,131 @@ def test_run_folders_of_methods_and_of_their_settings_differ():
     policies = [method_policy(name) for name in OWN_CACHE] + [LongLive(sink_frames=1), InfinityRope(window_frames=9)]
     setups = {setup_hash(plan(policy), "toy", 3, 0, torch.float32, None) for policy in policies}
     assert len(setups) == len(policies)
+
+
+# -------------------------------------------------------------------------------------------------- rolling forcing
+
+
+def keys_of(made: RenderPlan) -> list[str]:
+    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
+    return video_keys(made, setup_hash(made, "toy", 3, 0, torch.float32, None), embeds)
+
+
+def rolled(tmp_path, made: RenderPlan, backbone, stop_after: int | None = None) -> tuple[VideoRollout, list[Tensor]]:
+    """A render in a run folder, stopped right after a block or not at all."""
+    latents = []
+    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
+        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
+        for block in video.blocks(model):
+            latents.append(block.latents)
+            if len(latents) == stop_after:
+                break
+    return video, latents
+
+
+STEPS_5 = "1, 0.9, 0.8, 0.6, 0.3"
+
+
+def rolling_plan(text=ONE, seconds=9.0, **options) -> RenderPlan:
+    family = schedule("self_forcing", STEPS_5)
+    policy = method_policy("rolling_forcing")
+    return RenderPlan.make(CONFIG, policy, family, parse_timeline(text), 96, 64, seconds, **options)
+
+
+def test_rolling_forcing_has_steps_of_its_own_in_the_familys_blocks_unless_sigmas_are_given():
+    rolling = method_policy("rolling_forcing")
+    own = method_schedule(rolling, "self_forcing")
+    assert own == SCHEDULE and len(own.sigmas) == 5
+    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
+    assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
+    for name in ("head_forcing", "longlive"):
+        assert method_schedule(method_policy(name), "self_forcing") == schedule("self_forcing")
+
+
+def test_a_plan_counts_the_whole_window_of_rolling_forcing():
+    rolling, other = rolling_plan(), plan("longlive")
+    assert (rolling.blocks_per_pass, rolling.frames_per_pass) == (5, 15)
+    assert (other.blocks_per_pass, other.frames_per_pass) == (1, 3)
+    takes = [needs_of(made, torch.float32, 0, kept=True) for made in (rolling, other)]
+    assert takes[0].activations == 5 * takes[1].activations and takes[0].run_folder == 5 * takes[1].run_folder
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"start_frames": 3}, "cannot go on from start frames, got 3"),
+        ({"seconds": 2.0}, "5 steps needs a video of at least 5 blocks .* got 3; make it longer"),
+        ({"text": TWO.replace("0:04.5 ", "0:04.5 [recache, blend 2] ")}, "take over by reset.*got .recache, blend 2"),
+    ],
+)
+def test_what_rolling_forcing_cannot_do_is_refused_in_one_sentence(options, words):
+    with pytest.raises(HeadForcingError, match=words):
+        rolling_plan(**options)
+    assert rolling_plan(TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).blends
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 9, 10, 13])
+def test_a_rolling_render_goes_on_to_the_same_bytes_and_makes_no_step_twice(backbone, tmp_path, stop_after):
+    made = rolling_plan(TWO)
+    assert made.blocks == 13
+    straight, model = video_of(made, backbone)
+    expected = [block.latents for block in straight.blocks(model)]
+    rolled(tmp_path, made, backbone, stop_after)
+    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
+        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
+        steps = []
+        blocks = list(video.blocks(model, lambda block, step, clean: clean is None or steps.append((block, step))))
+    assert video.reused == stop_after
+    assert all(torch.equal(block.latents, latents) for block, latents in zip(blocks, expected, strict=True))
+    assert video.reused_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
+
+
+def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it():
+    def same(other: RenderPlan) -> int:
+        pairs = list(zip(keys_of(rolling_plan(TWO)), keys_of(other), strict=False))
+        equal = [a == b for a, b in pairs]
+        assert equal == sorted(equal, reverse=True)
+        return sum(equal)
+
+    assert same(rolling_plan(TWO)) == 13
+    assert same(rolling_plan(TWO.replace("yellow", "green"))) == 2  # its first block, 6, comes in with block 2
+    longer = rolling_plan(TWO, seconds=12.0)
+    assert longer.blocks == 17 and same(longer) == 13 - 4
+    assert same(rolling_plan(TWO, seconds=8.0)) == 11 - 4
+    assert len(set(keys_of(longer))) == 17
+
+
+@pytest.mark.parametrize(("seconds", "text", "reused"), [(12.0, TWO, 9), (9.0, TWO.replace("yellow", "green"), 2)])
+def test_a_longer_rolling_render_or_one_with_another_prompt_takes_what_is_the_same(
+    backbone, tmp_path, seconds, text, reused
+):
+    rolled(tmp_path, rolling_plan(TWO), backbone)
+    made = rolling_plan(text, seconds)
+    video, latents = rolled(tmp_path, made, backbone)
+    straight, model = video_of(made, backbone)
+    assert video.reused == reused
+    assert all(torch.equal(block.latents, other) for block, other in zip(straight.blocks(model), latents, strict=True))
+
+
+def test_a_rolling_render_stops_within_one_model_call_and_loses_no_finished_block(backbone, tmp_path):
+    made, seen = rolling_plan(), []
+
+    class Cancel(Exception):
+        pass
+
+    def on_step(block, step, latents):
+        seen.append(block)
+        if len(seen) == 31:
+            raise Cancel
+
+    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
+        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
+        with pytest.raises(Cancel):
+            for block in video.blocks(model, on_step):
+                finished = block.index + 1
+    assert len(seen) == 31 and finished == 2
+    again, _ = rolled(tmp_path, made, backbone)
+    assert again.reused == finished
 
 
 # ------------------------------------------------------------------------------------------------- prompts and roles
@@ -298,11 +430,20 @@ def test_settings_that_cannot_work_are_refused(policy, words):
         plan(policy)
 
 
-def test_the_command_line_renders_with_a_method_and_names_it(tmp_path, capsys):
-    arguments = ["demo", "--out", str(tmp_path), "--method", "infinity_rope", "--seconds", "3", "--device", "cpu"]
+@pytest.mark.parametrize(("name", "arxiv"), [("infinity_rope", "2511.20649"), ("rolling_forcing", "2509.25161")])
+def test_the_command_line_renders_with_a_method_and_names_it(tmp_path, capsys, name, arxiv):
+    arguments = ["demo", "--out", str(tmp_path), "--method", name, "--seconds", "4", "--device", "cpu"]
     assert main(arguments) == 0
-    assert "arXiv 2511.20649" in capsys.readouterr().out
+    assert f"arXiv {arxiv}" in capsys.readouterr().out
     assert (tmp_path / "demo.mp4").exists()
+
+
+def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys):
+    assert main(["budget", "--seconds", "2"]) == 0
+    short = capsys.readouterr().out
+    assert "| longlive |" in short and "rolling_forcing" not in short
+    assert main(["budget", "--seconds", "4"]) == 0
+    assert "| 4 | rolling_forcing | 8,640 |" in capsys.readouterr().out
 
 
 def test_the_demo_model_runs_every_method():

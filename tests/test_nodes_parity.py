@@ -15,7 +15,7 @@ from tiny_checkpoints import wan_lora, wan_t2v, wan_vae
 pytestmark = pytest.mark.comfy
 
 PROBES = r'''
-import dataclasses, gc, importlib, json, sys, time, traceback, types, weakref
+import dataclasses, gc, importlib, json, pathlib, sys, tempfile, time, traceback, types, weakref
 import torch
 import utils.install_util  # before `nodes`, which puts another folder with `utils` in it first on the path
 import server
@@ -64,7 +64,7 @@ vae_decoding = module(".nodes.vae_decoding")
 core = types.SimpleNamespace(
     **{name: module(f".headforcing_core.{name}") for name in (
         "auto_profile", "cache", "checkpoint", "errors", "head_shares", "lora", "noise", "plan", "policy", "profile",
-        "profiler", "rollout", "schedule", "timeline", "video", "wan")}
+        "profiler", "rollout", "schedule", "timeline", "video", "video_rollout", "wan")}
 )
 methods = module(".headforcing_core.methods.registry")
 TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
@@ -121,12 +121,9 @@ def own(state_dict, plan, seed=7, video=0, start=None, model=None):
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
     video_model = core.rollout.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
-    cache = plan.make_cache(torch.float32, "cpu")
-    noise = core.noise.SeededNoise(seed, plan.block_shape, video)
     start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
-    made = core.rollout.rollout(
-        video_model, cache, plan.schedule, noise, plan.prompts, start, switches=plan.switches)
-    blocks = list(made)
+    made = core.video_rollout.VideoRollout(plan, seed, video, dtype=torch.float32, start_latents=start)
+    blocks = list(made.blocks(video_model))
     latents = torch.cat([*([] if start is None else [start]), *(block.latents for block in blocks)])
     out = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
     return out, [block.event for block in blocks if block.event is not None]
@@ -415,6 +412,45 @@ def memory_after_interrupt():
     return found | {"again": apart(again, own(weights(), plan)[0])}
 
 
+@probe
+def rolling_cancelled():
+    """Cancel is pressed while four blocks are made together, and the same is queued again."""
+    server.PromptServer.instance = types.SimpleNamespace(
+        send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None)
+    progress = module(".nodes.render_progress")
+    model, calls, forward = native(), [], bridge.forward_block
+    plan = make_plan(model, method="rolling_forcing")
+    runs = pathlib.Path(tempfile.mkdtemp(dir=folder))
+
+    def counted(net, latents, *args, **kwargs):
+        calls.append(len(latents))
+        if len(calls) == 10:  # six windows and their clean passes
+            mm.interrupt_current_processing(True)
+        return forward(net, latents, *args, **kwargs)
+
+    @torch.inference_mode()
+    def run():
+        job = render_video.RenderJob(model, plan.embeddings(EMBEDS), 7, None, runs)
+        watcher = progress.RenderProgress(model, plan, 1, "3")
+        watcher.next_video(0, plan)
+        return render_video.sample(job, plan, 0, watcher), watcher
+
+    found = {"raised": None}
+    bridge.forward_block = counted
+    try:
+        run()
+    except mm.InterruptProcessingException:
+        found["raised"] = True
+    finally:
+        bridge.forward_block = forward
+        mm.interrupt_current_processing(False)
+    done, watcher = run()
+    straight, _ = hosted(model, plan)
+    return found | {
+        "calls": calls, "reused": done.reused_blocks, "apart": apart(done.latents, straight),
+        "steps": [watcher.done, plan.steps], "frames": len(straight)}
+
+
 class Stop(Exception):
     pass
 
@@ -599,7 +635,15 @@ def test_prompt_switches_on_the_native_model_equal_the_cores_own(probes: dict[st
 def test_every_method_on_the_native_model_equals_the_cores_own(probes: dict[str, Any]):
     found = of(probes, "other_methods")
     assert {"longlive", "infinity_rope", "deep_forcing", "forcing_kv", "dummy_forcing", "memflow"} < set(found)
+    assert "rolling_forcing" in found
     assert {name: difference for name, difference in found.items() if difference > 1e-4} == {}
+
+
+def test_a_cancelled_rolling_render_stops_at_once_and_goes_on_to_the_same_latents(probes: dict[str, Any]):
+    found = of(probes, "rolling_cancelled")
+    assert found["raised"] and found["calls"] == [3, 6, 9, 12, 3, 12, 3, 12, 3, 12]
+    assert found["reused"] == 3 and found["apart"] == 0 and found["frames"] == 33
+    assert found["steps"][0] == found["steps"][1]
 
 
 def test_a_native_lora_equals_one_merged_by_the_core(probes: dict[str, Any]):

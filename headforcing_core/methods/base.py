@@ -19,8 +19,10 @@ from ..errors import HeadForcingError
 from ..memory import MemoryEvent
 from ..policy import Roles
 from ..rope import RotaryEmbedding
+from ..schedule import Schedule
 from ..switching import Switch
 from ..wan import PromptKV, WanConfig
+from .rolling_cache import RollingCache
 
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
 
@@ -33,11 +35,13 @@ class MethodPolicy:
         switch: what a new prompt does to the cache, a kind of `switching.Switch`; nothing else can be asked for.
         cuts: whether a scene cut (`re_anchor`) can be asked for, too.
         needs_profile: whether the roles of the heads make a difference.
+        own_schedule: noise levels that take the place of a model family's; None where the family's are right.
     """
 
     switch: ClassVar[str] = "reset"
     cuts: ClassVar[bool] = False
     needs_profile: ClassVar[bool] = False
+    own_schedule: ClassVar[Schedule | None] = None
 
     @property
     def rope(self) -> str:
@@ -73,7 +77,14 @@ class MethodPolicy:
     def check(self, shape: MethodShape) -> None:
         """Refuse sizes that the method cannot work with."""
 
-    def make_cache(self, *args: Any) -> MethodCache:
+    def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
+        """Refuse noise levels, lengths in blocks, and start frames that the method cannot work with."""
+
+    def blocks_per_pass(self, schedule: Schedule) -> int:
+        """How many blocks are denoised together, each with those that follow it."""
+        return 1
+
+    def make_cache(self, *args: Any) -> MethodCache | RollingCache:
         """An empty cache, from the arguments of `MethodCache`."""
         raise NotImplementedError
 

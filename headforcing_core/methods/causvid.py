@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from ..noise import NoiseSource
 from ..policy import CachePolicy, RolePolicy
 from ..rollout import Block, BlockCache, StepCallback, VideoModel, WanVideoModel, rollout
 from ..schedule import Schedule
+from ..wan import KeyValueCache
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {
@@ -29,13 +31,20 @@ SCHEDULES = {
 }
 
 
+class RewindableCache(BlockCache, Protocol):
+    """A cache that can give up its last blocks."""
+
+    def rewind(self, blocks: int) -> None:
+        """Forget that many of the last blocks."""
+
+
 class CausVidWanModel(WanVideoModel):
     """A Wan backbone that is told whole timesteps, as the authors' unwarped three steps are: 757 at level 0.756757.
 
     The quarter of a step moves the tiny recorded videos by a tenth of their spread. Warped steps are not rounded.
     """
 
-    def flow(self, latents: Tensor, sigma: float, cache: BlockCache, write_only: bool = False) -> Tensor | None:
+    def flow(self, latents: Tensor, sigma: float, cache: KeyValueCache, write_only: bool = False) -> Tensor | None:
         return super().flow(latents, round(1000 * sigma) / 1000, cache, write_only)
 
 
@@ -121,7 +130,7 @@ class LaterNoise:
 
 def overlapping_rollouts(
     model: VideoModel,
-    cache: BlockCache,
+    cache: RewindableCache,
     schedule: Schedule,
     noise: NoiseSource,
     prompts: Sequence[int],

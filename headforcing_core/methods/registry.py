@@ -1,15 +1,17 @@
 """All methods by name: what the sampler and the command line offer.
 
 `METHODS` has a row for every published method, `policy.PRESETS` one for every table of roles, the ablations of Head
-Forcing included. Recorded cases name their settings themselves, see `recorded.py`.
+Forcing included. Recorded cases name their settings themselves, see `recorded.py`. CausVid is not offered: its rollouts
+need an encoder between them, see `causvid.overlapping_rollouts`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import HeadForcingError
 from ..policy import PRESETS, CachePolicy
+from ..schedule import Schedule, schedule
 from .base import MethodPolicy
 from .deep_forcing import DeepForcing
 from .dummy_forcing import DummyForcing
@@ -17,6 +19,7 @@ from .forcing_kv import ForcingKV
 from .infinity_rope import InfinityRope
 from .longlive import LongLive
 from .memflow import MemFlow
+from .rolling_forcing import RollingForcing
 
 ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
 LONGLIVE_WEIGHTS = "LongLive 1.3B, LoRA merged (Apache-2.0)"
@@ -115,6 +118,15 @@ METHODS: dict[str, Method] = {
         True,
         "the bank takes the first block of every interval, also with a single prompt",
     ),
+    "rolling_forcing": Method(
+        RollingForcing(),
+        "Rolling Forcing: Autoregressive Long Video Diffusion in Real Time",
+        "2509.25161",
+        "Rolling Forcing (academic use only)",
+        True,
+        "five steps of its own replace the model family's unless sigmas are given; a new prompt reaches the blocks "
+        "under way, too; start frames are refused",
+    ),
 }
 
 
@@ -130,6 +142,13 @@ def method_policy(name: str) -> CachePolicy | MethodPolicy:
     if name not in PRESETS:
         raise HeadForcingError(f"method must be one of {', '.join(method_names())}, got {name!r}")
     return PRESETS[name]
+
+
+def method_schedule(policy: CachePolicy | MethodPolicy, family: str, sigmas: str = "") -> Schedule:
+    """The noise levels that are given, else the method's own, else the model family's, in blocks of that family."""
+    chosen = schedule(family, sigmas)
+    own = policy.own_schedule if isinstance(policy, MethodPolicy) else None
+    return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
 
 
 def describe_method(name: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,6 +11,9 @@ from torch import Tensor
 from ..attention import AttentionFunction, sdpa
 from ..cache import CacheShape
 from ..rope import RotaryEmbedding
+
+if TYPE_CHECKING:
+    from .base import MethodShape
 
 # fixed numbers of the authors' code, there 24 and 21 latent frames
 HELD_BLOCKS = 8
@@ -27,7 +31,12 @@ class RollingCache:
         shape: as for the other caches; its roles only count the layers and its policy is not used.
     """
 
-    def __init__(self, shape: CacheShape, device: torch.device | str = "cpu", attention: AttentionFunction = sdpa):
+    def __init__(
+        self,
+        shape: CacheShape | MethodShape,
+        device: torch.device | str = "cpu",
+        attention: AttentionFunction = sdpa,
+    ):
         self.shape, self.attention = shape, attention
         self.device = torch.device(device)
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)

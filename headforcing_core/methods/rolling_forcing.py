@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from ..attention import AttentionFunction
 from ..errors import HeadForcingError
 from ..noise import NoiseSource
-from ..rollout import Block, StepCallback, WanVideoModel
+from ..rollout import Block, StepCallback, VideoModel
 from ..schedule import Schedule
-from ..wan import forward_block
-from .rolling_cache import ATTENDED_BLOCKS, RollingCache
+from ..wan import KeyValueCache
+from .base import MethodPolicy, MethodShape
+from .rolling_cache import ATTENDED_BLOCKS, HELD_BLOCKS, RollingCache
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
 
@@ -32,30 +34,37 @@ class RolledBlock(Block):
     unfinished: tuple[Tensor, ...] = ()
 
 
-class JointModel(Protocol):
-    """A model that denoises several blocks in one call, frames at different noise levels."""
+class JointModel(VideoModel, Protocol):
+    """A model that also denoises several blocks in one call, frames at different noise levels."""
 
-    def use_prompt(self, prompt: int) -> None:
-        """Make this prompt the active one."""
-
-    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: RollingCache) -> Tensor:
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         """Predict the clean latents, same shape, of `latents [frames, c, h, w]` at noise levels `sigmas [frames]`."""
 
-    def write_clean(self, latents: Tensor, cache: Any) -> None:
-        """Run at timestep 0 for the keys and values alone."""
 
+@dataclass(frozen=True)
+class RollingForcing(MethodPolicy):
+    """Rolling Forcing as a method to choose; it has no settings but the schedule, whose steps are the window."""
 
-class JointWanModel(WanVideoModel):
-    """A Wan backbone as a `JointModel`."""
+    own_schedule: ClassVar[Schedule | None] = SCHEDULE
 
-    @torch.no_grad()
-    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: RollingCache) -> Tensor:
-        x = latents.to(device=self.device, dtype=self.dtype)
-        flow = forward_block(self.backbone, x, 1000 * sigmas, self.prompt, cache)
-        assert flow is not None
-        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
-        sigmas = sigmas.to(flow.device, precise)[:, None, None, None]
-        return (latents.to(flow.device, precise) - sigmas * flow.to(precise)).to(latents.dtype)
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        return HELD_BLOCKS * frames_per_block
+
+    def blocks_per_pass(self, schedule: Schedule) -> int:
+        return len(schedule.sigmas)
+
+    def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
+        if start_frames:
+            raise HeadForcingError(
+                f"rolling forcing cannot go on from start frames, got {start_frames}: the blocks after them would have "
+                "to be under way already; leave them out or choose another method"
+            )
+        check_window(schedule, blocks)
+
+    def make_cache(
+        self, shape: MethodShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+    ) -> RollingCache:
+        return RollingCache(shape, device, attention)  # it holds what it is given, in that dtype
 
 
 def rolling_rollout(
