@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commands, compare_commands, profile_commands, report_command, run_commands, table_commands
+from . import commands, compare_commands, file_commands, profile_commands, report_command, run_commands, table_commands
 from .argument_groups import add_file_arguments, add_method_arguments, add_render_arguments
 from .arguments import DTYPES
 from .attention import ATTENTION_HELP, BACKENDS
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--device", default="cpu")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
 
-    sub = command("inspect", commands.inspect, "Say what a checkpoint or head profile is and what it needs.")
+    sub = command("inspect", file_commands.inspect, "Say what a checkpoint or head profile is and what it needs.")
     sub.add_argument("file", type=Path)
     sub.add_argument("--num-heads", type=int)
 
@@ -86,11 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     table_commands.add_parsers(command)
     run_commands.add_parsers(command, group)
 
-    sub = command("budget", commands.budget, "Size of the 1.3B model's KV cache by method and length.")
+    sub = command("budget", file_commands.budget, "Size of the 1.3B model's KV cache by method and length.")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
 
-    sub = command("convert", commands.convert, "One bf16 copy of a checkpoint as .safetensors with metadata.")
+    sub = command("convert", file_commands.convert, "One bf16 copy of a checkpoint as .safetensors with metadata.")
     sub.add_argument("file", type=Path)
     sub.add_argument("out", type=Path, help="new .safetensors file")
     sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")

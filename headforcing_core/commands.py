@@ -1,4 +1,4 @@
-"""What the commands of the command line do. Each takes the parsed arguments and returns its result as text and JSON."""
+"""What the commands that make videos do. Each takes the parsed arguments and returns its result as text and JSON."""
 
 from __future__ import annotations
 
@@ -31,28 +31,24 @@ from .arguments import (
 from .attention import AttentionFunction, attention_function
 from .auto_profile import recall, remember
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
-from .checkpoint import convert as convert_checkpoint
 from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
 from .files import check_writable, replacing
 from .methods.base import MethodPolicy
-from .methods.registry import METHODS, describe_method, method_policy, method_schedule
+from .methods.registry import describe_method, method_policy, method_schedule
 from .needs import Needs, check_disk, check_memory, needs_of
-from .paper_tables import paper_heads
-from .plan import RenderPlan, format_bytes
+from .plan import RenderPlan
 from .policy import CachePolicy
-from .profile import HeadProfile, bundled_profiles, load_profile
 from .render import RenderResult, load_latents, render
 from .replay import Case
 from .replay import replay as run_case
 from .rollout import WanVideoModel
 from .run import RunFolder
-from .schedule import schedule
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
 from .video_rollout import VideoRollout, finished_blocks, setup_hash, video_keys
-from .wan import WanConfig, WanModel
+from .wan import WanModel
 
 
 def demo(args: argparse.Namespace) -> Result:
@@ -134,84 +130,6 @@ def replay(args: argparse.Namespace) -> Result:
             temporary.write_text(json.dumps(events, indent=1), encoding="utf-8")
     summary = {"latents": str(args.out), "frames": len(done.latents), "memory_events": done.memory_events}
     return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
-
-
-def inspect(args: argparse.Namespace) -> Result:
-    if args.file.suffix == ".json":
-        profile = load_profile(args.file)
-        counts = profile.counts()
-        found = {"name": profile.name, "num_layers": profile.num_layers, "num_heads": profile.num_heads}
-        text = (
-            f"head profile {profile.name!r}: {profile.num_layers} layers x {profile.num_heads} heads, "
-            + ", ".join(f"{count} {role}" for role, count in counts.items())
-            + f"\n{json.dumps(profile.provenance, indent=1)}"
-        )
-        return {"text": text, "json": {**found, "counts": counts, "provenance": profile.provenance}}
-    info = inspect_checkpoint(args.file, num_heads=args.num_heads)
-    lines, found = [info.summary()], {"family": info.family, "parameters": info.parameters, "layout": info.layout}
-    try:
-        minute = parse_timeline("a minute", 60.0)
-        plan = RenderPlan.make(info.config, CachePolicy(), schedule("self_forcing"), minute, 832, 480)
-        lines += ["a minute at 832x480:", plan.describe(torch.bfloat16)]
-        found["cache_bytes_832x480"] = plan.shape.bytes(torch.bfloat16)
-    except HeadForcingError as error:
-        lines.append(str(error))
-    return {"text": "\n".join(lines), "json": {**found, "fingerprint": info.fingerprint}}
-
-
-def budget(args: argparse.Namespace) -> Result:
-    """KV cache of the 1.3B model by method and length."""
-    width, height = parse_size(args.size)
-    profile = load_profile(bundled_profiles()["self_forcing"])
-    paper = paper_heads(WanConfig()).roles
-    rows = []
-    for seconds in args.seconds:
-        timeline = parse_timeline("a video", seconds)
-        for name, method, roles in (
-            ("every frame in every head", "self_forcing", profile.roles),
-            ("window of 21 frames", "self_forcing_window_21", profile.roles),
-            ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
-            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", paper),
-            *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
-        ):
-            measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
-            policy = method_policy(method)
-            steps = method_schedule(policy, "self_forcing")
-            try:
-                plan = RenderPlan.make(WanConfig(), policy, steps, timeline, width, height, profile=measured)
-            except HeadForcingError:
-                if isinstance(policy, MethodPolicy):  # it makes no video that short
-                    continue
-                raise
-            shape = plan.shape
-            rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
-    lines = ["| seconds | cache | frame-slots | bf16 |", "| --- | --- | --- | --- |"]
-    lines += [f"| {seconds:g} | {name} | {slots:,} | {format_bytes(size)} |" for seconds, name, slots, size in rows]
-    found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
-    return {"text": "\n".join(lines), "json": found}
-
-
-def convert(args: argparse.Namespace) -> Result:
-    with tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json) as bar:
-
-        def on_progress(written: int, total: int) -> None:
-            bar.total = total
-            bar.update(written - bar.n)
-
-        info = convert_checkpoint(
-            args.file,
-            args.out,
-            weights=args.weights,
-            dtype=DTYPES[args.dtype],
-            lora=args.lora,
-            lora_strength=args.lora_strength,
-            num_heads=args.num_heads,
-            frames_per_block=args.frames_per_block,
-            on_progress=on_progress,
-        )
-    size = args.out.stat().st_size
-    found = {"out": str(args.out), "bytes": size, "fingerprint": info.fingerprint}
-    return {"text": f"{info.summary()}\nwrote {args.out}, {format_bytes(size)}", "json": found}
 
 
 def demo_timeline(args: argparse.Namespace) -> Timeline:
