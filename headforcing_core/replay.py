@@ -19,12 +19,16 @@ from .attention import attention_function
 from .cache import CacheShape, HeadCache
 from .checkpoint import load_state_dict
 from .errors import HeadForcingError
+from .methods import causvid
 from .methods.base import MethodCache, MethodPolicy, MethodShape
+from .methods.causvid import Overlap
 from .methods.recorded import recorded_policy
+from .methods.rolling_cache import RollingCache
+from .methods.rolling_forcing import rolling_rollout
 from .noise import RecordedNoise
 from .policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
 from .reference import ReferenceCache
-from .rollout import WanVideoModel, rollout, split_start_latents
+from .rollout import Block, WanVideoModel, rollout, split_start_latents
 from .schedule import Schedule
 from .switching import Switch
 from .wan import WanConfig, WanModel
@@ -100,20 +104,54 @@ class Replay:
 
 def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "auto") -> Replay:
     """Run one recorded run. `attention` is a backend's name, or `reference` for the whole reference path."""
+    if case.config.get("method") == "causvid":
+        return _replay_overlapping(case, case.run(run_name), device, attention)
     run = read_run(case, run_name)
     cache = new_cache(case, run, device, attention)
     video_model = WanVideoModel(case.model(device), run.embeds, torch.float32, device)
-    made = list(
-        rollout(
-            video_model, cache, run.schedule, run.noise, run.prompts, start_latents=run.start, switches=run.switches
-        )
-    )
+    video = (run.schedule, run.noise, run.prompts)
+    made: list[Block]
+    if isinstance(cache, RollingCache):
+        made = list(rolling_rollout(video_model, cache, *video))
+    else:
+        made = list(rollout(video_model, cache, *video, start_latents=run.start, switches=run.switches))
     given = [] if run.start is None else [run.start]
     return Replay(
         torch.cat([*given, *(block.latents.cpu() for block in made)]),
         [block.event.to_dict() for block in made if block.event],
-        [] if isinstance(cache, MethodCache) else cache.memory.sources,
+        [] if isinstance(cache, (MethodCache, RollingCache)) else cache.memory.sources,
     )
+
+
+def _replay_overlapping(case: Case, run: dict[str, Any], device: str, attention: str) -> Replay:
+    """A run of CausVid: the latents of its rollouts one after another, given frames included."""
+    config = case.dimensions()
+    layout = Overlap(21, run.get("overlap", 3), need(case.config, "frames_per_block", int))
+    rollouts, noise, renoise = run.get("rollouts", 1), case.tensor("noise"), case.tensor("renoise")
+    later = range(1, rollouts)
+    source = RecordedNoise(
+        torch.cat([noise[0, 0], *(noise[r, 0, layout.overlap :] for r in later)]),
+        torch.cat([renoise[0], *(renoise[r, layout.given_blocks :] for r in later)]),
+    )
+    sizes = (*noise.shape[-2:], layout.frames_per_block, layout.frames)
+    every_head = [["memory"] * config.num_heads] * config.num_layers
+    shape = CacheShape.for_model(config, every_head, causvid.POLICY, *sizes)
+    backend = attention_function("explicit" if attention == "reference" else attention, device, torch.float32)
+    cache = HeadCache(shape, torch.float32, device, backend)
+    warped = bool(run.get("warp"))
+    model_class = WanVideoModel if warped else causvid.CausVidWanModel
+    model = model_class(case.model(device), [case.tensor("prompt_embeds")[0]], torch.float32, device)
+    blocks = causvid.overlapping_rollouts(
+        model,
+        cache,
+        causvid.SCHEDULES["4_steps" if warped else "3_steps"],
+        source,
+        [0] * (layout.blocks + layout.stride * (rollouts - 1)),
+        lambda rollout, picture: case.tensor("reencoded_first_frame")[rollout, 0],
+        layout,
+    )
+    latents = [part for block in blocks for part in (block.given, block.latents) if part is not None]
+    return Replay(torch.cat([part.cpu() for part in latents]), [], [])
 
 
 @dataclass(frozen=True)
@@ -153,7 +191,9 @@ def read_run(case: Case, run_name: str) -> RecordedRun:
     return RecordedRun(schedule, source, embeds, prompts, roles, policy, start)
 
 
-def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> HeadCache | ReferenceCache | MethodCache:
+def new_cache(
+    case: Case, run: RecordedRun, device: str, attention: str
+) -> HeadCache | ReferenceCache | MethodCache | RollingCache:
     """The cache that a run begins with."""
     frames_per_block = run.schedule.frames_per_block
     sizes = (*case.tensor("noise").shape[-2:], frames_per_block, len(run.prompts) * frames_per_block)
@@ -161,9 +201,7 @@ def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> Head
         own_shape = MethodShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
         name = "explicit" if attention == "reference" else attention
         function = attention_function(name, device, torch.float32, own_shape.head_dim)
-        cache = run.policy.make_cache(own_shape, torch.float32, device, function)
-        assert isinstance(cache, MethodCache)  # recorded cases have no other methods
-        return cache
+        return run.policy.make_cache(own_shape, torch.float32, device, function)
     shape = CacheShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
     if attention == "reference":
         return ReferenceCache(shape, torch.float32, device)
@@ -175,6 +213,7 @@ def _read_method_run(case: Case, run: dict[str, Any]) -> RecordedRun:
     config = case.config
     frames_per_block = run.get("per_block") or need(config, "frames_per_block", int)
     steps = run.get("steps") or need(config, "denoising_steps_listed", list)
+    steps = [step for step in steps if step]  # some authors name the clean end, too
     schedule = Schedule.warped(steps, need(config, "timestep_shift", float), frames_per_block, run.get("first_chunk"))
     kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[frames_per_block] if "per_block" in run else "renoise"
     noise, given = case.tensor("noise")[0], run.get("input_frames", 0)

@@ -19,6 +19,7 @@ from headforcing.headforcing_core.methods.rolling_cache import RollingCache, con
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, rolling_rollout
 from headforcing.headforcing_core.noise import RecordedNoise, SeededNoise
 from headforcing.headforcing_core.reference import ReferenceCache
+from headforcing.headforcing_core.replay import Case, replay
 from headforcing.headforcing_core.rollout import WanVideoModel
 from headforcing.headforcing_core.schedule import Schedule
 from headforcing.headforcing_core.wan import WanConfig, WanModel
@@ -390,3 +391,21 @@ def test_other_settings_that_rollouts_cannot_be_laid_over_with_are_refused():
         next(overlapping_rollouts(*parts, [0] * 7, lambda r, p: torch.zeros(()), Overlap(21, 3, 1)))
     with pytest.raises(HeadForcingError, match="needs a prompt for every block"):
         next(overlapping_rollouts(*parts, [], lambda r, p: torch.zeros(())))
+
+
+# ------------------------------------------------------------------------------------------------------------- replay
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("rolling_forcing", "steps5_15"), ("rolling_forcing", "steps4_36"), *(("causvid", name) for name in CAUSVID_RUNS)],
+    ids=lambda part: part,
+)
+def test_replay_gives_the_recorded_latents_too(shared_dir, method, name):
+    folder = None if shared_dir is None else shared_dir / "golden" / "peers" / method
+    if folder is None or not folder.is_dir():
+        pytest.skip(f"the recordings of {method} (../shared/golden/peers) are not here")
+    case = Case.open(folder)
+    expected = case.tensor(f"latents/{name}")
+    expected = expected[0] if method == "rolling_forcing" else expected[:, 0].flatten(0, 1)
+    assert error(replay(case, name).latents, expected) < TOLERANCE

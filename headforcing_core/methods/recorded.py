@@ -16,6 +16,7 @@ from .forcing_kv import ForcingKV
 from .infinity_rope import InfinityRope
 from .longlive import LongLive
 from .memflow import MemFlow
+from .rolling_forcing import RollingForcing
 
 Policy = CachePolicy | MethodPolicy
 Config = dict[str, Any]
@@ -106,4 +107,5 @@ _READERS: dict[str, Callable[[Config, Config, Tensors], Policy]] = {
     "dummy_forcing": _dummy_forcing,
     "memflow": _memflow,
     "causal_forcing": _causal_forcing,
+    "rolling_forcing": lambda run, config, tensors: RollingForcing(),
 }
