@@ -75,7 +75,9 @@ def comfy_install(request: pytest.FixtureRequest) -> "ComfyInstall":
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """In a run of everything, each promise must have tests."""
-    if session.config.args != [str(Path(__file__).parent)] and session.config.args != ["tests"]:
+    option = session.config.option
+    chosen = any((option.keyword, option.markexpr, option.ignore, option.ignore_glob, option.deselect, option.lf))
+    if chosen or session.config.args not in ([str(Path(__file__).parent)], ["tests"]):
         return
     ids = [item.nodeid for item in session.items]
     for promise, patterns in PROMISES.items():
