@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .errors import HeadForcingError
 from .files import replacing
+from .video_reader import open_video
 
 _TILE_WIDTH = 128
 _MARGIN = 16
@@ -40,7 +41,7 @@ def contact_sheet(
     """
     if columns < 1 or rows < 1:
         raise HeadForcingError(f"A contact sheet needs at least 1 column and 1 row, got {columns} x {rows}.")
-    with _opened(Path(video_path)) as container:
+    with open_video(video_path) as container:
         title = f"{Path(video_path).name} \u00b7 {_describe(container)}"
         tiles = list(_evenly_spaced(container, columns * rows))
     if not tiles:
@@ -68,17 +69,6 @@ def contact_sheet(
     with replacing(out_png) as temporary:
         sheet.save(temporary, format="PNG")
     return Path(out_png)
-
-
-def _opened(path: Path) -> av.container.InputContainer:
-    try:
-        container = av.open(str(path))
-    except (OSError, av.error.FFmpegError) as error:
-        raise HeadForcingError(f"{path} cannot be read as a video ({error}).") from error
-    if not container.streams.video:
-        container.close()
-        raise HeadForcingError(f"{path} has no video track.")
-    return container
 
 
 def _count(stream: av.VideoStream) -> int:

@@ -17,6 +17,7 @@ from .clock import PICTURES_PER_SECOND
 from .contact_sheet import fitted, font
 from .errors import HeadForcingError
 from .video import VideoInfo
+from .video_reader import open_video
 from .video_writer import VideoWriter
 
 MAX_COLUMNS = 4
@@ -72,7 +73,7 @@ def write_grid(
     if not tiles:
         raise HeadForcingError("a grid needs at least one video")
     with ExitStack() as stack:
-        videos = [stack.enter_context(_opened(video)) for _, video in tiles]
+        videos = [stack.enter_context(open_video(video)) for _, video in tiles]
         first = videos[0].streams.video[0]
         layout = Grid.of(len(tiles), first.width, first.height)
         canvas = _named(layout, [name for name, _ in tiles])
@@ -84,17 +85,6 @@ def write_grid(
             writer.write(torch.from_numpy(np.array(canvas))[None])
             on_progress(writer.pictures)
     return VideoInfo(path, writer.pictures, writer.pictures / fps, layout.width, layout.height)
-
-
-def _opened(path: Path) -> av.container.InputContainer:
-    try:
-        container = av.open(str(path))
-    except (OSError, av.error.FFmpegError) as error:
-        raise HeadForcingError(f"{path} cannot be read as a video ({error})") from error
-    if not container.streams.video:
-        container.close()
-        raise HeadForcingError(f"{path} has no video track")
-    return container
 
 
 def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.Image]:

@@ -14,7 +14,6 @@ from .auto_profile import AutoProfile, AutoProfileCache, warm_up_frames, warm_up
 from .cache import CacheShape, HeadCache
 from .clock import MAX_SECONDS, BlockClock, format_time, pictures_of
 from .errors import HeadForcingError
-from .memory import MemoryEvent
 from .methods.base import MethodCache, MethodPolicy, MethodShape
 from .methods.rolling_cache import RollingCache
 from .policy import CachePolicy, Roles, arrange_roles
@@ -275,30 +274,6 @@ class RenderPlan:
                 "start of the video."
             )
         return "\n".join(lines)
-
-
-def describe_events(events: Sequence[MemoryEvent]) -> str:
-    """What episodic memory did: a line for every frame it remembered, one for all that it did not."""
-    lines = []
-    for event in events:
-        if not event.admitted:
-            continue
-        line = f"after block {event.after_block}: remembered frame {event.frame}"
-        if event.delta != -1:
-            line += f" (similarity {event.delta:.3f})"
-        if event.merged:
-            parts = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
-            line += f", merged {' and '.join(parts)}"
-        if event.dropped:
-            line += f", forgot frame {event.dropped[0]}"
-        lines.append(line)
-    rejected = [event.delta for event in events if not event.admitted]
-    if rejected:
-        lines.append(
-            f"{len(rejected)} of {len(events)} candidates were not novel enough (similarity {min(rejected):.3f} to "
-            f"{max(rejected):.3f})"
-        )
-    return "\n".join(lines)
 
 
 def format_bytes(count: float) -> str:

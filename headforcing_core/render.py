@@ -17,10 +17,10 @@ from .errors import HeadForcingError
 from .files import replacing
 from .memory import MemoryEvent
 from .methods.rolling_forcing import JointModel
-from .plan import LATENT_CHANNELS, describe_events
+from .plan import LATENT_CHANNELS
 from .profile import HeadProfile
 from .rollout import StepCallback
-from .run_report import RunReport
+from .run_report import RunReport, describe_events
 from .video import StreamingDecoder, VideoInfo, write_video
 from .video_rollout import VideoRollout
 

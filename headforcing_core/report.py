@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,12 @@ from .drift_numbers import Numbers, number_lines, numbers_of, series_of
 from .drift_thumbnails import SwitchResponse, self_similarity, similarity_by_lag
 from .errors import HeadForcingError
 from .timeline import Timeline
+from .video_reader import Source, open_video
 from .video_tags import VideoTags, read_tags
 
 FIRST_SECONDS = 5  # the length that the models were trained on
 NOTE = "These are not VBench scores. Read them against the first 5 s of the same video, not against other videos."
 
-Source = str | Path | io.BytesIO
 Prompts = Timeline | Sequence[tuple[float, str]]
 Progress = Callable[[int, int], None]
 
@@ -137,7 +135,9 @@ def report_video(
     Raises HeadForcingError for what is no video of at least 2 pictures.
     """
     name = name or (Path(source).name if isinstance(source, (str, Path)) else "video")
-    with _opened(source, name) as container:
+    if isinstance(source, (str, Path)) and not Path(source).is_file():
+        raise HeadForcingError(f"there is no video file {str(source)!r}")
+    with open_video(source, name) as container:
         stream = container.streams.video[0]
         fps = float(stream.average_rate or stream.guessed_rate or PICTURES_PER_SECOND)
         first = round(start_seconds * fps)
@@ -217,20 +217,6 @@ def _snapped(prompts: Prompts, clock: BlockClock, first_picture: int) -> list[tu
         picture = clock.start_picture(clock.block_at(start)) - first_picture
         found[max(0, picture)] = text  # of those before the beginning, the last one counts
     return [(picture / clock.fps, text) for picture, text in found.items()]
-
-
-@contextmanager
-def _opened(source: Source, name: str) -> Iterator[av.container.InputContainer]:
-    if isinstance(source, (str, Path)) and not Path(source).is_file():
-        raise HeadForcingError(f"there is no video file {str(source)!r}")
-    try:
-        container = av.open(source if isinstance(source, io.BytesIO) else str(source), "r")
-    except (OSError, av.error.FFmpegError) as error:
-        raise HeadForcingError(f"{name} cannot be read as a video ({error}): give a video file") from error
-    with container:
-        if not container.streams.video:
-            raise HeadForcingError(f"{name} has no video track: give a file with pictures in it")
-        yield container
 
 
 def _pictures(

@@ -112,6 +112,30 @@ class RunMeter:
         return RunReport(mean, std, cosine, list(self._occupied), list(events))
 
 
+def describe_events(events: Sequence[MemoryEvent]) -> str:
+    """What episodic memory did: a line for every frame it remembered, one for all that it did not."""
+    lines = []
+    for event in events:
+        if not event.admitted:
+            continue
+        line = f"after block {event.after_block}: remembered frame {event.frame}"
+        if event.delta != -1:
+            line += f" (similarity {event.delta:.3f})"
+        if event.merged:
+            parts = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
+            line += f", merged {' and '.join(parts)}"
+        if event.dropped:
+            line += f", forgot frame {event.dropped[0]}"
+        lines.append(line)
+    rejected = [event.delta for event in events if not event.admitted]
+    if rejected:
+        lines.append(
+            f"{len(rejected)} of {len(events)} candidates were not novel enough (similarity {min(rejected):.3f} to "
+            f"{max(rejected):.3f})"
+        )
+    return "\n".join(lines)
+
+
 def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     """What episodic memory made of its candidates.
 

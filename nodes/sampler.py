@@ -11,8 +11,9 @@ from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import describe_method, method_policy, method_schedule
 from ..headforcing_core.needs import Needs
-from ..headforcing_core.plan import RenderPlan, check_size, describe_events
+from ..headforcing_core.plan import RenderPlan, check_size
 from ..headforcing_core.profile import HeadProfile
+from ..headforcing_core.run_report import describe_events
 from ..headforcing_core.schedule import schedule
 from . import comfy_bridge, folders, node_helpers, render_checks
 from .prompt_timeline import timeline_of

@@ -8,9 +8,10 @@ import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.memory import MemoryEvent
-from headforcing.headforcing_core.plan import RenderPlan, describe_events, format_bytes
+from headforcing.headforcing_core.plan import RenderPlan, format_bytes
 from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.profile import HeadProfile
+from headforcing.headforcing_core.run_report import describe_events
 from headforcing.headforcing_core.schedule import schedule
 from headforcing.headforcing_core.timeline import parse_timeline
 from headforcing.headforcing_core.wan import WanConfig
