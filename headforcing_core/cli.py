@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commands, compare_commands, file_commands, profile_commands, report_command, run_commands, table_commands
+from . import (
+    commands,
+    compare_commands,
+    evaluate_command,
+    file_commands,
+    profile_commands,
+    report_command,
+    run_commands,
+    table_commands,
+)
 from .argument_groups import add_file_arguments, add_method_arguments, add_render_arguments
 from .arguments import DTYPES
 from .attention import ATTENTION_HELP, BACKENDS
@@ -84,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     report_command.add_parsers(command)
     compare_commands.add_parsers(command)
     table_commands.add_parsers(command)
+    evaluate_command.add_parsers(command)
     run_commands.add_parsers(command, group)
 
     sub = command("budget", file_commands.budget, "Size of the 1.3B model's KV cache by method and length.")

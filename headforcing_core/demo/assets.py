@@ -11,11 +11,11 @@ from ..wan import WanConfig
 from .autoencoder import ToyAutoencoder
 
 TOY_CONFIG = WanConfig(
-    dim=128,
-    ffn_dim=512,
-    num_layers=6,
-    num_heads=4,
-    freq_dim=128,
+    dim=192,
+    ffn_dim=768,
+    num_layers=8,
+    num_heads=6,
+    freq_dim=192,
     text_dim=64,
     text_len=12,
 )
@@ -45,8 +45,10 @@ def autoencoder_path() -> Path:
     return _FOLDER / "tiny_ae_bf16.safetensors"
 
 
-def load_autoencoder(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> ToyAutoencoder:
+def load_autoencoder(
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, weights: str | Path | None = None
+) -> ToyAutoencoder:
     """The toy autoencoder with its trained weights, ready for inference."""
     autoencoder = ToyAutoencoder()
-    autoencoder.load_state_dict(load_file(autoencoder_path()))
+    autoencoder.load_state_dict(load_file(weights or autoencoder_path()))
     return autoencoder.to(device, dtype).eval().requires_grad_(False)

@@ -1,0 +1,183 @@
+"""What a picture of the toy world shows, found without any model: the shape, its colour and kind, wall and landmarks.
+
+`tests/test_toy_world.py` states how often it is right on rendered pictures, where the truth is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .world import BACKGROUNDS, COLOURS, PATTERNS, PICTURE_SIZE, SHAPES, Look, distance_to
+
+SATURATION = 0.40  # walls stay below 0.31, shapes above 0.46
+WHITE = 0.70
+MIN_SHAPE, MIN_LANDMARK = 40, 5  # pixels
+TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One picture. A colour, a shape or a place is None where there is no shape."""
+
+    count: int  # of shapes
+    area: int  # pixels of the largest
+    colour: str | None
+    shape: str | None
+    place: tuple[float, float] | None
+    background: str
+    pattern: str
+    landmarks: tuple[tuple[float, float], ...]
+    mean_colour: tuple[float, float, float] | None
+
+    def colour_error(self, look: Look) -> float | None:
+        """Distance of the shape's colour to the named one, both scaled to a largest channel of 1."""
+        if self.mean_colour is None:
+            return None
+        named, seen = np.array(COLOURS[look.colour]), np.array(self.mean_colour)
+        return float(np.linalg.norm(seen / max(seen.max(), 0.2) - named / named.max()))
+
+
+def sightings(pictures: Tensor) -> list[Sighting]:
+    """What `pictures [n, 64, 64, 3]` in 0..1 show."""
+    pictures = pictures.float().clamp(0, 1)
+    shape_mask = pictures.amax(-1) - pictures.amin(-1) > SATURATION
+    shape_labels = label(shape_mask)
+    near_shape = grow(shape_mask, 3)
+    white = (pictures.amin(-1) > WHITE) & ~grow(shape_mask, 1)
+    white_labels = label(white)
+    wall = ~near_shape & ~grow(white, 2)
+    return [
+        _sighting(*parts) for parts in zip(pictures, shape_labels, white_labels, wall, shape_mask | white, strict=True)
+    ]
+
+
+def _sighting(picture: Tensor, shapes: Tensor, whites: Tensor, wall: Tensor, things: Tensor) -> Sighting:
+    wall = wall if wall.any() else ~things
+    wall = wall if wall.any() else torch.ones_like(wall)
+    background, pattern = _background(picture[wall]), _pattern(picture, wall)
+    landmarks = tuple(centre for centre, _ in regions(whites, MIN_LANDMARK))
+    found = sorted(regions(shapes, MIN_SHAPE), key=lambda region: -int(region[1].sum()))
+    if not found:
+        return Sighting(0, 0, None, None, None, background, pattern, landmarks, None)
+    centre, mask = found[0]
+    red, green, blue = picture[mask].median(0).values.tolist()
+    colour = nearest((red, green, blue), COLOURS)
+    area, kind = int(mask.sum()), classify(mask, centre)
+    return Sighting(len(found), area, colour, kind, centre, background, pattern, landmarks, (red, green, blue))
+
+
+def label(masks: Tensor) -> Tensor:
+    """Connected regions (8 neighbours) of `masks [n, h, w]` as numbers from 1, 0 elsewhere; each region has its own."""
+    ids = torch.arange(1, masks[0].numel() + 1, dtype=torch.float32).view_as(masks[0]) * masks
+    while True:
+        spread = F.max_pool2d(ids[:, None], 3, 1, 1)[:, 0] * masks
+        if torch.equal(spread, ids):
+            return ids.long()
+        ids = spread
+
+
+def grow(masks: Tensor, pixels: int) -> Tensor:
+    return F.max_pool2d(masks.float()[:, None], 2 * pixels + 1, 1, pixels)[:, 0] > 0
+
+
+def regions(labels: Tensor, smallest: int) -> list[tuple[tuple[float, float], Tensor]]:
+    """Centre `(x, y)` and mask of each labelled region of at least that many pixels."""
+    found = []
+    for number in labels.unique().tolist():
+        mask = labels == number
+        if number and mask.sum() >= smallest:
+            y, x = (mask.nonzero().float().mean(0) + 0.5).tolist()
+            found.append(((x, y), mask))
+    return found
+
+
+def classify(mask: Tensor, centre: tuple[float, float]) -> str:
+    """The shape whose outline, at the mask's centre and of its area, overlaps it best (intersection over union)."""
+    steps = torch.arange(PICTURE_SIZE) + 0.5
+    dx, dy = steps - centre[0], (steps - centre[1])[:, None]
+    tilts = torch.tensor(TILTS)[:, None, None]
+    scores = []
+    for shape, unit_area in _unit_areas().items():
+        outline = distance_to(shape, dx, dy, tilts, (float(mask.sum()) / unit_area) ** 0.5) < 0
+        overlap = (outline & mask).sum((-2, -1)) / (outline | mask).sum((-2, -1))
+        scores.append((float(overlap.max()), shape))
+    return max(scores)[1]
+
+
+@lru_cache(maxsize=1)
+def _unit_areas() -> dict[str, float]:
+    """Area of each shape at radius 1."""
+    fine = (torch.arange(400) + 0.5) / 100 - 2
+    upright = torch.zeros(())
+    return {shape: float((distance_to(shape, fine, fine[:, None], upright, 1.0) < 0).sum()) / 1e4 for shape in SHAPES}
+
+
+def nearest(colour: Sequence[float], named: dict[str, tuple[float, float, float]]) -> str:
+    return min(named, key=lambda name: sum((a - b) ** 2 for a, b in zip(colour, named[name], strict=True)))
+
+
+def _background(pixels: Tensor) -> str:
+    return nearest(pixels.mean(0).tolist(), BACKGROUNDS)
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[Tensor, list[str]]:
+    """Brightness of each pattern at every position of the camera, and the pattern's name."""
+    x, y = torch.arange(PICTURE_SIZE) + 0.5, (torch.arange(PICTURE_SIZE) + 0.5)[:, None]
+    floor, *_ = PATTERNS
+    found, names = [(-y / PICTURE_SIZE + 0 * x)], [floor]
+    for shift in range(0, 32, 2):
+        found.append(((x + shift) // 16 + y // 16) % 2 + 0.0)
+        names.append("checkerboard")
+        found.append((x + shift) // 8 % 2 + 0 * y)
+        names.append("stripes")
+    return torch.stack(found), names
+
+
+def _pattern(picture: Tensor, wall: Tensor) -> str:
+    """The pattern that the wall's brightness follows most closely."""
+    light = picture.mean(-1)[wall]
+    patterns, names = _patterns()
+    expected = patterns[:, wall]
+    light, expected = light - light.mean(), expected - expected.mean(1, keepdim=True)
+    similarity = (expected @ light) / (expected.norm(dim=1) * light.norm() + 1e-6)
+    return names[int(similarity.argmax())]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How far a video follows its prompts, one value per picture looked at; see `score`."""
+
+    background: np.ndarray
+    pattern: np.ndarray
+    present: np.ndarray  # a shape of the named colour
+    shape: np.ndarray  # and it is of the named kind
+    single: np.ndarray  # exactly one shape
+    colour_error: np.ndarray  # NaN where there is no shape
+    area: np.ndarray
+    landmarks: np.ndarray  # how many
+
+    def means(self) -> dict[str, float]:
+        return {name: float(np.nanmean(values)) if len(values) else float("nan") for name, values in vars(self).items()}
+
+
+def score(seen: Sequence[Sighting], looks: Sequence[Look]) -> Scores:
+    """Compare what each picture shows with what its prompt says."""
+    pairs = list(zip(seen, looks, strict=True))
+    return Scores(
+        background=np.array([s.background == look.background for s, look in pairs], float),
+        pattern=np.array([s.pattern == look.pattern for s, look in pairs], float),
+        present=np.array([s.colour == look.colour for s, look in pairs], float),
+        shape=np.array([s.shape == look.shape for s, look in pairs], float),
+        single=np.array([s.count == 1 for s, _ in pairs], float),
+        colour_error=np.array([np.nan if s.colour is None else s.colour_error(look) for s, look in pairs], float),
+        area=np.array([s.area for s, _ in pairs], float),
+        landmarks=np.array([len(s.landmarks) for s, _ in pairs], float),
+    )

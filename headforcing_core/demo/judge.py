@@ -1,0 +1,162 @@
+"""Videos of the embedded model, made in memory and measured with the truth known: what prompts say, what was shown.
+
+Landmarks are in no prompt. A story that pans away and back shows whether they were remembered (`remembered`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..checkpoint import inspect_checkpoint
+from ..methods.base import MethodPolicy
+from ..plan import RenderPlan
+from ..policy import CachePolicy
+from ..report import report_pictures
+from ..rollout import WanVideoModel
+from ..schedule import Schedule, schedule
+from ..timeline import Timeline, parse_timeline
+from ..video_rollout import VideoRollout
+from ..wan import WanModel
+from . import assets, word_hash
+from .detector import Sighting, score, sightings
+from .world import CLOCK, Look, camera_path, looks_of_pictures
+
+STRIDE = 4  # one picture of each latent frame is looked at
+HORIZON_PICTURES = 81  # the 21 latent frames of training
+NEAR_FRAMES, FAR_FRAMES = 15, 24  # latent frames between two visits: within every window, and beyond one of 21
+DRIFT = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio", "saturation_slope_per_minute")
+FIRST_STORY = 50_000  # seed of the first, far from those of training
+
+
+def one_prompt(count: int, seconds: float) -> list[Timeline]:
+    """Videos of a single prompt before a camera that stands still."""
+    looks = (Look.draw(np.random.default_rng(FIRST_STORY + i), pan_odds=0.0) for i in range(count))
+    return [parse_timeline(f"0:00 {look.prompt}", seconds) for look in looks]
+
+
+def mixed(count: int, seconds: float) -> list[Timeline]:
+    """Videos of a single prompt, in half of which the camera pans."""
+    looks = (Look.draw(np.random.default_rng(FIRST_STORY + i)) for i in range(count))
+    return [parse_timeline(f"0:00 {look.prompt}", seconds) for look in looks]
+
+
+def six_prompts(count: int, seconds: float) -> list[Timeline]:
+    """Videos of six prompts, each with another shape, colour and wall than the one before."""
+    stories = []
+    for i in range(count):
+        rng = np.random.default_rng(FIRST_STORY + i)
+        looks = [Look.draw(rng, pan_odds=0.0)]
+        while len(looks) < 6:
+            new, old = Look.draw(rng, pan_odds=0.0), looks[-1]
+            if new.shape != old.shape and new.colour != old.colour and new.background != old.background:
+                looks.append(new)
+        stories.append(parse_timeline(" | ".join(look.prompt for look in looks), seconds))
+    return stories
+
+
+def there_and_back(count: int, blocks: int) -> list[Timeline]:
+    """The camera pans to the right for half of the blocks, then back to where it began."""
+    stories, turn, seconds = [], CLOCK.start_seconds(blocks // 2), CLOCK.start_seconds(blocks)
+    for i in range(count):
+        look = Look.draw(np.random.default_rng(FIRST_STORY + i), pan_odds=0.0).prompt
+        stories.append(parse_timeline(f"0:00 {look} panning right\n0:{turn:07.4f} {look} panning left", seconds))
+    return stories
+
+
+class Judge:
+    """The embedded model, or other weights of its architecture, ready to make and measure videos on the CPU."""
+
+    def __init__(self, weights: str | None = None, autoencoder: str | None = None):
+        path = weights or assets.model_path()
+        self.info = inspect_checkpoint(path, num_heads=assets.TOY_CONFIG.num_heads)
+        self.backbone = WanModel.from_state_dict(self.info.config, load_file(path), torch.float32)
+        self.autoencoder = assets.load_autoencoder(weights=autoencoder)
+        self.schedule: Schedule = schedule("self_forcing")
+
+    def plan(self, policy: CachePolicy | MethodPolicy, roles: str, story: Timeline, seed: int) -> RenderPlan:
+        size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
+        return RenderPlan.make(self.info.config, policy, self.schedule, story, *size, roles=roles, seed=seed)
+
+    def latents(self, plan: RenderPlan, seed: int) -> Tensor:
+        """The video of a plan, `[frames, 16, 8, 8]`."""
+        embeds = plan.embeddings([word_hash.encode(segment.text) for segment in plan.timeline.segments])
+        model = WanVideoModel(self.backbone, embeds, torch.float32, torch.device("cpu"))
+        rollout = VideoRollout(plan, seed, dtype=torch.float32)
+        return torch.cat([block.latents for block in rollout.blocks(model)])
+
+    def measure(
+        self, policy: CachePolicy | MethodPolicy, roles: str, story: Timeline, seed: int
+    ) -> dict[str, float | None]:
+        """Numbers of one video; those without a prefix are of its last quarter, `early_` ones of the first 5 s."""
+        plan = self.plan(policy, roles, story, seed)
+        pictures = self.autoencoder.decode(self.latents(plan, seed))
+        looks = [Look.parse(plan.timeline.segments[number].text) for number in plan.prompts]
+        return numbers_of(pictures, looks_of_pictures(looks), plan)
+
+
+def numbers_of(pictures: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:
+    """What the pictures `[n, 64, 64, 3]` of a plan show; `looks` are what they should."""
+    shown = range(0, len(pictures), STRIDE)
+    seen, wanted = sightings(pictures[shown.start :: STRIDE]), [looks[i] for i in shown]
+    late, early = round(len(seen) * 0.75), HORIZON_PICTURES // STRIDE + 1
+    starts = [picture // STRIDE + 1 for picture in plan.start_pictures[1:]]
+    switched = [i for start in starts for i in range(start, min(start + 3, len(seen)))]  # the block after a switch
+    found: dict[str, float | None] = dict(score(seen[late:], wanted[late:]).means())
+    found |= {f"early_{key}": value for key, value in score(seen[:early], wanted[:early]).means().items()}
+    if switched:
+        after = score([seen[i] for i in switched], [wanted[i] for i in switched]).means()
+        found |= {"switched_present": after["present"], "switched_background": after["background"]}
+    found |= remembered(seen, camera_path([looks[i] for i in shown]) * STRIDE)
+    drift = report_pictures([(pictures * 255).round().byte().numpy()], timeline=plan.timeline).whole
+    return found | {key: drift[key] for key in DRIFT}
+
+
+def remembered(seen: Sequence[Sighting], camera: Tensor) -> dict[str, float | None]:
+    """Part of the landmarks that are back in their places when the camera is, by the time between the two visits.
+
+    `by_chance` compares with the later picture upside down: as many landmarks, none of them where it should be.
+    """
+    found: dict[str, list[tuple[int, int]]] = {"remembered_near": [], "remembered_far": [], "by_chance": []}
+    first_visit: dict[int, int] = {}
+    for later, place in enumerate(camera.tolist()):
+        earlier = first_visit.setdefault(place, later)
+        apart = later - earlier
+        if apart == 0 or len(set(camera[earlier : later + 1].tolist())) == 1:
+            continue
+        if apart <= NEAR_FRAMES:
+            found["remembered_near"].append(landmarks_found(seen[earlier], seen[later]))
+        elif apart >= FAR_FRAMES:
+            found["remembered_far"].append(landmarks_found(seen[earlier], seen[later]))
+            found["by_chance"].append(landmarks_found(seen[earlier], seen[later], upside_down=True))
+    return {key: _share(pairs) for key, pairs in found.items()}
+
+
+def _share(pairs: Sequence[tuple[int, int]]) -> float | None:
+    expected = sum(total for _, total in pairs)
+    return sum(back for back, _ in pairs) / expected if expected else None
+
+
+def landmarks_found(before: Sighting, after: Sighting, upside_down: bool = False) -> tuple[int, int]:
+    """How many landmarks of an earlier picture are in a later one of the same place, and how many could be.
+
+    Up to 4 pixels off counts as found, after the camera's own error of up to 6 is taken out. Those at the border or
+    behind the shape could not be.
+    """
+    size = 64.0
+    hidden = 1.5 * math.sqrt(after.area / math.pi) + 4
+    could = [
+        (x, y)
+        for x, y in before.landmarks
+        if 8 <= x <= size - 8 and (after.place is None or math.dist((x, y), after.place) > hidden)
+    ]
+    now = [(x, size - y if upside_down else y) for x, y in after.landmarks]
+    best = 0
+    for shift in (-6, -3, 0, 3, 6):
+        best = max(best, sum(any(math.dist((x + shift, y), other) <= 4 for other in now) for x, y in could))
+    return best, len(could)

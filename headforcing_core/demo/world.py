@@ -1,0 +1,282 @@
+"""The toy world: one coloured shape that moves before a patterned wall with white landmarks, seen by a camera.
+
+A prompt names everything but the landmarks. They stand at random places of a wall without end, and the camera can pan
+along it: whoever is to show the right ones when it comes back has to remember them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..clock import BlockClock
+
+PICTURE_SIZE = 64
+PAN_PIXELS = 2  # per picture: a latent frame of four pictures moves by exactly one latent pixel
+CLOCK = BlockClock()
+
+COLOURS = {
+    "red": (0.92, 0.14, 0.14),
+    "green": (0.15, 0.80, 0.22),
+    "blue": (0.20, 0.38, 1.00),
+    "yellow": (0.98, 0.90, 0.15),
+    "orange": (1.00, 0.55, 0.05),
+    "purple": (0.66, 0.25, 0.95),
+    "cyan": (0.15, 0.88, 0.95),
+    "pink": (1.00, 0.42, 0.70),
+}
+BACKGROUNDS = {
+    "grey": (0.42, 0.42, 0.44),
+    "navy": (0.12, 0.14, 0.34),
+    "teal": (0.08, 0.32, 0.32),
+    "maroon": (0.34, 0.10, 0.14),
+    "olive": (0.30, 0.30, 0.10),
+    "black": (0.07, 0.07, 0.08),
+    "brown": (0.36, 0.24, 0.15),
+    "sand": (0.70, 0.65, 0.52),
+}
+SHAPES = ("ball", "square", "triangle", "star", "ring")
+MOTIONS = ("bouncing", "gliding", "circling")
+PATTERNS = ("floor", "checkerboard", "stripes")
+CAMERAS = {"": 0, "panning left": -PAN_PIXELS, "panning right": PAN_PIXELS}
+
+# the size of a shape relative to a ball of radius 1, so that all cover about the same area
+_SQUARE, _TRIANGLE, _STAR_TIP, _STAR_VALLEY, _RING, _RING_HALF_WIDTH = 0.88, 0.72, 1.42, 0.66, 0.82, 0.30
+_CELL = 20  # pixels of wall per landmark
+_LANDMARK_ODDS = 0.85
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a prompt says: `a red ball bouncing on a teal floor panning left`."""
+
+    colour: str
+    shape: str
+    motion: str
+    background: str
+    pattern: str
+    camera: str = ""
+
+    @property
+    def prompt(self) -> str:
+        return f"a {self.colour} {self.shape} {self.motion} on a {self.background} {self.pattern} {self.camera}".strip()
+
+    @classmethod
+    def parse(cls, prompt: str) -> Look:
+        """The look that `prompt` describes; ValueError where it is not one of this world's sentences."""
+        words = prompt.lower().split()
+        if len(words) not in (8, 10) or words[0] != "a" or words[4:6] != ["on", "a"]:
+            raise ValueError(f"not a sentence of the toy world: {prompt!r}")
+        look = cls(*words[1:4], *words[6:8], " ".join(words[8:]))
+        for field in fields(cls):
+            if getattr(look, field.name) not in CHOICES[field.name]:
+                raise ValueError(f"the toy world has no {field.name} {getattr(look, field.name)!r}")
+        return look
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, pan_odds: float = 0.5) -> Look:
+        """A look at random; the camera pans with probability `pan_odds`."""
+        picks = {name: rng.choice(tuple(words)) for name, words in CHOICES.items() if name != "camera"}
+        camera = rng.choice(("panning left", "panning right")) if rng.random() < pan_odds else ""
+        return cls(**{name: str(word) for name, word in picks.items()}, camera=str(camera))
+
+    def changed(self, rng: np.random.Generator) -> Look:
+        """Another look: the camera turns round, or 1, 2 or 5 of the other things change."""
+        if self.camera and rng.random() < 0.6:
+            back = "panning left" if self.camera == "panning right" else "panning right"
+            return replace(self, camera=back)
+        names = rng.permutation([field.name for field in fields(self)])[: rng.choice((1, 1, 2, 5))]
+        new = {name: str(rng.choice([w for w in CHOICES[name] if w != getattr(self, name)])) for name in names}
+        return replace(self, **new)
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "colour": tuple(COLOURS),
+    "shape": SHAPES,
+    "motion": MOTIONS,
+    "background": tuple(BACKGROUNDS),
+    "pattern": PATTERNS,
+    "camera": tuple(CAMERAS),
+}
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A rendered clip. `pictures [n, 64, 64, 3]` in 0..1; `shape [n, 64, 64]` says how much of a pixel is shape."""
+
+    pictures: Tensor
+    shape: Tensor
+    looks: tuple[Look, ...]  # one per block
+    camera: Tensor  # [n], pixels that the camera has moved to the right
+
+
+def random_looks(rng: np.random.Generator, blocks: int) -> tuple[Look, ...]:
+    """One look per block; half of the time it changes once, or twice."""
+    look = Look.draw(rng)
+    cuts = set(rng.integers(1, blocks, size=rng.choice((0, 1, 2), p=(0.45, 0.35, 0.2))).tolist()) if blocks > 1 else ()
+    looks = []
+    for block in range(blocks):
+        look = look.changed(rng) if block in cuts else look
+        looks.append(look)
+    return tuple(looks)
+
+
+def looks_of_pictures(looks: Sequence[Look]) -> list[Look]:
+    """The look of every picture, from one look per block."""
+    return [
+        look
+        for block, look in enumerate(looks)
+        for _ in range(CLOCK.start_picture(block), CLOCK.start_picture(block + 1))
+    ]
+
+
+def camera_path(per_picture: Sequence[Look]) -> Tensor:
+    """How many pixels the camera has moved to the right at each picture."""
+    speeds = torch.tensor([CAMERAS[look.camera] for look in per_picture])
+    return speeds.cumsum(0) - speeds[0]
+
+
+def render(looks: tuple[Look, ...], seed: int) -> Clip:
+    """The video of one look per block of three latent frames, 81 pictures for seven."""
+    rng = np.random.default_rng(seed)
+    actor = _Actor(rng)
+    per_picture = looks_of_pictures(looks)
+    path = torch.tensor(np.array([actor.step(look.motion) for look in per_picture]), dtype=torch.float32)
+    camera = camera_path(per_picture)
+    landmarks = _landmarks(seed, int(camera.min()), int(camera.max()) + PICTURE_SIZE)
+    pictures, masks = [], []
+    start = 0
+    while start < len(per_picture):
+        look, stop = per_picture[start], start
+        while stop < len(per_picture) and per_picture[stop] == look:
+            stop += 1
+        wall = _wall(look, landmarks, camera[start:stop])
+        picture, mask = _with_shape(wall, look, path[start:stop], actor.radius)
+        pictures.append(picture)
+        masks.append(mask)
+        start = stop
+    return Clip(torch.cat(pictures), torch.cat(masks), looks, camera)
+
+
+class _Actor:
+    """Where the shape is, picture by picture, as `x, y, tilt`."""
+
+    def __init__(self, rng: np.random.Generator):
+        self.radius = rng.uniform(10.5, 13.0)
+        self.x, self.y = rng.uniform(20, PICTURE_SIZE - 20, 2)
+        heading = rng.uniform(0, 2 * math.pi)
+        self.speed = rng.uniform(0.7, 1.4)
+        self.vx, self.vy = self.speed * math.cos(heading), self.speed * math.sin(heading)
+        self.turn = rng.choice((-1, 1))
+        self.phase = rng.uniform(0, 2 * math.pi)
+        self.motion = ""
+
+    def step(self, motion: str) -> tuple[float, float, float]:
+        if motion != self.motion:
+            self._begin(motion)
+        middle, low, high = PICTURE_SIZE / 2, self.radius * 1.2 + 1, PICTURE_SIZE - 1 - self.radius * 1.2
+        if motion == "circling":
+            dx, dy = self.x - middle, self.y - middle
+            distance = math.hypot(dx, dy)
+            distance += 0.15 * (15 - distance)
+            angle = math.atan2(dy, dx) + self.turn * self.speed / 15
+            x, y = middle + distance * math.cos(angle), middle + distance * math.sin(angle)
+            self.vx, self.vy = x - self.x, y - self.y
+            self.x, self.y = x, y
+        else:
+            falling = motion == "bouncing"
+            self.vy += 0.11 * falling
+            self.x, self.y = self.x + self.vx, self.y + self.vy
+            if not low <= self.x <= high:
+                self.x = min(max(self.x, low), high)
+                self.vx = math.copysign(self.vx, middle - self.x)
+            if self.y > high:
+                self.y, self.vy = high, -2.6 if falling else -abs(self.vy)
+            elif self.y < low:
+                self.y, self.vy = low, abs(self.vy)
+        self.phase += 0.12
+        return self.x, self.y, 0.2 * math.sin(self.phase)
+
+    def _begin(self, motion: str) -> None:
+        self.motion = motion
+        if motion == "gliding":
+            speed = math.hypot(self.vx, self.vy)
+            self.vx, self.vy = (self.vx, self.vy) if speed > 0.3 else (1.0, 0.6)
+            scale = self.speed / math.hypot(self.vx, self.vy)
+            self.vx, self.vy = self.vx * scale, self.vy * scale
+        elif motion == "bouncing":
+            self.vx = math.copysign(min(max(abs(self.vx), 0.35), 0.8), self.vx)
+
+
+_STEPS = torch.arange(PICTURE_SIZE) + 0.5
+
+
+def _landmarks(seed: int, left: int, right: int) -> list[tuple[float, float]]:
+    """The landmarks whose centres are near `left..right`; the same at every visit, as each has its own seed."""
+    found = []
+    for cell in range(left // _CELL - 1, right // _CELL + 2):
+        rng = np.random.default_rng((seed, cell + 2**20))
+        x, y = (cell + rng.uniform(0.2, 0.8)) * _CELL, rng.uniform(7, PICTURE_SIZE - 7)
+        if rng.random() < _LANDMARK_ODDS:
+            found.append((x, y))
+    return found
+
+
+def _wall(look: Look, landmarks: list[tuple[float, float]], camera: Tensor) -> Tensor:
+    """`[pictures, 3, 64, 64]`; a wall that stands still is drawn once."""
+    moves = bool((camera != camera[0]).any())
+    x = (_STEPS + (camera if moves else camera[:1])[:, None])[:, None]  # [pictures or 1, 1, 64]
+    y = _STEPS[:, None]
+    if look.pattern == "floor":
+        light = 1.2 - 0.5 * (y / PICTURE_SIZE) + 0 * x
+    elif look.pattern == "checkerboard":
+        light = torch.where((x // 16 + y // 16) % 2 == 0, 1.25, 0.75)
+    else:
+        light = torch.where(x // 8 % 2 == 0, 1.25, 0.75) + 0 * y
+    wall = light[:, None] * torch.tensor(BACKGROUNDS[look.background])[:, None, None]
+    for centre_x, centre_y in landmarks:
+        cover = (3.2 - ((x - centre_x).abs() + (y - centre_y).abs()) * 0.8).clamp(0, 1)[:, None]
+        wall = wall * (1 - cover) + cover * 0.97
+    return wall.clamp(0, 1).expand(len(camera), -1, -1, -1)
+
+
+def _with_shape(wall: Tensor, look: Look, path: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """Pictures `[n, 64, 64, 3]` of the shape and its shadow before the wall, and the shape's cover."""
+    x, y, tilt = path.T[:, :, None, None]
+    dx, dy = _STEPS - x, _STEPS[:, None] - y
+    shadow = (0.5 - distance_to(look.shape, dx - 2.2, dy - 2.8, tilt, radius) / 1.6).clamp(0, 1)
+    cover = (0.5 - distance_to(look.shape, dx, dy, tilt, radius)).clamp(0, 1)
+    shine = torch.exp(-((dx + radius * 0.3) ** 2 + (dy + radius * 0.35) ** 2) / (radius**2 * 0.5))
+    colour = torch.tensor(COLOURS[look.colour])[:, None, None] * (0.86 + 0.22 * shine)[:, None]
+    lit = wall * (1 - 0.4 * shadow[:, None])
+    pictures = lit * (1 - cover[:, None]) + colour.clamp(0, 1) * cover[:, None]
+    return pictures.movedim(1, -1), cover
+
+
+def distance_to(shape: str, dx: Tensor, dy: Tensor, tilt: Tensor, radius: float | Tensor) -> Tensor:
+    """Signed distance in pixels to the outline of a shape, negative inside; `dx, dy` from its centre, tilt in radians.
+
+    `radius` is that of the ball; the other shapes cover about the same area.
+    """
+    if shape == "ball":
+        return torch.hypot(dx, dy) - radius
+    if shape == "ring":
+        return (torch.hypot(dx, dy) - _RING * radius).abs() - _RING_HALF_WIDTH * radius
+    x, y = tilt.cos() * dx + tilt.sin() * dy, tilt.cos() * dy - tilt.sin() * dx
+    if shape == "square":
+        return torch.maximum(x.abs(), y.abs()) - _SQUARE * radius
+    if shape == "triangle":  # one side below, two to the upper left and right
+        slope = math.sqrt(0.75) * x.abs() - 0.5 * y
+        return torch.maximum(y, slope) - _TRIANGLE * radius
+    # a star: fold all ten half-rays onto one, whose outline is the straight line from a tip to a valley
+    wedge = 2 * math.pi / 5
+    angle = (torch.atan2(x, -y) + wedge / 2) % wedge - wedge / 2
+    along, across = torch.hypot(x, y) * angle.cos(), torch.hypot(x, y) * angle.sin().abs()
+    valley = _STAR_VALLEY * math.cos(wedge / 2), _STAR_VALLEY * math.sin(wedge / 2)
+    edge = valley[0] - _STAR_TIP, valley[1]
+    return ((along - _STAR_TIP * radius) * edge[1] - across * edge[0]) / math.hypot(*edge)

@@ -1,0 +1,210 @@
+"""Questions about the method, each a table of cache policies on the same prompts and the same noise, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .intervals import Interval, difference_interval, mean_interval
+from .methods.base import MethodPolicy
+from .methods.registry import method_policy
+from .paper_tables import PAPER_TABLES
+from .policy import CachePolicy, RolePolicy
+
+Numbers = dict[str, float | None]
+Measure = Callable[[CachePolicy | MethodPolicy, str, int], Numbers]
+"""`(policy, arrangement of roles, number of the video)` to the numbers of that video."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured: a policy, and an arrangement of `policy.arrange_roles`."""
+
+    label: str
+    policy: CachePolicy | MethodPolicy
+    roles: str = "profile"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One table.
+
+    Attributes:
+        asks: the question, or the caption of the paper's table.
+        story: the kind of videos: `one_prompt`, `mixed`, `six_prompts` or `there_and_back`.
+        rows: the last one is what the others are compared with.
+        columns: keys of the numbers, see `COLUMNS`.
+    """
+
+    asks: str
+    story: str
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    heading: str
+    form: Callable[[float], str]
+
+
+def _plain(digits: int) -> Callable[[float], str]:
+    return f"{{:.{digits}f}}".format
+
+
+COLUMNS: dict[str, Column] = {
+    "background": Column("background", _plain(3)),
+    "pattern": Column("pattern", _plain(3)),
+    "present": Column("shape and colour", _plain(3)),
+    "shape": Column("kind of shape", _plain(3)),
+    "single": Column("one shape", _plain(3)),
+    "colour_error": Column("colour error", _plain(3)),
+    "early_present": Column("shape and colour, first 5 s", _plain(3)),
+    "early_colour_error": Column("colour error, first 5 s", _plain(3)),
+    "switched_present": Column("colour after a switch", _plain(3)),
+    "switched_background": Column("background after a switch", _plain(3)),
+    "landmarks": Column("landmarks", _plain(2)),
+    "remembered_near": Column("remembered, short", _plain(2)),
+    "remembered_far": Column("remembered, long", _plain(2)),
+    "by_chance": Column("by chance", _plain(2)),
+    "flicker": Column("flicker", _plain(4)),
+    "edge_ratio": Column("block edges", _plain(2)),
+    "motion": Column("motion", _plain(2)),
+    "longest_freeze_seconds": Column("longest freeze, s", _plain(1)),
+    "sharpness_ratio": Column("sharpness, end/start", _plain(2)),
+    "saturation_slope_per_minute": Column("saturation, a minute", "{:+.1%}".format),
+}
+FOLLOWING = ("background", "pattern", "present", "shape", "single")
+DRIFTING = ("present", "shape", "single", "colour_error", "sharpness_ratio", "motion")
+SWITCHING = ("switched_present", "switched_background", "present", "shape", "colour_error")
+REMEMBERING = ("remembered_near", "remembered_far", "by_chance", "landmarks", "present")
+UNJUDGED = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio")
+"""What can be measured of any video, without knowing what it should show."""
+
+
+def window(recent: int, sink: int = 0, rope: str = "contiguous") -> CachePolicy:
+    """All heads alike: `sink` first frames and `recent` last ones, the current block of three not counted."""
+    return CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=recent), rope)
+
+
+def _paper(name: str, story: str, columns: Sequence[str]) -> Question:
+    table = PAPER_TABLES[name]
+    rows = tuple(Row(entry.label, entry.policy, entry.roles) for entry in table.rows)
+    return Question(table.caption, story, rows, tuple(columns), table.note)
+
+
+_OURS = Row("Head Forcing", method_policy("head_forcing"))
+_WINDOW_21 = Row("window of 21", method_policy("self_forcing_window_21"))
+_SHORT = (Row("window of 9", window(6)), Row("sink 3 + window of 6", window(3, sink=3)))
+_WITHOUT = Row("no episodic memory", method_policy("no_episodic_memory"))
+
+QUESTIONS: dict[str, Question] = {
+    "horizon": Question(
+        "Does the model do what prompts say, inside the 21 latent frames it was trained on?",
+        "mixed",
+        (Row("all 21 frames", method_policy("self_forcing")), _OURS),
+        tuple(f"early_{column}" for column in (*FOLLOWING, "colour_error", "area")),
+    ),
+    "length": Question(
+        "Does a window of 21 frames drift over a minute? Do head-wise caches, or plain short windows, stop it?",
+        "one_prompt",
+        (
+            Row("all frames", method_policy("self_forcing")),
+            _WINDOW_21,
+            Row("window of 21, positions re-encoded", window(18)),
+            Row("sink 3 + window of 18, re-encoded", window(15, sink=3)),
+            *_SHORT,
+            _OURS,
+        ),
+        ("early_present", "early_colour_error", *DRIFTING),
+        "Last quarter of a minute, unless it says first 5 s.",
+    ),
+    "revisits": Question(
+        "The camera pans away for 5.8 s and back: which landmarks, that no prompt names, are in their places again?",
+        "there_and_back",
+        (_WINDOW_21, *_SHORT, _WITHOUT, Row("uniform admission", method_policy("uniform_admission")), _OURS),
+        REMEMBERING,
+        "Short: 15 latent frames or less between two visits, within reach of every window. Long: 24 or more.",
+    ),
+    "switches": Question(
+        "Six prompts in a minute: is each new one shown in the block where it begins?",
+        "six_prompts",
+        (_WINDOW_21, *_SHORT, Row("LongLive", method_policy("longlive")), _OURS),
+        SWITCHING,
+    ),
+    "components": _paper("components", "one_prompt", DRIFTING),
+    "roles": _paper("roles", "one_prompt", DRIFTING),
+    "admission": _paper("admission", "six_prompts", SWITCHING),
+    "compression": _paper("compression", "six_prompts", SWITCHING),
+    "rope": _paper("rope", "one_prompt", DRIFTING),
+}
+COLUMNS |= {
+    f"early_{key}": Column(COLUMNS[key].heading, COLUMNS[key].form)
+    for key in ("background", "pattern", "shape", "single")
+}
+COLUMNS["early_area"] = Column("pixels of shape", _plain(0))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question with the numbers of every row's videos, `numbers[row][video]`, in the order of `question.rows`."""
+
+    question: Question
+    numbers: tuple[tuple[Numbers, ...], ...]
+
+    def interval(self, row: int, column: str) -> Interval | None:
+        return mean_interval([video.get(column) for video in self.numbers[row]])
+
+    def difference(self, row: int, column: str) -> Interval | None:
+        """To the last row, video by video."""
+        values, others = ([video.get(column) for video in self.numbers[i]] for i in (row, -1))
+        return difference_interval(values, others)
+
+    def table(self) -> str:
+        """Markdown: means with their 95 % intervals; bold where a row surely differs from the last one."""
+        columns = [c for c in self.question.columns if any(self.interval(i, c) for i in range(len(self.numbers)))]
+        lines = [_line(["", *(COLUMNS[column].heading for column in columns)]), _line(["---"] * (1 + len(columns)))]
+        for i, row in enumerate(self.question.rows):
+            lines.append(_line([row.label, *(self._cell(i, column) for column in columns)]))
+        videos = len(self.numbers[0])
+        about = f"Means of {videos} videos with 95 % bootstrap intervals. Bold: the same prompts and noise differ from "
+        return "\n".join([*lines, "", f"{about}the last row's beyond chance (95 % interval of the paired difference)."])
+
+    def _cell(self, row: int, column: str) -> str:
+        found, form = self.interval(row, column), COLUMNS[column].form
+        if found is None:
+            return "–"
+        difference = self.difference(row, column)
+        surely = row < len(self.numbers) - 1 and difference is not None and difference.excludes(0)
+        mean = f"**{form(found.mean)}**" if surely else form(found.mean)
+        return f"{mean} ({form(found.low)} to {form(found.high)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, down to single videos."""
+        question = self.question
+        rows = [
+            {
+                "label": row.label,
+                "means": {c: _asdict(self.interval(i, c)) for c in question.columns},
+                "difference_to_last": {c: _asdict(self.difference(i, c)) for c in question.columns},
+                "videos": list(self.numbers[i]),
+            }
+            for i, row in enumerate(question.rows)
+        ]
+        return {"asks": question.asks, "story": question.story, "note": question.note, "rows": rows}
+
+
+def _asdict(interval: Interval | None) -> dict[str, Any] | None:
+    return None if interval is None else asdict(interval)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def answer(question: Question, videos: int, measure: Measure) -> Answer:
+    """Measure `videos` videos of every row; video `i` has the same prompts and the same noise in all rows."""
+    rows = [tuple(measure(row.policy, row.roles, i) for i in range(videos)) for row in question.rows]
+    return Answer(question, tuple(rows))
