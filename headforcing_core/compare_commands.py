@@ -88,7 +88,7 @@ def run_entries(args: argparse.Namespace, entries: Sequence[Entry], seeds: Seque
     """Render every entry with every seed, one after another. What cannot be rendered is refused before the first."""
     source = Source.inspect(args)
     check_writable(args.out / "probe")
-    todo = [(entry, seed, _own(args, entry, seed)) for entry in entries for seed in seeds]
+    todo = [(entry, seed, own_arguments(args, entry, seed)) for entry in entries for seed in seeds]
     planned = [source.planned(entry, own) for entry, _, own in todo]
     for (_, _, own), make in zip(todo, planned, strict=True):
         plan = make(profile=choose_profile(own.profile))
@@ -98,7 +98,7 @@ def run_entries(args: argparse.Namespace, entries: Sequence[Entry], seeds: Seque
     return [loaded.render(entry, seed, own, make) for (entry, seed, own), make in zip(todo, planned, strict=True)]
 
 
-def _own(args: argparse.Namespace, entry: Entry, seed: int) -> argparse.Namespace:
+def own_arguments(args: argparse.Namespace, entry: Entry, seed: int) -> argparse.Namespace:
     """The arguments as one entry's render takes them."""
     video = args.out / f"{entry.key}-seed{seed}.mp4"
     return argparse.Namespace(
@@ -155,19 +155,23 @@ class Source:
 
         return named
 
-    def load(self) -> Loaded:
-        """Text first, so that the text encoder is gone before the weights come."""
-        args, texts = self.args, [segment.text for segment in self.timeline.segments]
+    @property
+    def texts(self) -> list[str]:
+        return [segment.text for segment in self.timeline.segments]
+
+    def load(self, embeds: list[Tensor] | None = None) -> Loaded:
+        """Text first, so that the text encoder is gone before the weights come; `embeds` where it is encoded before."""
+        args = self.args
         attention = attention_function(args.attention, self.device, self.dtype, self.info.config.head_dim)
         decoder: StreamingDecoder
         if args.demo:
-            embeds = [word_hash.encode(text) for text in texts]
+            embeds = embeds or [word_hash.encode(text) for text in self.texts]
             decoder = ToyStreamingDecoder(assets.load_autoencoder(self.device))
             state_dict, _ = load_state_dict(assets.model_path())
         else:
             from .wan_vae import load_streaming_decoder
 
-            embeds = embeddings(args, texts, self.device)
+            embeds = embeds or embeddings(args, self.texts, self.device)
             check_text_width(embeds[0], self.info.config.text_dim)
             decoder = load_streaming_decoder(args.vae, self.device, self.dtype)
             state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)

@@ -34,12 +34,14 @@ class Entry:
         label: what people read.
         roles: an arrangement of `policy.arrange_roles`.
         rope: rotary positions other than the method's own; only for methods of `policy.PRESETS`.
+        given: settings that have no name in the lists of methods; `method` is then a name for files alone.
     """
 
     label: str
     method: str
     roles: str = "profile"
     rope: str | None = None
+    given: CachePolicy | None = None
 
     @property
     def key(self) -> str:
@@ -49,7 +51,7 @@ class Entry:
     @property
     def policy(self) -> CachePolicy | MethodPolicy:
         """The method's settings, or an error that lists the names."""
-        policy = method_policy(self.method)
+        policy = self.given or method_policy(self.method)
         if self.rope is None:
             return policy
         if isinstance(policy, MethodPolicy):

@@ -6,24 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .comparison import Entry
 from .intervals import Interval, difference_interval, mean_interval
-from .methods.base import MethodPolicy
-from .methods.registry import method_policy
 from .paper_tables import PAPER_TABLES
 from .policy import CachePolicy, RolePolicy
 
 Numbers = dict[str, float | None]
-Measure = Callable[[CachePolicy | MethodPolicy, str, int], Numbers]
-"""`(policy, arrangement of roles, number of the video)` to the numbers of that video."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is measured: a policy, and an arrangement of `policy.arrange_roles`."""
-
-    label: str
-    policy: CachePolicy | MethodPolicy
-    roles: str = "profile"
+Measure = Callable[[Entry, int], Numbers]
+"""`(row, number of the video)` to the numbers of that video."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +29,7 @@ class Question:
 
     asks: str
     story: str
-    rows: tuple[Row, ...]
+    rows: tuple[Entry, ...]
     columns: tuple[str, ...]
     note: str = ""
 
@@ -76,6 +66,8 @@ COLUMNS: dict[str, Column] = {
     "sharpness_ratio": Column("sharpness, end/start", _plain(2)),
     "saturation_slope_per_minute": Column("saturation, a minute", "{:+.1%}".format),
 }
+COLUMNS |= {f"early_{key}": COLUMNS[key] for key in ("background", "pattern", "shape", "single")}
+COLUMNS["early_area"] = Column("pixels of shape", _plain(0))
 FOLLOWING = ("background", "pattern", "present", "shape", "single")
 DRIFTING = ("present", "shape", "single", "colour_error", "sharpness_ratio", "motion")
 SWITCHING = ("switched_present", "switched_background", "present", "shape", "colour_error")
@@ -84,54 +76,57 @@ UNJUDGED = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpn
 """What can be measured of any video, without knowing what it should show."""
 
 
-def window(recent: int, sink: int = 0, rope: str = "contiguous") -> CachePolicy:
-    """All heads alike: `sink` first frames and `recent` last ones, the current block of three not counted."""
-    return CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=recent), rope)
+def window(frames: int, sink: int = 0) -> Entry:
+    """All heads alike: `sink` first frames and the last ones, `frames` in all with the current block of three.
+
+    Frames are placed as in Head Forcing, one after another from 0, not by their place in the video.
+    """
+    policy = CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous")
+    label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
+    return Entry(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
 
 
 def _paper(name: str, story: str, columns: Sequence[str]) -> Question:
     table = PAPER_TABLES[name]
-    rows = tuple(Row(entry.label, entry.policy, entry.roles) for entry in table.rows)
-    return Question(table.caption, story, rows, tuple(columns), table.note)
+    return Question(table.caption, story, table.rows, tuple(columns), table.note)
 
 
-_OURS = Row("Head Forcing", method_policy("head_forcing"))
-_WINDOW_21 = Row("window of 21", method_policy("self_forcing_window_21"))
-_SHORT = (Row("window of 9", window(6)), Row("sink 3 + window of 6", window(3, sink=3)))
-_WITHOUT = Row("no episodic memory", method_policy("no_episodic_memory"))
+_OURS = Entry("Head Forcing", "head_forcing")
+_WINDOW_21 = Entry("window of 21", "self_forcing_window_21")
+_SHORT = (window(9), window(9, sink=3))
 
 QUESTIONS: dict[str, Question] = {
     "horizon": Question(
         "Does the model do what prompts say, inside the 21 latent frames it was trained on?",
         "mixed",
-        (Row("all 21 frames", method_policy("self_forcing")), _OURS),
+        (Entry("all 21 frames", "self_forcing"), _OURS),
         tuple(f"early_{column}" for column in (*FOLLOWING, "colour_error", "area")),
     ),
     "length": Question(
         "Does a window of 21 frames drift over a minute? Do head-wise caches, or plain short windows, stop it?",
         "one_prompt",
-        (
-            Row("all frames", method_policy("self_forcing")),
-            _WINDOW_21,
-            Row("window of 21, positions re-encoded", window(18)),
-            Row("sink 3 + window of 18, re-encoded", window(15, sink=3)),
-            *_SHORT,
-            _OURS,
-        ),
+        (Entry("all frames", "self_forcing"), _WINDOW_21, window(21), window(21, sink=3), *_SHORT, _OURS),
         ("early_present", "early_colour_error", *DRIFTING),
         "Last quarter of a minute, unless it says first 5 s.",
     ),
     "revisits": Question(
         "The camera pans away for 5.8 s and back: which landmarks, that no prompt names, are in their places again?",
         "there_and_back",
-        (_WINDOW_21, *_SHORT, _WITHOUT, Row("uniform admission", method_policy("uniform_admission")), _OURS),
+        (
+            _WINDOW_21,
+            window(21),
+            *_SHORT,
+            Entry("no episodic memory", "no_episodic_memory"),
+            Entry("uniform admission", "uniform_admission"),
+            _OURS,
+        ),
         REMEMBERING,
         "Short: 15 latent frames or less between two visits, within reach of every window. Long: 24 or more.",
     ),
     "switches": Question(
         "Six prompts in a minute: is each new one shown in the block where it begins?",
         "six_prompts",
-        (_WINDOW_21, *_SHORT, Row("LongLive", method_policy("longlive")), _OURS),
+        (_WINDOW_21, *_SHORT, Entry("LongLive", "longlive"), _OURS),
         SWITCHING,
     ),
     "components": _paper("components", "one_prompt", DRIFTING),
@@ -140,11 +135,6 @@ QUESTIONS: dict[str, Question] = {
     "compression": _paper("compression", "six_prompts", SWITCHING),
     "rope": _paper("rope", "one_prompt", DRIFTING),
 }
-COLUMNS |= {
-    f"early_{key}": Column(COLUMNS[key].heading, COLUMNS[key].form)
-    for key in ("background", "pattern", "shape", "single")
-}
-COLUMNS["early_area"] = Column("pixels of shape", _plain(0))
 
 
 @dataclass(frozen=True)
@@ -206,5 +196,5 @@ def _line(cells: Sequence[str]) -> str:
 
 def answer(question: Question, videos: int, measure: Measure) -> Answer:
     """Measure `videos` videos of every row; video `i` has the same prompts and the same noise in all rows."""
-    rows = [tuple(measure(row.policy, row.roles, i) for i in range(videos)) for row in question.rows]
+    rows = [tuple(measure(row, i) for i in range(videos)) for row in question.rows]
     return Answer(question, tuple(rows))

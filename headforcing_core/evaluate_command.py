@@ -1,23 +1,24 @@
-"""The command that answers `evaluate.QUESTIONS` with the embedded model."""
+"""The command that answers `evaluate.QUESTIONS`: on the toy world, where the truth is known, or on real weights."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
-from .arguments import Result
-from .compare_commands import written
+from .arguments import Result, choose_profile, embeddings, read_text
+from .compare_commands import Loaded, Source, add_source_arguments, own_arguments, written
+from .comparison import Entry
 from .demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from .errors import HeadForcingError
-from .evaluate import QUESTIONS, Numbers, answer
+from .evaluate import QUESTIONS, UNJUDGED, Measure, Numbers, Question, answer
 from .files import check_writable
-from .methods.base import MethodPolicy
-from .policy import CachePolicy
+from .prompts import PROFILING_PROMPTS
 from .timeline import Timeline
 
 MAX_VIDEOS = 10_000
@@ -27,57 +28,128 @@ STORIES: dict[str, Callable[[int], list[Timeline]]] = {
     "six_prompts": lambda count: six_prompts(count, seconds=60.0),
     "there_and_back": lambda count: there_and_back(count, blocks=16),
 }
+ANY_WORLD = ("one_prompt", "six_prompts")  # stories that need no toy world
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `evaluate` to the command line."""
-    sub = command("evaluate", evaluate, "Answer questions about the method on the toy world, where the truth is known.")
-    sub.add_argument(
-        "questions", nargs="+", choices=QUESTIONS, help="; ".join(f"{k}: {q.asks}" for k, q in QUESTIONS.items())
-    )
+    text = "Tables with intervals: methods and ablations on the same prompts and noise, with the demo or real weights."
+    sub = command("evaluate", evaluate, text)
+    asked = "; ".join(f"{name}: {question.asks}" for name, question in QUESTIONS.items())
+    sub.add_argument("questions", nargs="+", choices=QUESTIONS, metavar="QUESTION", help=asked)
     sub.add_argument("--videos", type=int, default=16, help="of every row, each with its own prompts and noise (16)")
-    sub.add_argument("--out", type=Path, default=Path("output/evaluate"), help="folder for QUESTION.md and .json")
-    sub.add_argument("--weights", help="other weights of the embedded architecture")
-    sub.add_argument("--autoencoder", help="the autoencoder that belongs to them")
+    sub.add_argument("--demo-weights", help="with --demo: another model of the toy world, .safetensors")
+    sub.add_argument("--demo-autoencoder", help="with --demo: the autoencoder that belongs to it")
+    add_source_arguments(sub)
 
 
 def evaluate(args: argparse.Namespace) -> Result:
     """Write `QUESTION.md` and `QUESTION.json` for each question."""
     if not 1 <= args.videos <= MAX_VIDEOS:
         raise HeadForcingError(f"--videos must be from 1 to {MAX_VIDEOS}, got {args.videos}")
+    questions = {name: QUESTIONS[name] for name in args.questions}
     check_writable(args.out / "probe")
-    measured = Measured(Judge(args.weights, args.autoencoder), args.videos)
+    videos = ToyVideos(args) if args.demo else RealVideos(args, questions)
     texts, found = [], {}
-    for name in args.questions:
-        question, begun = QUESTIONS[name], time.monotonic()
+    for name, question in questions.items():
+        question, begun = videos.suited(question), time.monotonic()
         with tqdm(total=len(question.rows) * args.videos, desc=name, unit="video", disable=args.json) as bar:
-            told = answer(question, args.videos, measured.of(question.story, bar.update))
+            told = answer(question, args.videos, videos.measure(question.story, bar.update))
         text = "\n\n".join(filter(None, [question.asks, told.table(), question.note]))
-        about = {
-            **told.to_dict(),
-            "weights": measured.judge.info.fingerprint,
-            "minutes": (time.monotonic() - begun) / 60,
-        }
+        about = {**told.to_dict(), "weights": videos.fingerprint, "minutes": (time.monotonic() - begun) / 60}
         texts.append(written(args.out, name, text, about)["text"])
         found[name] = about
     return {"text": "\n\n".join(texts), "json": found}
 
 
-class Measured:
-    """Measures each video once, also where several questions ask for it."""
+class ToyVideos:
+    """Videos of the toy world, made in memory; each is made once, also where several questions ask for it."""
 
-    def __init__(self, judge: Judge, videos: int):
-        self.judge, self.videos = judge, videos
+    def __init__(self, args: argparse.Namespace):
+        self.judge, self.videos = Judge(args.demo_weights, args.demo_autoencoder), args.videos
+        self.fingerprint = self.judge.info.fingerprint
         self._known: dict[Any, Numbers] = {}
 
-    def of(self, story: str, on_video: Callable[[], Any]) -> Callable[[CachePolicy | MethodPolicy, str, int], Numbers]:
+    def suited(self, question: Question) -> Question:
+        return question
+
+    def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
         timelines = STORIES[story](self.videos)
 
-        def measure(policy: CachePolicy | MethodPolicy, roles: str, number: int) -> Numbers:
-            key = (story, policy, roles, number)
+        def measured(entry: Entry, number: int) -> Numbers:
+            key = (story, entry.policy, entry.roles, number)
             if key not in self._known:
-                self._known[key] = self.judge.measure(policy, roles, timelines[number], seed=number)
+                self._known[key] = self.judge.measure(entry.policy, entry.roles, timelines[number], seed=number)
             on_video()
             return self._known[key]
 
-        return measure
+        return measured
+
+
+class RealVideos:
+    """Videos of real weights, which are written to the folder, and what can be measured without knowing the truth."""
+
+    def __init__(self, args: argparse.Namespace, questions: dict[str, Question]):
+        stories = {question.story for question in questions.values()}
+        if strange := stories.difference(ANY_WORLD):
+            unfit = next(name for name, question in questions.items() if question.story in strange)
+            raise HeadForcingError(f"the question {unfit!r} can only be asked about the toy world: give --demo")
+        if len(stories) > 1:
+            raise HeadForcingError(
+                "ask about one prompt and about six prompts in two commands, each with its --prompts"
+            )
+        self.args = args
+        self.sources = [self._source(text) for text in story_texts(args.prompts, stories.pop(), args.videos)]
+        self._check()
+        texts = list(dict.fromkeys(text for source in self.sources for text in source.texts))
+        self._embeds = dict(zip(texts, embeddings(args, texts, self.sources[0].device), strict=True))
+        self._loaded: Loaded | None = None
+        self.fingerprint = self.sources[0].info.fingerprint
+
+    def _source(self, text: str) -> Source:
+        return Source.inspect(argparse.Namespace(**vars(self.args) | {"prompts": text}))
+
+    def _check(self) -> None:
+        """Everything that a plan can refuse, before anything is loaded."""
+        for name in self.args.questions:
+            for entry in QUESTIONS[name].rows:
+                own = own_arguments(self.args, entry, self.args.seed)
+                self.sources[0].planned(entry, own)(profile=choose_profile(own.profile))
+
+    def suited(self, question: Question) -> Question:
+        return replace(question, columns=UNJUDGED)
+
+    def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
+        def measured(entry: Entry, number: int) -> Numbers:
+            source = self.sources[number]
+            embeds = [self._embeds[text] for text in source.texts]
+            loaded = (
+                source.load(embeds) if self._loaded is None else replace(self._loaded, source=source, embeds=embeds)
+            )
+            self._loaded = loaded
+            own = own_arguments(source.args, entry, self.args.seed + number)
+            found = loaded.render(entry, self.args.seed + number, own, source.planned(entry, own))
+            on_video()
+            return {key: found.drift[key] for key in UNJUDGED}
+
+        return measured
+
+
+def story_texts(given: str | None, story: str, count: int) -> list[str]:
+    """One timeline for each video: lines of one prompt, or lines of JSON such as `{"prompts": ["...", "..."]}`."""
+    if given is None and story == "one_prompt":
+        lines = list(PROFILING_PROMPTS)
+    elif given is None:
+        raise HeadForcingError('--prompts must name a file with a line {"prompts": [six texts]} for each video')
+    else:
+        lines = [line for line in read_text(given).splitlines() if line.strip()]
+    if len(lines) < count:
+        raise HeadForcingError(f"--videos asks for {count} videos, but there are prompts for {len(lines)}")
+    for line in lines[:count] if story == "six_prompts" else ():
+        try:
+            prompts = json.loads(line)["prompts"]
+        except (ValueError, KeyError, TypeError):
+            prompts = None
+        if not isinstance(prompts, list) or len(prompts) < 2:
+            raise HeadForcingError(f'each line must be JSON like {{"prompts": ["...", "..."]}}, got {line[:60]!r}')
+    return lines[:count]

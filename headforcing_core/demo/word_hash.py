@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .world import CHOICES, Look
+
 TEXT_LEN = 12
 TEXT_DIM = 64
 
-WORLD: dict[str, tuple[str, ...]] = {
-    "colours": ("red", "green", "blue", "yellow", "orange", "purple", "cyan", "pink"),
-    "shapes": ("ball", "square", "triangle", "star", "ring"),
-    "motions": ("bouncing", "gliding", "circling"),
-    "backgrounds": ("grey", "navy", "teal", "maroon", "olive", "black", "brown", "sand"),
-    "patterns": ("floor", "checkerboard", "stripes"),
-}
-"""All that the toy model has ever seen; balls and rings come out best, on a background they contrast with."""
-
-PROMPT_TEMPLATE = "a {colour} {shape} {motion} on a {background} {pattern}"
+PROMPT_TEMPLATE = "a {colour} {shape} {motion} on a {background} {pattern} {camera}"
 
 HELP = (
     "The toy world understands prompts of the form '"
     + PROMPT_TEMPLATE
     + "', with "
-    + "; ".join(f"{kind}: {', '.join(words)}" for kind, words in WORLD.items())
+    + "; ".join(
+        f"{kind}: {', '.join(words) if all(words) else 'nothing or ' + ', '.join(filter(None, words))}"
+        for kind, words in CHOICES.items()
+    )
 )
 
-# Besides its lists the model was trained on these: the grammar, and what stands for a word that is left out.
-_PLAIN_WORDS = ("a", "on", "shape", "moving", "background")
-_KNOWN_WORDS = frozenset(_PLAIN_WORDS).union(*WORLD.values())
+_KNOWN_WORDS = frozenset(("a", "on")).union(*(phrase.split() for words in CHOICES.values() for phrase in words))
 
 
 def split_words(prompt: str) -> list[str]:
@@ -79,6 +72,4 @@ def _gaussian(salted_word: str, dim: int) -> np.ndarray:
 
 def sample_prompts(count: int) -> tuple[str, ...]:
     """Random prompts in the toy world's words, the same ones every time."""
-    draw = random.Random(0)
-    picks = [[draw.choice(words) for words in WORLD.values()] for _ in range(count)]
-    return tuple("a {} {} {} on a {} {}".format(*pick) for pick in picks)
+    return tuple(Look.draw(np.random.default_rng(i)).prompt for i in range(count))
