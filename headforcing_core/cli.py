@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         parent = subcommands.add_parser(name, help=text, description=text)
         return parent.add_subparsers(required=True, metavar="COMMAND")
 
-    sub = command("demo", commands.demo, "A one-minute, three-prompt video with the embedded toy model; no download.")
+    sub = command("demo", commands.demo, "A one-minute, six-prompt video with the embedded toy model; no download.")
     sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
     sub.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")

@@ -15,6 +15,7 @@ from typing import Any
 from comfy_browser import Browser
 from comfy_harness import ComfyServer
 from comfy_setup import ensure
+from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from PIL import Image
 
 REPO = Path(__file__).resolve().parents[1]
@@ -23,10 +24,6 @@ PICTURE = REPO / "nodes" / "web" / "docs" / "graph.jpg"  # for the README
 
 # Columns of the canvas: loaders, prompt and profile, sampler, results.
 LOADERS, PROMPT, SAMPLER, RESULT = 0, 380, 860, 1280
-
-DEMO_PROMPTS = """0:00 a red ball bouncing on a teal floor
-0:20 a yellow ring circling on a navy checkerboard
-0:40 a cyan ball gliding on a maroon stripes"""
 
 COMPARE_PROMPTS = """0:00 a red ball bouncing on a teal floor
 0:10 a yellow ring circling on a navy checkerboard"""
@@ -105,18 +102,18 @@ def note(body: str, place: tuple[int, int], size: tuple[int, int]) -> Node:
 WORKFLOWS: dict[str, dict[str, Node]] = {
     "demo": {
         "model": ("HeadForcingLoadDemo", {}, (LOADERS, 0), (330, 90)),
-        "prompt": timeline(DEMO_PROMPTS, 60.0, ["model", 1]),
+        "prompt": timeline(DEMO_STORY.strip(), 60.0, ["model", 1]),
         "sampler": sampler(0.0, width=64, height=64),
         "decode": decode(["model", 2], upscale=6),
         "report": text(["sampler", 1], (PROMPT, 440), (440, 320)),
         "note": note(
-            "## Head Forcing demo\n\nNothing to download: press **Run**. A one-minute video of three prompts appears "
+            "## Head Forcing demo\n\nNothing to download: press **Run**. A one-minute video of six prompts appears "
             "on the right, in about ten seconds, on any computer.\n\n"
             "The tiny model knows one world of moving shapes:\n\n"
             "*a* red, green, blue, yellow, orange, purple, cyan, pink\n\nball, ring, square, triangle, star\n\n"
             "bouncing, gliding, circling *on a*\n\ngrey, navy, teal, maroon, olive, black, brown, sand\n\n"
-            "floor, checkerboard, stripes\n\nIt runs through the same engine as the real models; it does not stand in "
-            "for their pictures.",
+            "floor, checkerboard, stripes\n\n*and, if the camera is to move:* panning left, panning right\n\n"
+            "It runs through the same engine as the real models; it does not stand in for their pictures.",
             (LOADERS, 150),
             (330, 610),
         ),

@@ -12,6 +12,7 @@ from headforcing.headforcing_core.demo.autoencoder import (
     ToyStreamingDecoder,
     fit_preview_factors,
 )
+from headforcing.headforcing_core.demo.world import Look
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +60,14 @@ def test_encoder_gives_one_row_a_word():
 
 def test_unknown_words_are_named_once_each():
     assert word_hash.check_prompt("A red dragon, flying on a teal Dragon floor") == ["dragon", "flying"]
-    assert word_hash.check_prompt("a shape moving on a background") == []
+    assert word_hash.check_prompt("a red ball bouncing on a teal floor panning left") == []
 
 
 def test_every_line_of_the_demo_story_is_in_the_language_of_the_toy():
-    lines = assets.DEMO_STORY.splitlines()
-    assert [line.split()[0] for line in lines] == ["0:00", "0:20", "0:40"]
-    for line in lines:
-        words = line.split()[1:]
-        assert word_hash.check_prompt(" ".join(words)) == []
-        shape = {"colour": words[1], "shape": words[2], "motion": words[3], "background": words[6], "pattern": words[7]}
-        assert " ".join(words) == word_hash.PROMPT_TEMPLATE.format(**shape)
+    lines = [line.split(" ", 1) for line in assets.DEMO_STORY.splitlines()]
+    assert [start for start, _ in lines] == ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50"]
+    for _, prompt in lines:
+        assert Look.parse(prompt).prompt == prompt and word_hash.check_prompt(prompt) == []
 
 
 def test_the_model_file_itself_says_what_its_shapes_cannot():

@@ -26,10 +26,13 @@ BLOCK_FRAMES = 3
 
 DEMO_STORY = """\
 0:00 a red ball bouncing on a teal floor
-0:20 a yellow ring circling on a navy checkerboard
-0:40 a cyan ball gliding on a maroon stripes
+0:10 a yellow star gliding on a navy checkerboard
+0:20 a yellow star gliding on a navy checkerboard panning right
+0:30 a cyan ring circling on a maroon stripes
+0:40 a pink square bouncing on a olive floor panning left
+0:50 a green triangle gliding on a black checkerboard
 """
-"""A minute in three prompts. ('a maroon stripes' is the toy world's grammar.)"""
+"""A minute in six prompts. ('a maroon stripes' is the toy world's grammar.)"""
 DEMO_SECONDS = 60.0
 
 _FOLDER = Path(__file__).parent

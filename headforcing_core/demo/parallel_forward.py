@@ -119,7 +119,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, sights: Sights | None) -> Tensor:
 
 
 def _plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Written out with `baddbmm`: the fused one, which the compiler puts in place of `@`, has a slow gradient on CPUs."""
+    """Written out with `baddbmm`: the fused one, which a compiler puts in place of `@`, has a slow gradient on CPUs."""
     queries, keys, values = (t.flatten(0, 1) for t in (q, k, v))
     nothing = q.new_zeros(())
     scores = torch.baddbmm(nothing, queries, keys.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)

@@ -1,0 +1,145 @@
+"""Questions with intervals: means and differences are those of the videos, and tables say no more than they know."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+from headforcing.headforcing_core import evaluate_command
+from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.comparison import Entry
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.evaluate import COLUMNS, QUESTIONS, Question, answer, window
+from headforcing.headforcing_core.intervals import difference_interval, mean_interval
+from headforcing.headforcing_core.paper_tables import PAPER_TABLES
+
+BEFORE, AFTER = Entry("before", "self_forcing"), Entry("after", "head_forcing")
+
+
+def test_an_interval_holds_the_mean_in_about_95_of_100_samples():
+    rng = np.random.default_rng(0)
+    samples = rng.normal(3.0, 1.0, size=(200, 30))
+    intervals = [mean_interval(list(sample)) for sample in samples]
+    held = np.mean([not interval.excludes(3.0) for interval in intervals])
+    assert 0.88 < held < 0.99
+    assert intervals[0].mean == pytest.approx(samples[0].mean()) and intervals[0].count == 30
+
+
+def test_unknown_values_are_left_out_and_nothing_has_no_interval():
+    assert mean_interval([None, float("nan")]) is None
+    found = mean_interval([1.0, None, 3.0])
+    assert (found.mean, found.count) == (2.0, 2) and 1.0 <= found.low <= found.high <= 3.0
+    assert mean_interval([2.0]).low == mean_interval([2.0]).high == 2.0
+
+
+def test_a_paired_difference_is_surer_than_two_means():
+    rng = np.random.default_rng(1)
+    prompts = rng.normal(0, 5, 40)
+    worse, better = prompts + rng.normal(0, 0.1, 40), prompts + 0.5 + rng.normal(0, 0.1, 40)
+    assert difference_interval(better, worse).excludes(0)
+    assert mean_interval(better).low < mean_interval(worse).high  # alone they overlap
+    assert not difference_interval(worse, worse).excludes(0)
+    assert difference_interval([1.0, None, 5.0], [0.5, 2.0, None]).count == 1
+
+
+def measured(entry, number):
+    """Like a model: prompts differ much, methods little but always."""
+    rng = np.random.default_rng(number)
+    return {"present": rng.uniform(0.3, 0.6) + (0.2 if entry is AFTER else 0.0), "shape": rng.uniform(), "motion": None}
+
+
+QUESTION = Question("Is after better?", "one_prompt", (BEFORE, AFTER), ("present", "shape", "motion"), "A note.")
+
+
+def test_a_table_is_bold_where_a_row_surely_differs_from_the_last_and_leaves_out_what_nobody_knows():
+    told = answer(QUESTION, 30, measured)
+    lines = told.table().splitlines()
+    assert lines[0] == "|  | shape and colour | kind of shape |"
+    before, after = lines[2], lines[3]
+    assert before.startswith("| before | **0.4") and after.startswith("| after | 0.6")
+    assert "**" not in before.split("|")[3] and "**" not in after
+    assert "Means of 30 videos with 95 % bootstrap intervals" in lines[-1]
+
+
+def test_the_json_holds_every_video_and_the_means_follow_from_them():
+    found = json.loads(json.dumps(answer(QUESTION, 5, measured).to_dict()))
+    assert [row["label"] for row in found["rows"]] == ["before", "after"]
+    for row in found["rows"]:
+        assert len(row["videos"]) == 5
+        assert row["means"]["present"]["mean"] == pytest.approx(np.mean([v["present"] for v in row["videos"]]))
+        assert row["means"]["motion"] is None
+    assert found["rows"][0]["difference_to_last"]["present"]["mean"] == pytest.approx(-0.2)
+
+
+def test_every_question_compares_with_head_forcing_and_shows_known_columns():
+    for name, question in QUESTIONS.items():
+        assert question.rows[-1].policy == AFTER.policy, name
+        assert question.rows[-1].roles == "profile" and question.rows[-1].rope is None
+        assert len({(row.policy, row.roles) for row in question.rows}) == len(question.rows), name
+        assert set(question.columns) <= set(COLUMNS)
+        assert question.story in evaluate_command.STORIES
+    assert [name for name in QUESTIONS if name in PAPER_TABLES] == list(PAPER_TABLES)
+
+
+def test_a_window_counts_its_sink_and_the_current_block():
+    plain, sunk = window(9).policy.memory, window(9, sink=3).policy.memory
+    assert (plain.sink_frames, plain.recent_frames) == (0, 6)
+    assert (sunk.sink_frames, sunk.recent_frames) == (3, 3)
+    assert window(9).policy.rope == "contiguous"
+
+
+def test_the_command_writes_tables_of_the_embedded_model(tmp_path, capsys):
+    assert main(["evaluate", "horizon", "--demo", "--videos", "2", "--out", str(tmp_path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["horizon"]
+    stored = json.loads((tmp_path / "horizon.json").read_text())
+    assert stored == printed and stored["weights"]
+    assert [len(row["videos"]) for row in stored["rows"]] == [2, 2]
+    background = stored["rows"][0]["means"]["early_background"]
+    assert background["mean"] > 0.9  # the model does know its backgrounds
+    assert "| all 21 frames |" in (tmp_path / "horizon.md").read_text(encoding="utf-8")
+
+
+def test_a_video_is_made_once_for_all_questions(monkeypatch):
+    made = []
+
+    class Counted:
+        info = argparse.Namespace(fingerprint="f")
+
+        def __init__(self, *weights):
+            pass
+
+        def measure(self, policy, roles, story, seed):
+            made.append((policy, roles, seed))
+            return {"present": 1.0}
+
+    monkeypatch.setattr(evaluate_command, "Judge", Counted)
+    videos = evaluate_command.ToyVideos(argparse.Namespace(demo_weights=None, demo_autoencoder=None, videos=2))
+    for name in ("length", "roles", "components"):
+        answer(QUESTIONS[name], 2, videos.measure("one_prompt", lambda: None))
+    assert len(made) == len(set(made)) and len(made) < 2 * sum(
+        len(QUESTIONS[n].rows) for n in ("length", "roles", "components")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["horizon", "--demo", "--videos", "0"], "--videos must be from 1"),
+        (["horizon", "--weights", "w.pt", "--vae", "v"], "can only be asked about the toy world: give --demo"),
+        (["length", "switches", "--weights", "w.pt", "--vae", "v"], "in two commands"),
+        (["switches", "--weights", "w.pt", "--vae", "v"], "--prompts must name a file with a line"),
+        (["length", "--weights", "w.pt", "--vae", "v", "--videos", "21"], "there are prompts for 20"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments, message, tmp_path, capsys):
+    assert main(["evaluate", *arguments, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_six_prompts_are_read_from_lines_of_json():
+    line = json.dumps({"prompts": ["a", "b", "c", "d", "e", "f"]})
+    assert evaluate_command.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
+    with pytest.raises(HeadForcingError, match="each line must be JSON"):
+        evaluate_command.story_texts("just text", "six_prompts", 1)
