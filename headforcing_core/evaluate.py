@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +23,7 @@ class Question:
 
     Attributes:
         asks: the question, or the caption of the paper's table.
-        story: the kind of videos: `one_prompt`, `mixed`, `six_prompts` or `there_and_back`.
+        story: the kind of videos: `one_prompt`, `mixed`, `six_prompts`, `there_and_back`, or `history`.
         rows: the last one is what the others are compared with.
         columns: keys of the numbers, see `COLUMNS`.
     """
@@ -59,6 +60,7 @@ COLUMNS: dict[str, Column] = {
     "remembered_near": Column("remembered, short", _plain(2)),
     "remembered_far": Column("remembered, long", _plain(2)),
     "by_chance": Column("by chance", _plain(2)),
+    **{f"loss_{level}": Column(f"loss at {level}", _plain(4)) for level in (0.625, 0.8333, 0.9375)},
     "flicker": Column("flicker", _plain(4)),
     "edge_ratio": Column("block edges", _plain(2)),
     "motion": Column("motion", _plain(2)),
@@ -129,6 +131,23 @@ QUESTIONS: dict[str, Question] = {
         (_WINDOW_21, *_SHORT, Entry("LongLive", "longlive"), _OURS),
         SWITCHING,
     ),
+    "history": Question(
+        "How well is the next block predicted after a long real past?",
+        "history",
+        (
+            Entry("all frames", "self_forcing"),
+            Entry("sink 1 + window of 20", "self_forcing_sink"),
+            _WINDOW_21,
+            window(21),
+            *_SHORT,
+            Entry("Head Forcing, absolute positions", "no_rope_reencoding"),
+            Entry("Head Forcing, shuffled roles", "head_forcing", roles="shuffled"),
+            Entry("Head Forcing, all heads memory", "uniform_memory"),
+            _OURS,
+        ),
+        ("loss_0.625", "loss_0.8333", "loss_0.9375"),
+        "Squared error of the flow at three noise levels, 42 blocks of rendered video as the past.",
+    ),
     "components": _paper("components", "one_prompt", DRIFTING),
     "roles": _paper("roles", "one_prompt", DRIFTING),
     "admission": _paper("admission", "six_prompts", SWITCHING),
@@ -172,18 +191,22 @@ class Answer:
         return f"{mean} ({form(found.low)} to {form(found.high)})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, down to single videos."""
+        """The table's numbers, down to single videos."""
         question = self.question
         rows = [
             {
                 "label": row.label,
                 "means": {c: _asdict(self.interval(i, c)) for c in question.columns},
                 "difference_to_last": {c: _asdict(self.difference(i, c)) for c in question.columns},
-                "videos": list(self.numbers[i]),
+                "videos": [{c: _rounded(video.get(c)) for c in question.columns} for video in self.numbers[i]],
             }
             for i, row in enumerate(question.rows)
         ]
         return {"asks": question.asks, "story": question.story, "note": question.note, "rows": rows}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 5)
 
 
 def _asdict(interval: Interval | None) -> dict[str, Any] | None:

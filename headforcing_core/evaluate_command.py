@@ -74,12 +74,16 @@ class ToyVideos:
         return question
 
     def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
-        timelines = STORIES[story](self.videos)
+        timelines = STORIES[story](self.videos) if story in STORIES else []
 
         def measured(entry: Entry, number: int) -> Numbers:
             key = (story, entry.policy, entry.roles, number)
             if key not in self._known:
-                self._known[key] = self.judge.measure(entry.policy, entry.roles, timelines[number], seed=number)
+                settings = entry.policy, entry.roles
+                if timelines:
+                    self._known[key] = self.judge.measure(*settings, timelines[number], seed=number)
+                else:
+                    self._known[key] = self.judge.history_losses(*settings, number)
             on_video()
             return self._known[key]
 

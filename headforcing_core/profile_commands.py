@@ -32,6 +32,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     source = sub.add_mutually_exclusive_group(required=True)
     source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt")
     source.add_argument("--demo", action="store_true", help="the embedded toy model")
+    sub.add_argument("--demo-weights", type=Path, help="with --demo: another model of the toy world, .safetensors")
     sub.add_argument("--lora", type=Path, help="LoRA to merge")
     sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
     sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
@@ -67,10 +68,12 @@ def profile(args: argparse.Namespace) -> Result:
     device = pick_device(args.device)
     if args.demo:
         width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
-        info = inspect_checkpoint(assets.model_path())
+        source, heads = args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads
+        info = inspect_checkpoint(source, num_heads=heads)
         texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
     else:
         (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
+        source, heads = args.weights, args.num_heads
         info = inspect_weights(args)
         texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
     family = SCHEDULES[args.model_family]
@@ -94,8 +97,7 @@ def profile(args: argparse.Namespace) -> Result:
         if earlier.setup != setup:
             raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
         shares.merge(earlier)
-    source = assets.model_path() if args.demo else args.weights
-    state_dict, _ = load_state_dict(source, num_heads=args.num_heads, lora=args.lora)
+    state_dict, _ = load_state_dict(source, num_heads=heads, lora=args.lora)
     backbone = WanModel.from_state_dict(info.config, state_dict, dtype, device)
     embeds = [word_hash.encode(text) for text in texts] if args.demo else embeddings(args, list(texts), device)
     model = WanVideoModel(backbone, embeds, dtype, device)

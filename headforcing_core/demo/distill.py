@@ -67,12 +67,13 @@ def roll_out(model: WanModel, text: Tensor, generator: torch.Generator | None = 
         times.append(torch.tensor(SIGMAS)[chosen][:, None].expand(shape[:2]))
         if block + 1 < blocks:
             _, new = forward(model, clean, torch.zeros(shape[:2]), words, frames, past=past)
-            past = [tuple(map(_joined, a, b)) for a, b in zip(past, new, strict=True)] if past else new
+            past = _joined(past, new) if past else new
     return Rollout(text, torch.cat(cleans, 1), torch.cat(noisies, 1), torch.cat(times, 1))
 
 
-def _joined(before: Tensor, new: Tensor) -> Tensor:
-    return torch.cat((before, new), 2)
+def _joined(before: KeysValues, new: KeysValues) -> KeysValues:
+    pairs = zip(before, new, strict=True)
+    return [(torch.cat((k, new_k), 2), torch.cat((v, new_v), 2)) for (k, v), (new_k, new_v) in pairs]
 
 
 def denoised(model: WanModel, context: Tensor, noisy: Tensor, times: Tensor, text: Tensor) -> Tensor:

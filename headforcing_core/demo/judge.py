@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..checkpoint import inspect_checkpoint
 from ..methods.base import MethodPolicy
+from ..methods.rolling_cache import RollingCache
 from ..plan import RenderPlan
 from ..policy import CachePolicy
 from ..report import report_pictures
@@ -25,12 +26,14 @@ from ..video_rollout import VideoRollout
 from ..wan import WanModel
 from . import assets, word_hash
 from .detector import Sighting, score, sightings
-from .world import CLOCK, Look, camera_path, looks_of_pictures
+from .world import CLOCK, Look, camera_path, looks_of_pictures, render
 
 STRIDE = 4  # one picture of each latent frame is looked at
 HORIZON_PICTURES = 81  # the 21 latent frames of training
 NEAR_FRAMES, FAR_FRAMES = 15, 24  # latent frames between two visits: within every window, and beyond one of 21
 DRIFT = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio", "saturation_slope_per_minute")
+HISTORY_BLOCKS = 42  # six times the length of training
+HISTORY_LEVELS = (0.625, 0.8333, 0.9375)  # of the sampler's steps after the first
 FIRST_STORY = 50_000  # seed of the first, far from those of training
 
 
@@ -98,6 +101,32 @@ class Judge:
         pictures = self.autoencoder.decode(self.latents(plan, seed))
         looks = [Look.parse(plan.timeline.segments[number].text) for number in plan.prompts]
         return numbers_of(pictures, looks_of_pictures(looks), plan)
+
+    @torch.no_grad()
+    def history_losses(self, policy: CachePolicy | MethodPolicy, roles: str, number: int) -> dict[str, float | None]:
+        """How well the next block's flow is predicted after a long real past, `loss_<noise level>`: squared errors.
+
+        Nothing that the model made before can disturb it, so this tells caches apart more finely than videos do.
+        """
+        look = Look.draw(np.random.default_rng(FIRST_STORY + number))
+        clip = render((look,) * HISTORY_BLOCKS, FIRST_STORY + number)
+        latents = self.autoencoder.encode(clip.pictures).split(assets.BLOCK_FRAMES)
+        plan = self.plan(policy, roles, parse_timeline(look.prompt, CLOCK.start_seconds(HISTORY_BLOCKS)), number)
+        model = WanVideoModel(self.backbone, [word_hash.encode(look.prompt)], torch.float32)
+        model.use_prompt(0)
+        cache, noise = plan.make_cache(torch.float32, "cpu"), torch.Generator().manual_seed(number)
+        assert not isinstance(cache, RollingCache)  # which does not go on from one block to the next
+        errors: dict[str, list[float]] = {f"loss_{level}": [] for level in HISTORY_LEVELS}
+        for block, clean in enumerate(latents):
+            cache.begin_block()
+            if block >= HISTORY_BLOCKS // 4 and block % 3 == 0:
+                for level in HISTORY_LEVELS:
+                    wrong = torch.randn(clean.shape, generator=noise)
+                    flow = model.flow((1 - level) * clean + level * wrong, level, cache)
+                    errors[f"loss_{level}"].append(float((flow - (wrong - clean)).square().mean()))
+            model.write_clean(clean, cache)
+            cache.commit(model.prompt)
+        return {name: float(np.mean(values)) for name, values in errors.items()}
 
 
 def numbers_of(pictures: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:

@@ -54,9 +54,10 @@ def forward(
     rotation = _rotation(tuple(frame_indices), rows, columns, model.config.head_dim)
     kept: KeysValues = []
     for layer, block in enumerate(model.blocks):
+        assert isinstance(block, TransformerBlock)
         before = past[layer] if past else None
-        x, *keys_values = _block(block, x, modulation, context, model.num_heads, *rotation, sights, before)
-        kept.append((keys_values[0], keys_values[1]))
+        x, k, v = _block(block, x, modulation, context, model.num_heads, *rotation, sights, before)
+        kept.append((k, v))
     shift, scale = (model.head.modulation[:, None] + e[:, :, None]).unbind(2)
     x = model.head.head(model.head.norm(x) * (1 + scale[:, :, None]) + shift[:, :, None])
     _, ph, pw = model.patch_size

@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from ..files import replacing
-from ..wan import WanConfig, WanModel
+from ..wan import TransformerBlock, WanConfig, WanModel
 from . import word_hash
 from .autoencoder import SPATIAL_FACTOR, ToyAutoencoder
 from .parallel_forward import BLOCK_FRAMES
@@ -86,6 +86,7 @@ def add_noise(clean: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
 def initialise(model: WanModel) -> None:
     """Small gates and outputs, so that training starts near the identity."""
     for block in model.blocks:
+        assert isinstance(block, TransformerBlock)
         torch.nn.init.normal_(block.modulation, std=model.config.dim**-0.5)
     torch.nn.init.normal_(model.head.modulation, std=model.config.dim**-0.5)
     torch.nn.init.zeros_(model.head.head.weight)
@@ -102,7 +103,7 @@ class Optimizer:
         ids = set(map(id, matrices))
         self.rest = [p for p in model.parameters() if id(p) not in ids]
         self.rates = muon, adam
-        self.parts = (
+        self.parts: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Muon(matrices, lr=muon, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"),
             torch.optim.AdamW(self.rest, lr=adam, betas=betas, weight_decay=0.0),
         )

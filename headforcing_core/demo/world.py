@@ -72,11 +72,11 @@ class Look:
         words = prompt.lower().split()
         if len(words) not in (8, 10) or words[0] != "a" or words[4:6] != ["on", "a"]:
             raise ValueError(f"not a sentence of the toy world: {prompt!r}")
-        look = cls(*words[1:4], *words[6:8], " ".join(words[8:]))
-        for field in fields(cls):
-            if getattr(look, field.name) not in CHOICES[field.name]:
-                raise ValueError(f"the toy world has no {field.name} {getattr(look, field.name)!r}")
-        return look
+        said = dict(zip(CHOICES, (*words[1:4], *words[6:8], " ".join(words[8:])), strict=True))
+        for name, word in said.items():
+            if word not in CHOICES[name]:
+                raise ValueError(f"the toy world has no {name} {word!r}")
+        return cls(**said)
 
     @classmethod
     def draw(cls, rng: np.random.Generator, pan_odds: float = 0.5) -> Look:
