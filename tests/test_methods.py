@@ -72,9 +72,15 @@ def plan(method, text=ONE, seconds=9.0, size=(96, 64), family="self_forcing", pr
     )
 
 
+def repeated(latents: Tensor) -> Tensor:
+    """In place of a VAE that encodes the last picture anew."""
+    return latents[-1:]
+
+
 def video_of(made: RenderPlan, backbone, seed=3, **options) -> tuple[VideoRollout, WanVideoModel]:
     embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
-    return VideoRollout(made, seed, dtype=torch.float32, **options), WanVideoModel(backbone, embeds, torch.float32)
+    options = {"dtype": torch.float32, "reencode": repeated} | options
+    return VideoRollout(made, seed, **options), WanVideoModel(backbone, embeds, torch.float32)
 
 
 def latents_of(made: RenderPlan, backbone, **options) -> Tensor:
@@ -105,7 +111,7 @@ def test_every_name_is_offered_once_and_old_names_come_first():
     assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS)
     assert {"self_forcing", "self_forcing_sink", "causal_forcing", "longlive", "longlive_infinite"} < set(names)
     assert {"infinity_rope", "deep_forcing", "deep_forcing_sink_only"} < set(names)
-    assert {"forcing_kv", "dummy_forcing", "memflow", "rolling_forcing"} < set(names)
+    assert {"forcing_kv", "dummy_forcing", "memflow", "rolling_forcing", "causvid"} < set(names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -114,7 +120,7 @@ def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
     row = METHODS[name]
     assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
     assert ("trained together" in text) == row.trained
-    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing", "rolling"))
+    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing", "rolling", "causvid"))
 
 
 def test_an_unknown_method_is_refused_with_the_list():
@@ -144,7 +150,7 @@ def test_a_method_renders_in_bfloat16(backbone, name):
     embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
     model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), embeds, torch.bfloat16)
     model.backbone.patch_embedding.float()
-    video = VideoRollout(made, 3, dtype=torch.bfloat16)
+    video = VideoRollout(made, 3, dtype=torch.bfloat16, reencode=repeated)
     assert all(block.latents.isfinite().all() for block in video.blocks(model))
     assert tensors_in(video.cache, set()) <= made.cache_bytes(torch.bfloat16)
 
@@ -161,7 +167,7 @@ def test_a_method_works_one_frame_at_a_time(backbone, name, family):
     assert latents_of(plan(name, TWO, seconds=7.0, family=family), backbone).isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name != "rolling_forcing"])
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name not in ("rolling_forcing", "causvid")])
 def test_a_method_goes_on_from_start_frames(backbone, name):
     start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
     made = plan(name, TWO, start_frames=9)
