@@ -171,7 +171,8 @@ def _remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -
 
 
 def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> Iterator[tuple[str, int]]:
-    yield "decode afterwards, without a vae on the sampler", needs.decode
+    if not plan.restart_frames:
+        yield "decode afterwards, without a vae on the sampler", needs.decode
     if plan.auto is not None:
         yield "load a head profile instead of finding the roles", needs.cache - plan.shape.bytes(dtype)
     shape = plan.shape

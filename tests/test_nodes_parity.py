@@ -398,7 +398,7 @@ def memory_after_interrupt():
 
     def run():
         try:
-            hosted(model, plan, on_step=sampler.RenderProgress(model, plan, 1, "3"))
+            hosted(model, plan, on_step=sampler.RenderProgress(model, [plan], "3"))
         except mm.InterruptProcessingException as stop:
             found["kind"] = "Exception" if isinstance(stop, Exception) else "BaseException"
 
@@ -431,7 +431,7 @@ def rolling_cancelled():
     @torch.inference_mode()
     def run():
         job = render_video.RenderJob(model, plan.embeddings(EMBEDS), 7, None, runs)
-        watcher = progress.RenderProgress(model, plan, 1, "3")
+        watcher = progress.RenderProgress(model, [plan], "3")
         watcher.next_video(0, plan)
         return render_video.sample(job, plan, 0, watcher), watcher
 
