@@ -77,6 +77,39 @@ def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, back
     assert "memory   about" in report and "disk     up to" in report
 
 
+def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(comfy_server: ComfyServer):
+    """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far as they came."""
+    graph = streaming_graph("rollouts/v", method="causvid", seed=51)
+    graph["video"] = demo_graph()["video"]
+    assert comfy_server.queue(graph, on_event=stopper(comfy_server, 25)).outcome == "interrupted"
+    (run, *_) = comfy_server.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
+    later = {
+        "demo": node("HeadForcingLoadDemo"),
+        "run": node("HeadForcingLoadRun", run=run),
+        "loaded": node("HeadForcingDecodeVideo", vae=["demo", 2], samples=["run", 0], filename_prefix="r/l", fps=16.0),
+        "folder": node("HeadForcingDecodeVideo", vae=["demo", 2], run=run, filename_prefix="r/f", fps=16.0),
+    }
+    part = queued(comfy_server, later)
+    result = queued(comfy_server, graph)
+    streamed = shown(comfy_server, result, "sampler").astype(int)
+    assert len(streamed) == 96
+    whole = queued(comfy_server, later)
+    for source, name in ((result, "video"), (whole, "loaded"), (whole, "folder"), (part, "loaded"), (part, "folder")):
+        found = shown(comfy_server, source, name).astype(int)
+        assert len(found) == 96 if source is not part else 81 <= len(found) < 96
+        assert np.abs(found - streamed[: len(found)]).mean() < 0.5, "of 255"
+    (report,) = result.outputs["report"]["text"]
+    assert "2 rollouts of 21 latent frames" in report and re.search(r"reused [78] blocks", report)
+
+
+def test_several_rollouts_without_a_vae_are_refused_before_sampling(comfy_server: ComfyServer):
+    graph = demo_graph(method="causvid", seed=52)
+    result = comfy_server.queue(graph)
+    assert result.outcome == "error" and not result.progress.get("sampler")
+    assert "connect the Wan 2.1 VAE to the sampler, or make at most 5.06 s" in str(result.error)
+    queued(comfy_server, changed(graph, "sampler", seconds=5.0))
+
+
 def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
     graph = changed(streaming_graph("growing/watch", seed=41), "timeline", seconds=30.0)
     seen = []
