@@ -43,11 +43,12 @@ from .policy import CachePolicy
 from .render import RenderResult, load_latents, render
 from .replay import Case
 from .replay import replay as run_case
+from .restarts import PictureCodec
 from .rollout import WanVideoModel
 from .run import RunFolder
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
-from .video_rollout import VideoRollout, finished_blocks, setup_hash, video_keys
+from .video_rollout import VideoRollout, finished_blocks, length_of, setup_hash, video_keys
 from .wan import WanModel
 
 
@@ -61,13 +62,12 @@ def demo(args: argparse.Namespace) -> Result:
     note_unknown_words(texts)
     state_dict, _ = load_state_dict(assets.model_path())
     model = WanModel.from_state_dict(info.config, state_dict, torch.float32, device)
-    decoder = ToyStreamingDecoder(assets.load_autoencoder(device))
+    codec = toy_codec(device)
     embeds = plan.embeddings([word_hash.encode(text) for text in texts])
     plan = with_kept_roles(args, make, plan, info, embeds, torch.float32)
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
     needs = checked_needs(args, plan, torch.float32, device, info, video, args.scale)
-    mp4 = (video, decoder)
-    result = render_one(args, plan, info, model, embeds, torch.float32, device, attention, mp4, None, scale=args.scale)
+    result = render_one(args, plan, info, model, embeds, torch.float32, device, attention, video, codec, args.scale)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
     labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
     contact_sheet(video, sheet, labels=labels)
@@ -93,24 +93,24 @@ def generate(args: argparse.Namespace) -> Result:
     attention = attention_function(args.attention, device, dtype, info.config.head_dim)
     make = planner(args, info, timeline, width, height, start)
     plan = make(profile=choose_profile(args.profile))
+    plan.check_encoder(args.vae is not None, "give --vae, the Wan 2.1 VAE")
     texts = [segment.text for segment in timeline.segments]
     embeds = plan.embeddings(embeddings(args, texts, device))
     check_text_width(embeds[0], info.config.text_dim)
     plan = with_kept_roles(args, make, plan, info, embeds, dtype, start)
-    decoder, decode = None, 0
-    if args.out is not None:
-        from .wan_vae import decode_bytes, load_streaming_decoder
+    codec, decode, encodes = None, 0, bool(plan.restart_frames)
+    if args.out is not None or encodes:
+        from .wan_vae import decode_bytes, load_codec
 
         decode = decode_bytes(args.vae, (height, width), dtype)
     needs = checked_needs(args, plan, dtype, device, info, args.out, decode=decode)
-    if args.out is not None:
-        decoder = (args.out, load_streaming_decoder(args.vae, device, dtype))
+    if args.out is not None or encodes:
+        codec = load_codec(args.vae, device, dtype, encodes)
     state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)
     model = WanModel.from_state_dict(info.config, state_dict, dtype, device)
     del state_dict
-    result = render_one(
-        args, plan, info, model, embeds, dtype, device, attention, decoder, args.latents, start, latent_format="Wan21"
-    )
+    files: dict[str, Any] = {"latents": args.latents, "start": start, "latent_format": "Wan21"}
+    result = render_one(args, plan, info, model, embeds, dtype, device, attention, args.out, codec, **files)
     about = [*describe_method(args.method), plan.describe(dtype), "", needs.describe(), "", result.describe()]
     return {
         "text": "\n".join([info.summary(), *about]),
@@ -139,6 +139,12 @@ def demo_timeline(args: argparse.Namespace) -> Timeline:
         return parse_timeline(read_text(args.prompts), args.seconds or None, switch=switch)
     # cut, or held, by the plan when another length is asked for
     return parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=switch)
+
+
+def toy_codec(device: torch.device) -> PictureCodec:
+    """The embedded model's VAE."""
+    network = assets.load_autoencoder(device)
+    return PictureCodec(partial(ToyStreamingDecoder, network), network, lambda picture: network.encode(picture[None]))
 
 
 def note_unknown_words(texts: Sequence[str]) -> None:
@@ -204,8 +210,12 @@ def checked_needs(
     video: Path | None,
     scale: int = 1,
     decode: int = 0,
+    disk: bool = True,
 ) -> Needs:
-    """What the render will take; refuses what cannot be rendered, cannot fit, or cannot be written."""
+    """What the render will take; refuses what cannot be rendered, cannot fit, or cannot be written.
+
+    Without `disk` the room there is not looked at: one of several renders says nothing about all of them.
+    """
     plan.check_warm_up()
     for folder in (args.runs, video and video.parent):
         check_writable(folder and folder / "probe")
@@ -215,7 +225,8 @@ def checked_needs(
     )
     if device.type == "cuda":
         check_memory(needs, plan, dtype, torch.cuda.mem_get_info(device)[1], streams_weights=False)
-    check_disk(needs, args.runs, video and video.parent)
+    if disk:
+        check_disk(needs, args.runs, video and video.parent)
     return needs
 
 
@@ -228,45 +239,35 @@ def render_one(
     dtype: torch.dtype,
     device: torch.device,
     attention: AttentionFunction,
-    mp4: Any,
-    latents: Path | None,
-    start: torch.Tensor | None = None,
+    path: Path | None,
+    codec: PictureCodec | None,
     scale: int = 1,
+    latents: Path | None = None,
+    start: torch.Tensor | None = None,
     latent_format: str | None = None,
 ) -> RenderResult:
-    """Render one video, in a run folder where one is given, and keep roles that were found.
+    """Render one video to `path`, in a run folder where one is given, and keep roles that were found.
 
-    `latent_format` is ComfyUI's name for the latents' scale, for its nodes that load a run.
+    `codec` is not needed where nothing is decoded; `latent_format` is ComfyUI's name for the latents' scale, for its
+    nodes that load a run.
     """
-    clock, segments = plan.timeline.clock, plan.timeline.segments
-    tags = {
-        "seed": args.seed,
-        "method": args.method,
-        "prompts": [segment.text for segment in segments],
-        "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
-        "frames_per_block": clock.frames_per_block,
-    }
-    model = WanVideoModel(backbone, embeds, dtype, device)
+    tags, model = _tags(args, plan), WanVideoModel(backbone, embeds, dtype, device)
     options: dict[str, Any] = {
         "dtype": dtype,
         "device": device,
         "attention": attention,
         "start_latents": start,
+        "reencode": None if codec is None else codec.reencode,
     }
     with ExitStack() as stack:
         if args.runs is not None:
             setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
-            keys = video_keys(plan, setup, embeds)
-            run = stack.enter_context(
-                RunFolder(args.runs, setup, {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"})
-            )
-            about = {
-                "pictures": plan.pictures,
-                "fps": clock.fps,
-                "start_frames": plan.start_frames,
-                "novelty_threshold": plan.novelty_threshold,
-            }
-            run.save_video(keys, {**tags, **about, "latent_format": latent_format})
+            autoencoder = codec.fingerprint() if codec is not None and plan.restart_frames else ""
+            keys = video_keys(plan, setup, embeds, autoencoder)
+            about = {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"}
+            run = stack.enter_context(RunFolder(args.runs, setup, about))
+            video_about = {"novelty_threshold": plan.novelty_threshold, "latent_format": latent_format}
+            run.save_video(keys, {**tags, **length_of(plan), **video_about})
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)
         bar = stack.enter_context(
@@ -276,7 +277,7 @@ def render_one(
             result = render(
                 model,
                 video,
-                mp4=mp4,
+                mp4=None if path is None or codec is None else (path, codec.decoder(plan.restart_frames)),
                 latents=latents,
                 scale=scale,
                 metadata={"head_forcing": json.dumps(tags)},
@@ -291,3 +292,15 @@ def render_one(
     if result.found_profile is not None and result.found_now:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
     return result
+
+
+def _tags(args: argparse.Namespace, plan: RenderPlan) -> dict[str, Any]:
+    """What a video file and a run folder say about the video."""
+    clock, segments = plan.timeline.clock, plan.timeline.segments
+    return {
+        "seed": args.seed,
+        "method": args.method,
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
+        "frames_per_block": clock.frames_per_block,
+    }

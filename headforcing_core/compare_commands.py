@@ -27,15 +27,23 @@ from .arguments import (
 )
 from .attention import AttentionFunction, attention_function
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
-from .commands import checked_needs, demo_timeline, note_unknown_words, planner, render_one, with_kept_roles
+from .commands import (
+    checked_needs,
+    demo_timeline,
+    note_unknown_words,
+    planner,
+    render_one,
+    toy_codec,
+    with_kept_roles,
+)
 from .comparison import NOTE, Compared, Entry, entries_of, grid, measured, table
 from .demo import assets, word_hash
-from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
 from .files import check_writable, replacing
+from .needs import check_disk, in_turn
 from .plan import RenderPlan
+from .restarts import PictureCodec
 from .timeline import Timeline, parse_timeline
-from .video import StreamingDecoder
 from .wan import WanModel
 
 MAX_SCALE = 64
@@ -90,11 +98,14 @@ def run_entries(args: argparse.Namespace, entries: Sequence[Entry], seeds: Seque
     check_writable(args.out / "probe")
     todo = [(entry, seed, own_arguments(args, entry, seed)) for entry in entries for seed in seeds]
     planned = [source.planned(entry, own) for entry, _, own in todo]
-    for (_, _, own), make in zip(todo, planned, strict=True):
-        plan = make(profile=choose_profile(own.profile))
-        needs_of = source.dtype, source.device, source.info, own.video, source.scale, source.decode
-        checked_needs(own, plan, *needs_of)
-    loaded = source.load()
+    plans = [make(profile=choose_profile(args.profile)) for make in planned]
+    one_of = source.dtype, source.device, source.info
+    options: dict[str, Any] = {"scale": source.scale, "decode": source.decode, "disk": False}
+    needs = [
+        checked_needs(own, plan, *one_of, own.video, **options) for (*_, own), plan in zip(todo, plans, strict=True)
+    ]
+    check_disk(in_turn(needs), args.runs, args.out)
+    loaded = source.load(encodes=any(plan.restart_frames for plan in plans))
     return [loaded.render(entry, seed, own, make) for (entry, seed, own), make in zip(todo, planned, strict=True)]
 
 
@@ -159,24 +170,26 @@ class Source:
     def texts(self) -> list[str]:
         return [segment.text for segment in self.timeline.segments]
 
-    def load(self, embeds: list[Tensor] | None = None) -> Loaded:
-        """Text first, so that the text encoder is gone before the weights come; `embeds` where it is encoded before."""
+    def load(self, encodes: bool, embeds: list[Tensor] | None = None) -> Loaded:
+        """Text first, so that the text encoder is gone before the weights come; `embeds` where it is encoded before.
+
+        `encodes` if a method needs the VAE for that, too.
+        """
         args = self.args
         attention = attention_function(args.attention, self.device, self.dtype, self.info.config.head_dim)
-        decoder: StreamingDecoder
         if args.demo:
             embeds = embeds or [word_hash.encode(text) for text in self.texts]
-            decoder = ToyStreamingDecoder(assets.load_autoencoder(self.device))
+            codec = toy_codec(self.device)
             state_dict, _ = load_state_dict(assets.model_path())
         else:
-            from .wan_vae import load_streaming_decoder
+            from .wan_vae import load_codec
 
             embeds = embeds or embeddings(args, self.texts, self.device)
             check_text_width(embeds[0], self.info.config.text_dim)
-            decoder = load_streaming_decoder(args.vae, self.device, self.dtype)
+            codec = load_codec(args.vae, self.device, self.dtype, encodes)
             state_dict, _ = load_state_dict(args.weights, num_heads=args.num_heads, lora=args.lora)
         backbone = WanModel.from_state_dict(self.info.config, state_dict, self.dtype, self.device)
-        return Loaded(self, attention, embeds, decoder, backbone)
+        return Loaded(self, attention, embeds, codec, backbone)
 
 
 @dataclass(frozen=True)
@@ -186,7 +199,7 @@ class Loaded:
     source: Source
     attention: AttentionFunction
     embeds: list[Tensor]
-    decoder: StreamingDecoder
+    codec: PictureCodec
     backbone: WanModel
 
     def render(self, entry: Entry, seed: int, own: argparse.Namespace, make: Callable[..., RenderPlan]) -> Compared:
@@ -204,9 +217,9 @@ class Loaded:
             source.dtype,
             source.device,
             self.attention,
-            (own.video, self.decoder),
-            None,
-            scale=source.scale,
+            own.video,
+            self.codec,
+            source.scale,
             latent_format=None if own.demo else "Wan21",
         )
         return measured(entry, seed, plan, source.dtype, own.video, result.seconds_per_block, result.reused_blocks)

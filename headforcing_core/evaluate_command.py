@@ -128,7 +128,9 @@ class RealVideos:
             source = self.sources[number]
             embeds = [self._embeds[text] for text in source.texts]
             loaded = (
-                source.load(embeds) if self._loaded is None else replace(self._loaded, source=source, embeds=embeds)
+                source.load(False, embeds)
+                if self._loaded is None
+                else replace(self._loaded, source=source, embeds=embeds)
             )
             self._loaded = loaded
             own = own_arguments(source.args, entry, self.args.seed + number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def needs_of(
     """The needs of a plan; disk for all its videos, memory for one after another.
 
     Args:
-        weights, decode: bytes, as in `Needs`.
+        weights, decode: bytes, as in `Needs`; where a picture is encoded between rollouts, a second decoder is added.
         kept: blocks are stored in a run folder.
         state: the cache is stored there, too.
         scale: the video is enlarged by this.
@@ -109,11 +109,18 @@ def needs_of(
         plan.cache_bytes(dtype),
         activations,
         2 * config.num_layers * config.text_len * config.dim * dtype.itemsize,
-        decode,
+        decode * (2 if plan.restart_frames else 1),
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
         state=plan.shape.bytes(dtype) if kept and state and isinstance(plan.shape, CacheShape) else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
+
+
+def in_turn(renders: Sequence[Needs]) -> Needs:
+    """The needs of several renders, one after another: memory for the one that takes most, disk for all of them."""
+    most = max(renders, key=lambda needs: needs.memory)
+    run_folder, video = sum(needs.run_folder for needs in renders), sum(needs.video for needs in renders)
+    return replace(most, run_folder=run_folder, state=sum(needs.state for needs in renders), video=video)
 
 
 def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, streams_weights: bool) -> None:
@@ -164,7 +171,8 @@ def _remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -
 
 
 def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> Iterator[tuple[str, int]]:
-    yield "decode afterwards, without a vae on the sampler", needs.decode
+    if not plan.restart_frames:
+        yield "decode afterwards, without a vae on the sampler", needs.decode
     if plan.auto is not None:
         yield "load a head profile instead of finding the roles", needs.cache - plan.shape.bytes(dtype)
     shape = plan.shape

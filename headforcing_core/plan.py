@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,12 +15,13 @@ from .cache import CacheShape, HeadCache
 from .clock import MAX_SECONDS, BlockClock, format_time, pictures_of
 from .errors import HeadForcingError
 from .methods.base import MethodCache, MethodPolicy, MethodShape
+from .methods.causvid import Overlap
 from .methods.rolling_cache import RollingCache
 from .policy import CachePolicy, Roles, arrange_roles
 from .profile import HeadProfile, default_profile
 from .schedule import Schedule
 from .switching import Blend, BlendedEmbeddings, Switch
-from .timeline import Timeline, format_timeline, parse_timeline
+from .timeline import Timeline, fit_timeline, format_timeline, lay_out_prompts, parse_timeline
 from .wan import WanConfig
 
 MAX_SIDE = 4096
@@ -93,9 +94,9 @@ class RenderPlan:
 
         wanted = math.ceil(seconds * clock.fps - 1e-6)
         blocks = clock.blocks_for(seconds)
-        timeline = _fit(timeline, blocks, seconds)
+        timeline = fit_timeline(timeline, blocks, seconds)
         start_blocks = start_frames // frames_per_block
-        numbers, blends = _lay_out(timeline)
+        numbers, blends = lay_out_prompts(timeline)
         prompts = [0] * start_blocks + numbers
 
         source = "profile"
@@ -241,6 +242,26 @@ class RenderPlan:
         policy = self.shape.policy
         return policy.blocks_per_pass(self.schedule) if isinstance(policy, MethodPolicy) else 1
 
+    @property
+    def overlap(self) -> Overlap | None:
+        """How the video is made of several rollouts; None where it is one."""
+        policy = self.shape.policy
+        return policy.overlap(self.schedule.frames_per_block) if isinstance(policy, MethodPolicy) else None
+
+    @property
+    def restart_frames(self) -> tuple[int, ...]:
+        """The latent frames that its rollouts after the first begin with, see `restarts.RestartingDecoder`."""
+        return () if self.overlap is None else self.overlap.restart_frames(self.blocks)
+
+    def check_encoder(self, given: bool, remedy: str) -> None:
+        """Refuse a video of several rollouts where no VAE is `given` that encodes a picture between them."""
+        if self.overlap is not None and self.restart_frames and not given:
+            most = self.timeline.clock.pictures(self.overlap.blocks) / self.timeline.clock.fps
+            raise HeadForcingError(
+                f"vae: this method encodes a picture anew after each rollout of {self.overlap.frames} latent frames "
+                f"and got no VAE for that; {remedy}, or make at most {most:.2f} s"
+            )
+
     def describe(self, dtype: torch.dtype) -> str:
         """What will be made and what it needs, as plain text."""
         shape, fps = self.shape, self.timeline.clock.fps
@@ -262,6 +283,11 @@ class RenderPlan:
         ]
         if isinstance(policy, MethodPolicy) and not policy.replays:
             lines.append("finished blocks cannot bring this cache back: an interrupted or longer render begins again")
+        if self.overlap is not None and self.restart_frames:
+            lines.append(
+                f"{1 + len(self.restart_frames)} rollouts of {self.overlap.frames} latent frames; each after the first "
+                "begins with a picture of the one before, decoded and encoded anew"
+            )
         if self.auto is not None:
             lines.append(
                 f"while the roles are being found, up to {format_bytes(self.cache_bytes(dtype))}: "
@@ -289,27 +315,6 @@ def check_size(name: str, value: int) -> None:
     """Refuse a width or height in pixels that Wan's patches do not divide."""
     if value % 16 or not 16 <= value <= MAX_SIDE:
         raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
-
-
-def _fit(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
-    """The timeline cut, or its last prompt held, to `blocks`."""
-    kept = [segment for segment in timeline.segments if segment.start_block < blocks]
-    kept[-1] = replace(kept[-1], end_block=blocks)
-    asked = list(timeline.requested[: len(kept)])
-    asked[-1] = (asked[-1][0], seconds)
-    return replace(timeline, segments=tuple(kept), seconds=seconds, requested=tuple(asked))
-
-
-def _lay_out(timeline: Timeline) -> tuple[list[int], list[Blend]]:
-    """Per block the number of its embedding, that of its segment or, from the last segment's on, of a blend."""
-    numbers: list[int] = []
-    blends: list[Blend] = []
-    for index, segment in enumerate(timeline.segments):
-        n = segment.blended_blocks
-        numbers += range(len(timeline.segments) + len(blends), len(timeline.segments) + len(blends) + n)
-        blends += [Blend(index - 1, index, (i + 1) / (n + 1)) for i in range(n)]
-        numbers += [index] * (segment.end_block - segment.start_block - n)
-    return numbers, blends
 
 
 def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | AutoProfile:

@@ -114,7 +114,8 @@ def render(
         partial = path.with_name(f"{path.stem}.part.mp4")  # plays while it grows
         info = write_video(path, kept_blocks(), decoder, fps, plan.pictures, scale, metadata, crf=crf, partial=partial)
     if latents is not None:
-        tags = {"head_forcing": json.dumps({"pictures": plan.pictures})}
+        about = {"pictures": plan.pictures, "restart_frames": plan.restart_frames}
+        tags = {"head_forcing": json.dumps(about)}
         with replacing(latents) as temporary:
             save_file({"latents": torch.cat(kept).float().contiguous()}, temporary, metadata=tags)
     took = time.perf_counter() - begun

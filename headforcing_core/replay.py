@@ -138,16 +138,14 @@ def _replay_overlapping(case: Case, run: dict[str, Any], device: str, attention:
     shape = CacheShape.for_model(config, every_head, causvid.POLICY, *sizes)
     backend = attention_function("explicit" if attention == "reference" else attention, device, torch.float32)
     cache = HeadCache(shape, torch.float32, device, backend)
-    warped = bool(run.get("warp"))
-    model_class = WanVideoModel if warped else causvid.CausVidWanModel
-    model = model_class(case.model(device), [case.tensor("prompt_embeds")[0]], torch.float32, device)
+    model = WanVideoModel(case.model(device), [case.tensor("prompt_embeds")[0]], torch.float32, device)
     blocks = causvid.overlapping_rollouts(
         model,
         cache,
-        causvid.SCHEDULES["4_steps" if warped else "3_steps"],
+        causvid.SCHEDULES["4_steps" if run.get("warp") else "3_steps"],
         source,
         [0] * (layout.blocks + layout.stride * (rollouts - 1)),
-        lambda rollout, picture: case.tensor("reencoded_first_frame")[rollout, 0],
+        lambda rollout, latents: case.tensor("reencoded_first_frame")[rollout, 0],
         layout,
     )
     latents = [part for block in blocks for part in (block.given, block.latents) if part is not None]

@@ -64,9 +64,11 @@ def reads_queries(cache: KeyValueCache) -> bool:
 
 
 class VideoModel(Protocol):
-    """A model that denoises one block given a cache. `prompt` is the active prompt's cross-attention K/V."""
+    """A model that denoises one block given a cache."""
 
-    prompt: PromptKV
+    @property
+    def prompt(self) -> PromptKV:
+        """The active prompt's cross-attention keys and values."""
 
     def use_prompt(self, prompt: int) -> None:
         """Make this prompt the active one. Takes effect at a block boundary."""

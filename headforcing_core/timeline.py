@@ -18,10 +18,10 @@ A text that carries no length lasts 10 s per prompt. Times are read to the milli
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .switching import RESET, Switch, write_tag
+from .switching import RESET, Blend, Switch, write_tag
 from .timeline_grammar import SEPARATORS, Prompt, TimelineError, fold, read_prompts
 
 SECONDS_PER_PROMPT = 10.0
@@ -154,6 +154,27 @@ def _join(shared: str, text: str) -> str:
 def _equal_shares(count: int, total: float) -> list[tuple[float, float]]:
     edges = [cut_to_millisecond(index * total / count) for index in range(count)] + [total]
     return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def fit_timeline(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
+    """The timeline cut, or its last prompt held, to `blocks`."""
+    kept = [segment for segment in timeline.segments if segment.start_block < blocks]
+    kept[-1] = replace(kept[-1], end_block=blocks)
+    asked = list(timeline.requested[: len(kept)])
+    asked[-1] = (asked[-1][0], seconds)
+    return replace(timeline, segments=tuple(kept), seconds=seconds, requested=tuple(asked))
+
+
+def lay_out_prompts(timeline: Timeline) -> tuple[list[int], list[Blend]]:
+    """Per block the number of its embedding, that of its segment or, from the last segment's on, of a blend."""
+    numbers: list[int] = []
+    blends: list[Blend] = []
+    for index, segment in enumerate(timeline.segments):
+        n = segment.blended_blocks
+        numbers += range(len(timeline.segments) + len(blends), len(timeline.segments) + len(blends) + n)
+        blends += [Blend(index - 1, index, (i + 1) / (n + 1)) for i in range(n)]
+        numbers += [index] * (segment.end_block - segment.start_block - n)
+    return numbers, blends
 
 
 def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:

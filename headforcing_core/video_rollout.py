@@ -6,7 +6,7 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,10 +17,12 @@ from torch import Tensor
 
 from .attention import AttentionFunction, sdpa
 from .auto_profile import AutoProfileCache
+from .cache import HeadCache
 from .cache_state import cache_state, restore_cache
 from .errors import HeadForcingError
 from .memory import MemoryEvent
-from .methods.base import MethodCache, MethodPolicy
+from .methods.base import MethodPolicy, MethodShape
+from .methods.causvid import overlapping_rollouts
 from .methods.rolling_cache import RollingCache
 from .methods.rolling_forcing import JointModel, RolledBlock, rolling_rollout
 from .noise import SeededNoise
@@ -45,6 +47,8 @@ class VideoRollout:
         start_latents: `[frames, 16, h, w]`, normalised.
         keys: of every block, see `video_keys`; needed with a run folder.
         state_seconds: how often the cache's state is stored; 0 never, then it is rebuilt from the blocks.
+        reencode: the last picture of `[frames, 16, h, w]`, which begin a video, as the first frame of one; needed where
+            the plan has `restart_frames`, see `restarts.PictureCodec`.
 
     Attributes:
         events: what episodic memory did so far, earlier renders included.
@@ -66,8 +70,11 @@ class VideoRollout:
         run: RunFolder | None = None,
         keys: Sequence[str] = (),
         state_seconds: float = 0.0,
+        reencode: Callable[[Tensor], Tensor] | None = None,
     ):
         self.plan = plan
+        self._reencode: Any = reencode  # None only where it is never called
+        plan.check_encoder(reencode is not None, "give `reencode`")
         self.start_latents = None if start_latents is None else start_latents.to(device)
         self.noise = SeededNoise(seed, plan.block_shape, video)
         self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
@@ -154,6 +161,11 @@ class VideoRollout:
         if isinstance(self.cache, RollingCache):
             unfinished = self._made[-1].unfinished if made else ()
             return rolling_rollout(model, self.cache, *video, made, unfinished, on_step)
+        if self.plan.overlap is not None:
+            assert isinstance(self.cache, HeadCache)  # methods with such rollouts make one
+            return overlapping_rollouts(
+                model, self.cache, *video, lambda _, latents: self._reencode(latents), self.plan.overlap, made, on_step
+            )
         start, note = self.start_latents, self.events.append
         return rollout(model, self.cache, *video, start, made, on_step, note, self.plan.switches)
 
@@ -178,15 +190,13 @@ class VideoRollout:
             self._made = []
 
     def _restore(self) -> None:
-        if isinstance(self.cache, (MethodCache, RollingCache)):  # these are rebuilt from the finished blocks
-            return
         state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None
         if state is not None and self.run is not None:
             if not self.events:
                 self.events = self.run.load_events(OPENING, self.keys[:1])
             if isinstance(self.cache, AutoProfileCache):
                 self.cache.restore(state)
-            else:
+            elif isinstance(self.cache, HeadCache):
                 restore_cache(self.cache, state)
 
     def _note_opening(self) -> None:
@@ -200,9 +210,9 @@ class VideoRollout:
             self.run.save_block(place, self.keys[place], block.latents, block.event, unfinished)
 
     def _store_state(self, place: int) -> None:
-        if isinstance(self.cache, (MethodCache, RollingCache)):
-            return
         cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
+        if not isinstance(cache, HeadCache) or isinstance(self.plan.shape, MethodShape):
+            return  # caches of methods are rebuilt from the finished blocks
         finding = isinstance(self.cache, AutoProfileCache) and self.cache.profile is None
         if self.run is not None and not finding:
             try:
@@ -243,16 +253,23 @@ def setup_hash(
     return digest(*parts)
 
 
+def length_of(plan: RenderPlan) -> dict[str, Any]:
+    """What decoding the video elsewhere needs to know, to be noted in its run folder."""
+    fps, start, restarts = plan.timeline.clock.fps, plan.start_frames, list(plan.restart_frames)
+    return {"pictures": plan.pictures, "fps": fps, "start_frames": start, "restart_frames": restarts}
+
+
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
     """How many blocks of this video are stored. One that began by finding roles goes on as such a video."""
     return count_blocks(parent / setup[:SHORT], keys)
 
 
-def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[str]:
+def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor], autoencoder: str = "") -> list[str]:
     """The key of every block after the start, from the plan's embeddings (`RenderPlan.embeddings`).
 
     Where blocks are made together, a block depends on the prompts of the next ones too and, near the end, on how many
-    of them there are.
+    of them there are. Where a video is made of several rollouts, those after the first depend on the `autoencoder`, as
+    `PictureCodec.fingerprint` names it.
     """
     hashes = [digest(embed) for embed in embeds]
     switches = plan.switches
@@ -261,6 +278,8 @@ def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor]) -> list[s
         part = hashes[plan.prompts[block]]
         if block in switches:
             part = digest(part, switches[block].kind, switches[block].re_anchor)
+        if plan.overlap is not None and block == plan.overlap.blocks:
+            part = digest(part, autoencoder)
         parts.append(part)
     ahead = plan.blocks_per_pass - 1
     return block_keys(setup, [*parts, *[END] * ahead])[ahead:]

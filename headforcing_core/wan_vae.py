@@ -1,13 +1,14 @@
 """Latents to pictures with the Wan 2.1 VAE, for the command line (ComfyUI brings its own).
 
 The network is that of diffusers, from the optional `pip install "headforcing[vae]"`; nothing here imports it before a
-VAE is loaded. Only the decoder is built, so the encoder's weights are never read.
+VAE is loaded. The encoder's weights are only read where a video is made of several rollouts.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import HeadForcingError
+from .restarts import PictureCodec
 from .video import StreamingDecoder
 from .weights_file import read_weights
 
@@ -75,12 +77,19 @@ def load_streaming_decoder(
 
     Raises HeadForcingError, before anything large is read, if the file is something else or diffusers is missing.
     """
+    return load_codec(path, device, dtype, encodes=False).decoder()
+
+
+def load_codec(
+    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16, encodes: bool = True
+) -> PictureCodec:
+    """Like `load_streaming_decoder`, for any number of decoders; with the encoder, too, if it `encodes`."""
     path = Path(path)
     _, tensors, _ = read_weights(path)
     native = _check_latents(path, tensors)
     diffusers, converter = _optional_diffusers()
-    parts = ("decoder.", "conv2.", "post_quant_conv.")
-    weights: dict[str, Any] = {str(name): tensor for name, tensor in tensors.items() if str(name).startswith(parts)}
+    names = ("decoder.", "conv2.", "post_quant_conv.", *(("encoder.", "conv1.", "quant_conv.") if encodes else ()))
+    weights: dict[str, Any] = {str(name): tensor for name, tensor in tensors.items() if str(name).startswith(names)}
     if native:
         weights = converter.convert_wan_vae_to_diffusers(weights)
     norm = weights.get("decoder.norm_out.gamma")  # the last norm has the base width
@@ -88,9 +97,20 @@ def load_streaming_decoder(
         vae = diffusers.AutoencoderKLWan(base_dim=96 if norm is None else len(norm))
     if "first_chunk" not in inspect.signature(vae.decoder.forward).parameters:
         raise _needs_diffusers(f"version {diffusers.__version__} is too old")
-    for part in ("post_quant_conv", "decoder"):
-        _fill(vae.get_submodule(part), f"{part}.", weights, path, device, dtype)
-    return WanStreamingDecoder(vae.post_quant_conv.eval(), vae.decoder.eval())
+    for part in ("post_quant_conv", "decoder", *(("encoder", "quant_conv") if encodes else ())):
+        _fill(vae.get_submodule(part).eval(), f"{part}.", weights, path, device, dtype)
+    encode = partial(_encode_first_frame, vae.encoder, vae.quant_conv) if encodes else None
+    return PictureCodec(partial(WanStreamingDecoder, vae.post_quant_conv, vae.decoder), vae, encode)
+
+
+@torch.no_grad()
+def _encode_first_frame(encoder: nn.Module, quant_conv: nn.Module, picture: Tensor) -> Tensor:
+    """A picture `[H, W, 3]` in 0..1 as a video of one frame, normalised `[1, 16, h, w]`, float32."""
+    weight = next(encoder.parameters())
+    x = picture.to(weight) * 2 - 1
+    moments = quant_conv(encoder(x.permute(2, 0, 1)[None, :, None]))[0, :, 0].float()  # [32, h, w], means first
+    mean, std = (torch.tensor(row, device=weight.device).view(-1, 1, 1) for row in (LATENTS_MEAN, LATENTS_STD))
+    return ((moments[:LATENT_CHANNELS] - mean) / std)[None]
 
 
 def decode_bytes(path: Path, size: tuple[int, int], dtype: torch.dtype) -> int:

@@ -167,12 +167,13 @@ class CompareMethods(io.ComfyNode):
             plan = planned(entry, head_profile)
             job = job_of(entry, plan)
             todo.append((entry, plan, job, render_checks.check_needs(job, plan, 1)))
-        progress = RenderProgress(model, todo[0][1], len(todo), cls.hidden.unique_id, previews=False)
+        render_checks.check_room([needs for *_, needs in todo])
+        progress = RenderProgress(model, [plan for _, plan, *_ in todo], cls.hidden.unique_id, previews=False)
         rows: list[Compared] = []
         for place, (entry, plan, job, needs) in enumerate(todo):
             if plan.auto is not None and not job.finished(plan, 0):
                 plan = planned(entry, recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
-            progress.next_video(place, plan)
+            progress.next_video(place, plan, entry.label)
             rows.append(_compared(entry, job, plan, progress, needs, weights))
         progress.completed()
         file = folders.output_file(filename_prefix, ".mp4", width, height)

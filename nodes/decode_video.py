@@ -1,6 +1,6 @@
 """Decode Latents to Video: latents, connected or of a run folder, to an MP4, chunk by chunk, in constant memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
             write_video(
                 file.path,
                 video.chunks,
-                vae_decoding.load_decoder(vae, video.size),
+                vae_decoding.load_decoder(vae, video.size, video.restart_frames),
                 fps=fps,
                 crf=crf,
                 pictures=video.pictures,
@@ -135,12 +135,16 @@ class DecodeLatentsToVideo(io.ComfyNode):
 
 @dataclass(frozen=True)
 class _Latents:
-    """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` trims it, `total` is for the progress bar."""
+    """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` trims it, `total` is for the progress bar.
+
+    `restart_frames` are those that its rollouts begin with, see `RestartingDecoder`.
+    """
 
     chunks: Iterable[Tensor]
     size: tuple[int, int]
     pictures: int | None
     total: int
+    restart_frames: Sequence[int]
 
 
 def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
@@ -153,10 +157,12 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
         )
     trim = samples.get("head_forcing", {})
     # latents that were cut or joined since they were made still carry the mark, but it is not theirs any more
-    wanted = trim.get("pictures") if trim.get("frames") == latents.shape[2] else None
+    trim = trim if trim.get("frames") == latents.shape[2] else {}
+    wanted, restarts = trim.get("pictures"), trim.get("restart_frames", ())
     total = wanted or pictures_of(latents.shape[2])
-    height, width = latents.shape[-2:]
-    return [_Latents(video.split(CHUNK_FRAMES), (height, width), wanted, total) for video in latents.transpose(1, 2)]
+    size = (latents.shape[3], latents.shape[4])
+    videos = latents.transpose(1, 2)
+    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, total, restarts) for video in videos]
 
 
 def _of_run(name: str) -> _Latents:
@@ -166,4 +172,4 @@ def _of_run(name: str) -> _Latents:
     pictures = video.about["pictures"]
     chunks = (chunk for block in video.blocks() for chunk in load_run.to_latent(video, block).split(CHUNK_FRAMES))
     height, width = first.shape[-2:]
-    return _Latents(chunks, (height, width), pictures, pictures)
+    return _Latents(chunks, (height, width), pictures, pictures, video.about.get("restart_frames", ()))

@@ -59,14 +59,16 @@ class GrowingVideo:
 
     @property
     def decode_bytes(self) -> int:
-        """Memory for decoding one chunk, where the model samples."""
-        return vae_decoding.decode_bytes(self.vae, self.plan.block_shape[-2:]) if self.shares_device else 0
+        """Memory for decoding one chunk, where the model samples; twice, if a picture is encoded between rollouts."""
+        if not self.shares_device:
+            return 0
+        return vae_decoding.decode_bytes(self.vae, self.plan.block_shape[-2:]) * (2 if self.plan.restart_frames else 1)
 
     def __enter__(self) -> GrowingVideo:
         """Begin; the VAE's weights must be in place."""
         self._video = VideoStream(
             self._numbered().path,
-            vae_decoding.decoder_of(self.vae),
+            vae_decoding.codec_of(self.vae).decoder(self.plan.restart_frames),
             self.plan.timeline.clock.fps,
             self.plan.pictures,
             metadata=self._metadata,

@@ -1,11 +1,10 @@
 """Load Head Forcing Run: what an earlier render left, finished or not."""
 
-from typing import Any
-
 import comfy.latent_formats
 import torch
 from comfy_api.latest import io
 
+from ..headforcing_core.clock import pictures_of
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plot_run import run_picture
 from ..headforcing_core.stored_runs import StoredVideo, stored_videos
@@ -56,9 +55,9 @@ class LoadHeadForcingRun(io.ComfyNode):
             "",
             report.text(),
         ]
-        samples: dict[str, Any] = {"samples": latents}
-        if video.finished == len(video.keys):
-            samples["head_forcing"] = {"pictures": video.about["pictures"], "frames": frames}
+        pictures = min(video.about["pictures"], pictures_of(frames))
+        about = {"pictures": pictures, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
+        samples = {"samples": latents, "head_forcing": about}
         picture = node_helpers.picture_or_nothing(
             lambda: run_picture(report, "dark", video.about.get("novelty_threshold"))
         )

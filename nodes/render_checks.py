@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import comfy.model_management
 import torch
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.needs import Needs, check_disk, check_memory, needs_of
+from ..headforcing_core.needs import Needs, check_disk, check_memory, in_turn, needs_of
 from ..headforcing_core.plan import RenderPlan
 from . import comfy_bridge, folders, toy_world, vae_decoding
 from .render_video import RenderJob
@@ -43,8 +44,12 @@ def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
 
 
 def check_needs(job: RenderJob, plan: RenderPlan, videos: int) -> Needs:
-    """What that many videos will take; refuses what cannot be rendered, or cannot fit on the device or on the disk."""
+    """What that many videos will take; refuses what cannot be rendered or cannot fit on the device.
+
+    The disk is `check_room`'s: one of several renders says nothing about all of them.
+    """
     plan.check_warm_up()
+    plan.check_encoder(job.vae is not None, "connect the Wan 2.1 VAE to the sampler")
     if toy_world.is_toy_model(job.model) and (plan.width, plan.height) != toy_world.SIZE:
         wanted = "x".join(map(str, toy_world.SIZE))
         raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
@@ -68,8 +73,12 @@ def check_needs(job: RenderJob, plan: RenderPlan, videos: int) -> Needs:
     management = comfy.model_management
     room = int(management.get_total_memory(device) - management.extra_reserved_memory())
     check_memory(needs, plan, dtype, room, streams_weights=device.type != "cpu")
-    check_disk(needs, folders.output_folder(), folders.output_folder())
     return needs
+
+
+def check_room(renders: Sequence[Needs]) -> None:
+    """Refuse renders, made one after another, for which the disk has no room."""
+    check_disk(in_turn(renders), folders.output_folder(), folders.output_folder())
 
 
 def is_out_of_memory(error: BaseException) -> bool:

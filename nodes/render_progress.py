@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import comfy.model_management
@@ -30,21 +31,23 @@ class RenderProgress:
     there is room for that.
     """
 
-    def __init__(self, model: Any, plan: RenderPlan, videos: int, node_id: str, previews: bool = True):
-        self.plan, self.videos, self.node_id = plan, videos, node_id
+    def __init__(self, model: Any, plans: Sequence[RenderPlan], node_id: str, previews: bool = True):
+        self.plan, self.videos, self.node_id = plans[0], len(plans), node_id
+        self.blocks = sum(plan.new_blocks for plan in plans)
+        self.name = ""  # of the video, where each has one
         self.video = self.reused = self.made = 0
         self.block: int | None = None  # that is being made, or read again; None before the first
         self.stepped = False  # whether it is being made
         self.growing: GrowingVideo | None = None
-        self.bar = comfy.utils.ProgressBar(plan.steps * videos)
+        self.bar = comfy.utils.ProgressBar(sum(plan.steps for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model) if previews else None
         self.event: MemoryEvent | None = None
         self.begun = time.perf_counter()
 
-    def next_video(self, video: int, plan: RenderPlan) -> None:
+    def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
         """Go on to this video of the batch; the plan has the roles that the first one found."""
-        self.plan = plan
+        self.plan, self.name = plan, name
         self.video, self.block, self.growing, self.event = video, None, None, None
 
     def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
@@ -75,7 +78,7 @@ class RenderProgress:
     def completed(self) -> None:
         """Say what was made."""
         took = time.perf_counter() - self.begun
-        parts = [f"{self.plan.new_blocks * self.videos} blocks in {format_time(took).partition('.')[0]}"]
+        parts = [f"{self.blocks} blocks in {format_time(took).partition('.')[0]}"]
         if self.made:
             parts.append(f"{self._pictures_per_second(took):.1f} fps")
         if self.growing is not None:
@@ -91,7 +94,7 @@ class RenderProgress:
         if self.block is None:
             return
         frames_per_block = self.plan.schedule.frames_per_block
-        text = f"stopped in block {self.block + 1} of {self.plan.blocks}"
+        text = (self.name and f"{self.name} ") + f"stopped in block {self.block + 1} of {self.plan.blocks}"
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
             text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
         elif kept:
@@ -105,7 +108,7 @@ class RenderProgress:
         assert self.block is not None
         parts = [f"block {self.block + 1} of {self.plan.blocks}"]
         if self.videos > 1:
-            parts.insert(0, f"video {self.video + 1} of {self.videos}")
+            parts.insert(0, f"video {self.video + 1} of {self.videos}" + (self.name and f": {self.name}"))
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)
             parts.append(f"prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:32]}")

@@ -19,8 +19,8 @@ from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.rollout import Block
 from ..headforcing_core.run import RunFolder
 from ..headforcing_core.run_report import RunReport
-from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
-from . import folders
+from ..headforcing_core.video_rollout import VideoRollout, length_of, setup_hash, video_keys
+from . import folders, vae_decoding
 from .comfy_bridge import HostedModel, compute_dtype, fingerprint, host, wan_config
 from .growing_video import GrowingVideo
 
@@ -61,7 +61,15 @@ class RenderJob:
         """The hash of the setup of one video, and the key of each of its blocks."""
         dtype, weights = compute_dtype(self.model), fingerprint(self.model)
         setup = setup_hash(plan, weights, self.seed, video, dtype, self.start(video))
-        return setup, video_keys(plan, setup, self.embeds)
+        autoencoder = vae_decoding.codec_of(self.vae).fingerprint() if plan.restart_frames else ""
+        return setup, video_keys(plan, setup, self.embeds, autoencoder)
+
+    def reencode(self, latents: Tensor) -> Tensor:
+        """The last picture of `[frames, 16, h, w]`, as the model sees them, as the first frame of a video."""
+        inner, codec = self.model.model, vae_decoding.codec_of(self.vae)
+        outside = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+        frame = codec.reencode(outside).to(latents)
+        return inner.process_latent_in(frame.transpose(0, 1)[None])[0].transpose(0, 1)
 
     def finished(self, plan: RenderPlan, video: int) -> int:
         """How many blocks of a video are in the folder of runs. One that began by finding roles goes on so."""
@@ -126,10 +134,10 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
         with ExitStack() as stack:
             attention = hosted.attention.or_better(dtype, device, wan_config(model).head_dim)
             options: dict[str, Any] = {"dtype": dtype, "device": device, "attention": attention, "start_latents": start}
+            options["reencode"] = None if job.vae is None else job.reencode
             if job.runs is not None:
                 run = stack.enter_context(RunFolder(job.runs, setup, job.about))
-                length = {"pictures": plan.pictures, "fps": plan.timeline.clock.fps, "start_frames": plan.start_frames}
-                run.save_video(keys, {**job.about, **length})
+                run.save_video(keys, {**job.about, **length_of(plan)})
                 options |= {"run": run, "keys": keys, "state_seconds": job.state_seconds}
             rollout = VideoRollout(plan, job.seed, video, **options)
             if growing is not None:

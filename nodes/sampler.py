@@ -135,10 +135,11 @@ class HeadForcingSampler(io.ComfyNode):
             plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
         count = batch_size if start is None else max(batch_size, len(start))
         needs = render_checks.check_needs(job, plan, count)
+        render_checks.check_room([needs])
         report = [*describe_method(method), plan.describe(comfy_bridge.compute_dtype(model)), "", needs.describe()]
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
-        progress = RenderProgress(model, plan, count, cls.hidden.unique_id)
+        progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id)
         videos: list[Sampled] = []
         for video in range(count):
             progress.next_video(video, plan)
@@ -149,7 +150,7 @@ class HeadForcingSampler(io.ComfyNode):
                 plan = make_plan(profile=made.found_profile)  # the other videos of a batch have the same roles
                 report.append(keep_roles(made, weights))
         progress.completed()
-        trim = {"pictures": plan.pictures, "frames": plan.frames}
+        trim = {"pictures": plan.pictures, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos])
         return io.NodeOutput(
             {"samples": samples, "head_forcing": trim},

@@ -1,8 +1,9 @@
-"""Decoding a long video in constant memory with whatever VAE ComfyUI loaded."""
+"""Decoding a long video in constant memory with whatever VAE ComfyUI loaded, and encoding one of its pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import comfy.ldm.wan.vae
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.restarts import PictureCodec
 
 _LONGEST_CHUNK_FRAMES = 4  # a block of three, and one that was held back
 # Bytes that decoding such a chunk takes, per pixel and byte of a number: newer versions of ComfyUI count with this for
@@ -94,10 +96,22 @@ def decode_bytes(vae: Any, latent_size: Sequence[int]) -> int:
     return min(expected, _WAN_CHUNK_BYTES * 64 * height * width * vae.vae_dtype.itemsize)
 
 
-def decoder_of(vae: Any) -> Any:
-    """The streaming decoder for this VAE. Its weights must be in place."""
-    kind = decoder_kind(vae)
-    return kind(vae) if kind is not None else vae.first_stage_model.streaming_decoder()
+def codec_of(vae: Any) -> PictureCodec:
+    """This VAE in both directions, from and to latents as a LATENT holds them. Its weights must be in place."""
+    net, kind = vae.first_stage_model, decoder_kind(vae)
+    new_decoder = net.streaming_decoder if kind is None else partial(kind, vae)
+    return PictureCodec(new_decoder, net, partial(_encode_first_frame, vae))
+
+
+@torch.no_grad()
+def _encode_first_frame(vae: Any, picture: Tensor) -> Tensor:
+    """A picture `[H, W, 3]` in 0..1 as a video of one frame, `[1, 16, h, w]`.
+
+    The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
+    """
+    pixels = vae.process_input(picture).to(device=vae.device, dtype=vae.vae_dtype)
+    latents = vae.first_stage_model.encode(pixels.permute(2, 0, 1)[None, :, None])
+    return latents[0].transpose(0, 1).float()
 
 
 def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] | None:
@@ -107,9 +121,12 @@ def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] |
     return WanStreamingDecoder if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE) else OverlapDecoder
 
 
-def load_decoder(vae: Any, latent_size: Sequence[int]) -> Any:
-    """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its streaming decoder."""
+def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:
+    """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its streaming decoder.
+
+    `restart_frames` as for `PictureCodec.decoder`.
+    """
     check_vae(vae)
     needed = decode_bytes(vae, latent_size)
     comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
-    return decoder_of(vae)
+    return codec_of(vae).decoder(restart_frames)

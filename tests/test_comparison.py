@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -128,6 +129,25 @@ def test_what_one_of_the_methods_cannot_do_is_refused_before_the_first_is_render
     assert compare(tmp_path, "--prompts", tagged) == 2
     assert "longlive: this method's prompts take over by recache" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys, monkeypatch):
+    """One takes 332 kB, finished blocks included, three take 995."""
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=600_000))
+    runs = ["--runs", str(tmp_path / "runs")]
+    assert compare(tmp_path / "three", *runs) == 2
+    assert "not enough disk: the render writes about 995 kB" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.mp4")) and not list(tmp_path.rglob("block-*"))
+    assert compare(tmp_path / "one", *runs, methods=["longlive"]) == 0
+
+
+def test_a_method_of_several_rollouts_is_compared_with_the_others_and_goes_on(tmp_path: Path):
+    same = ["--scale", "2", "--seconds", "6", "--runs", str(tmp_path / "runs")]
+    for reused in (0, 9):
+        assert compare(tmp_path / "out", *same, methods=["self_forcing_window_21", "causvid"]) == 0
+        rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
+        assert [(row["pictures"], row["reused_blocks"]) for row in rows] == [(96, reused)] * 2
+        assert rows[0]["frame_slots"] == rows[1]["frame_slots"] == 24 * 21
 
 
 def test_weights_need_a_prompt_and_a_vae(tmp_path: Path, repo_root: Path, capsys):

@@ -45,7 +45,9 @@ def test_prompts_are_followed_and_the_stored_numbers_come_out_again(judge: Judge
     """A sample of the 200 videos; machines may differ in the last bits, which a rollout can turn into other pixels."""
     stories = mixed(10, seconds=81 / 16)
     made = [judge.measure(HEAD_FORCING, "profile", story, seed) for seed, story in enumerate(stories)]
-    means = {key: np.mean([numbers[f"early_{key}"] for numbers in made]) for key in ("background", "pattern", "present")}
+    means = {
+        key: np.mean([numbers[f"early_{key}"] for numbers in made]) for key in ("background", "pattern", "present")
+    }
     assert means["background"] > 0.99 and means["pattern"] > 0.97 and means["present"] > 0.9
     (*_, ours) = json.loads((EVIDENCE / "horizon.json").read_text("utf-8"))["rows"]
     for key, mean in means.items():

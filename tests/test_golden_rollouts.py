@@ -12,9 +12,10 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.checkpoint import load_state_dict
+from headforcing.headforcing_core.clock import pictures_of
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
-from headforcing.headforcing_core.methods.causvid import CausVidWanModel, Overlap, overlapping_rollouts
+from headforcing.headforcing_core.methods.causvid import Overlap, overlapping_rollouts
 from headforcing.headforcing_core.methods.rolling_cache import RollingCache, context
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, rolling_rollout
 from headforcing.headforcing_core.noise import RecordedNoise, SeededNoise
@@ -280,17 +281,16 @@ def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_
         torch.cat([tensors["noise"][0, 0], *(tensors["noise"][r, 0, layout.overlap :] for r in later)]),
         torch.cat([tensors["renoise"][0], *(tensors["renoise"][r, given:] for r in later)]),
     )
-    model_class = WanVideoModel if run["warp"] else CausVidWanModel
     schedule = causvid.SCHEDULES["4_steps" if run["warp"] else "3_steps"]
     asked = []
 
-    def reencode(rollout: int, picture: int) -> torch.Tensor:
-        asked.append((rollout, picture))
+    def reencode(rollout: int, latents: torch.Tensor) -> torch.Tensor:
+        asked.append((rollout, latents))
         return tensors["reencoded_first_frame"][rollout, 0]
 
     blocks = list(
         overlapping_rollouts(
-            model_class(overlapped.backbone, [tensors["prompt_embeds"][0]], torch.float32),
+            WanVideoModel(overlapped.backbone, [tensors["prompt_embeds"][0]], torch.float32),
             cache_class(overlapped.shape(21), torch.float32),
             schedule,
             noise,
@@ -300,13 +300,16 @@ def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_
         )
     )
     assert [block.index for block in blocks] == list(range(layout.blocks + layout.stride * (rollouts - 1)))
-    assert asked == [(r, 81 - (4 * (layout.overlap - 1) + 1)) for r in range(rollouts - 1)]
+    assert [rollout for rollout, _ in asked] == list(range(rollouts - 1))
     for number in range(rollouts):
         own = [block for block in blocks if block.rollout == number]
         assert [block.given is None for block in own] == [number == 0, *[True] * (len(own) - 1)]
         parts = [*([own[0].given] if number else []), *(block.latents for block in own)]
         worst = error(torch.cat(parts), tensors[f"latents/{name}"][number, 0])
         assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their spread"
+        if number + 1 < rollouts:
+            decoded, latents = 81 - (4 * (layout.overlap - 1) + 1) + 1, asked[number][1]
+            assert pictures_of(len(latents)) == decoded and torch.equal(latents, torch.cat(parts)[: len(latents)])
 
 
 def test_the_causvid_schedules_are_the_recorded_ones(overlapped):
@@ -328,7 +331,7 @@ def tiny_overlaps(blocks: int, made=(), counted=None, **options):
         causvid.SCHEDULES["3_steps"],
         tiny.noise(),
         [0] * blocks,
-        lambda rollout, picture: torch.full((1, 16, 4, 6), float(rollout)),
+        lambda rollout, latents: latents[-1:] + rollout,
         Overlap(12, 6),
         made,
         **options,
@@ -367,13 +370,14 @@ def test_a_causvid_video_stops_within_one_model_call_and_counts_its_blocks_throu
 
 
 def test_pictures_of_overlapping_rollouts_follow_one_another():
-    assert Overlap().kept_pictures == 72 and Overlap(overlap=6).kept_pictures == 60
+    assert Overlap().finished_frames == 19 and Overlap(overlap=6).finished_frames == 16
+    assert Overlap().restart_frames(20) == (18, 36, 54) and Overlap().restart_frames(7) == ()
     for layout in (Overlap(), Overlap(overlap=6), Overlap(12, 3), Overlap(8, 2, 1)):
         for rollouts in (1, 2, 5):
             blocks = layout.blocks + (rollouts - 1) * layout.stride
             assert layout.rollouts(blocks) == rollouts
             assert layout.rollouts(blocks + 1) == rollouts + 1
-            assert layout.pictures(blocks) == rollouts * layout.kept_pictures
+            assert len(layout.restart_frames(blocks)) == rollouts - 1
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 4, 21, -3])

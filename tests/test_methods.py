@@ -72,9 +72,15 @@ def plan(method, text=ONE, seconds=9.0, size=(96, 64), family="self_forcing", pr
     )
 
 
+def repeated(latents: Tensor) -> Tensor:
+    """In place of a VAE that encodes the last picture anew."""
+    return latents[-1:]
+
+
 def video_of(made: RenderPlan, backbone, seed=3, **options) -> tuple[VideoRollout, WanVideoModel]:
     embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
-    return VideoRollout(made, seed, dtype=torch.float32, **options), WanVideoModel(backbone, embeds, torch.float32)
+    options = {"dtype": torch.float32, "reencode": repeated} | options
+    return VideoRollout(made, seed, **options), WanVideoModel(backbone, embeds, torch.float32)
 
 
 def latents_of(made: RenderPlan, backbone, **options) -> Tensor:
@@ -105,7 +111,7 @@ def test_every_name_is_offered_once_and_old_names_come_first():
     assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS)
     assert {"self_forcing", "self_forcing_sink", "causal_forcing", "longlive", "longlive_infinite"} < set(names)
     assert {"infinity_rope", "deep_forcing", "deep_forcing_sink_only"} < set(names)
-    assert {"forcing_kv", "dummy_forcing", "memflow", "rolling_forcing"} < set(names)
+    assert {"forcing_kv", "dummy_forcing", "memflow", "rolling_forcing", "causvid"} < set(names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -114,7 +120,7 @@ def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
     row = METHODS[name]
     assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
     assert ("trained together" in text) == row.trained
-    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing", "rolling"))
+    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing", "rolling", "causvid"))
 
 
 def test_an_unknown_method_is_refused_with_the_list():
@@ -144,7 +150,7 @@ def test_a_method_renders_in_bfloat16(backbone, name):
     embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
     model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), embeds, torch.bfloat16)
     model.backbone.patch_embedding.float()
-    video = VideoRollout(made, 3, dtype=torch.bfloat16)
+    video = VideoRollout(made, 3, dtype=torch.bfloat16, reencode=repeated)
     assert all(block.latents.isfinite().all() for block in video.blocks(model))
     assert tensors_in(video.cache, set()) <= made.cache_bytes(torch.bfloat16)
 
@@ -161,7 +167,7 @@ def test_a_method_works_one_frame_at_a_time(backbone, name, family):
     assert latents_of(plan(name, TWO, seconds=7.0, family=family), backbone).isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name != "rolling_forcing"])
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name not in ("rolling_forcing", "causvid")])
 def test_a_method_goes_on_from_start_frames(backbone, name):
     start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
     made = plan(name, TWO, start_frames=9)
@@ -333,6 +339,100 @@ def test_a_rolling_render_stops_within_one_model_call_and_loses_no_finished_bloc
     assert len(seen) == 31 and finished == 2
     again, _ = rolled(tmp_path, made, backbone)
     assert again.reused == finished
+
+
+# ----------------------------------------------------------------------------------------------------------- causvid
+
+
+def causvid_plan(seconds=9.0, text=ONE, **options) -> RenderPlan:
+    policy = method_policy("causvid")
+    return RenderPlan.make(
+        CONFIG, policy, schedule("self_forcing", "1, 0.6"), parse_timeline(text), 96, 64, seconds, **options
+    )
+
+
+def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(backbone):
+    own = method_schedule(method_policy("causvid"), "self_forcing")
+    made = RenderPlan.make(CONFIG, method_policy("causvid"), own, parse_timeline(ONE), 96, 64, 1.0)
+    video, model = video_of(made, backbone)
+    told, flow = [], model.flow
+    model.flow = lambda latents, sigma, *args, **options: (
+        told.append(1000 * sigma) or flow(latents, sigma, *args, **options)
+    )
+    list(video.blocks(model))
+    assert told == pytest.approx([1000, 757, 522, 0] * 2, abs=1e-9)
+    told.clear()
+    video, model = video_of(causvid_plan(1.0), backbone)
+    flow = model.flow
+    model.flow = lambda latents, sigma, *args, **options: (
+        told.append(1000 * sigma) or flow(latents, sigma, *args, **options)
+    )
+    list(video.blocks(model))
+    assert told == pytest.approx([1000, 600, 0] * 2, abs=1e-9)
+
+
+def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae(backbone):
+    assert causvid_plan(5.0).restart_frames == () and plan("longlive").restart_frames == ()
+    assert causvid_plan(60.0).restart_frames == tuple(range(18, 243 - 3, 18))
+    assert "rollouts" not in causvid_plan(5.0).describe(torch.float32)
+    assert "3 rollouts of 21 latent frames" in causvid_plan(12.0).describe(torch.float32)
+    assert latents_of(causvid_plan(5.0), backbone, reencode=None).isfinite().all()
+    with pytest.raises(HeadForcingError, match=r"vae: this method encodes .* got no VAE .*, or make at most 5\.06 s"):
+        video_of(causvid_plan(5.25), backbone, reencode=None)
+
+
+def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbone):
+    asked = []
+
+    def reencode(latents: Tensor) -> Tensor:
+        asked.append(latents)
+        return latents[-1:] + 1
+
+    made = causvid_plan(12.0)
+    video = latents_of(made, backbone, reencode=reencode)
+    assert len(video) == made.frames == 51
+    assert torch.equal(asked[0], video[:19])
+    assert torch.equal(asked[1], torch.cat([video[18:19] + 1, video[19:37]])) and len(asked) == 2
+    other = latents_of(made, backbone)
+    assert torch.equal(video[:21], other[:21]) and (video[21:] - other[21:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("stop_after", [3, 7, 10, 13, 15])
+def test_a_causvid_render_goes_on_to_the_same_bytes_and_makes_no_step_twice(backbone, tmp_path, stop_after):
+    made = causvid_plan(12.0, TWO)
+    expected = latents_of(made, backbone)
+    rolled(tmp_path, made, backbone, stop_after)
+    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
+        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
+        steps = []
+        blocks = list(video.blocks(model, lambda block, step, clean: clean is None or steps.append((block, step))))
+    assert video.reused == stop_after and torch.equal(torch.cat([block.latents for block in blocks]), expected)
+    assert video.reused_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
+
+
+def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
+    def keys(seconds: float, autoencoder: str, text: str = TWO) -> list[str]:
+        made = causvid_plan(seconds, text)
+        embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
+        return video_keys(made, setup_hash(made, "toy", 3, 0, torch.float32, None), embeds, autoencoder)
+
+    one, other = keys(12.0, "one"), keys(12.0, "other")
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
+    assert keys(20.0, "one")[:17] == one
+    assert keys(5.25, "")[:7] == one[:7]
+
+
+def test_what_causvid_cannot_do_is_refused_in_one_sentence():
+    with pytest.raises(HeadForcingError, match="start frames cannot come before them, got 3; leave them out"):
+        causvid_plan(start_frames=3)
+    framewise = schedule("causal_forcing_framewise_2_steps")
+    with pytest.raises(HeadForcingError, match="same noise levels"):
+        RenderPlan.make(CONFIG, method_policy("causvid"), framewise, parse_timeline(ONE), 96, 64, 3.0)
+    with pytest.raises(HeadForcingError, match="overlap must be whole blocks of 3"):
+        plan(replace(method_policy("causvid"), overlap_frames=4))
+    with pytest.raises(HeadForcingError, match="take over by reset.*got .flush"):
+        causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [flush] "))
+    assert causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).blends
 
 
 # ------------------------------------------------------------------------------------------------- prompts and roles

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.needs import Needs, check_disk, check_memory, needs_of
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.needs import Needs, check_disk, check_memory, in_turn, needs_of
 from headforcing.headforcing_core.plan import RenderPlan, format_bytes
 from headforcing.headforcing_core.policy import preset
 from headforcing.headforcing_core.schedule import schedule
@@ -42,7 +43,8 @@ def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
         import sys, torch
         sys.path.append({str(Path(__file__).parent)!r})
         from peak_memory import peak_bytes
-        from headforcing.headforcing_core.needs import needs_of
+        from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.needs import needs_of
         from headforcing.headforcing_core.plan import RenderPlan
         from headforcing.headforcing_core.policy import preset
         from headforcing.headforcing_core.profile import HeadProfile
@@ -156,6 +158,32 @@ def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, mon
     with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first"):
         check_disk(needs, tmp_path, tmp_path)
     check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
+
+
+def test_several_renders_in_turn_take_the_disk_of_all_and_the_memory_of_one(tmp_path, monkeypatch):
+    sizes = (60.0, 30.0)
+    renders = [needs_of(plan(seconds=s), torch.bfloat16, WEIGHTS, kept=True, writes_video=True) for s in sizes]
+    both = in_turn(renders)
+    assert both.disk == renders[0].disk + renders[1].disk and both.memory == max(needs.memory for needs in renders)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=both.disk - 1))
+    for needs in renders:
+        check_disk(needs, tmp_path, tmp_path)
+    with pytest.raises(HeadForcingError, match="not enough disk"):
+        check_disk(both, tmp_path, tmp_path)
+
+
+def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decoded_afterwards():
+    short, long = (
+        RenderPlan.make(
+            WanConfig(), method_policy("causvid"), schedule("self_forcing"), parse_timeline("x", s), 832, 480
+        )
+        for s in (5.0, 60.0)
+    )
+    takes = [needs_of(render, torch.bfloat16, WEIGHTS, decode=DECODE) for render in (short, long)]
+    assert [needs.decode for needs in takes] == [DECODE, 2 * DECODE]
+    assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
+    assert "decode afterwards" in refused(takes[0], 1e9, short)
+    assert "decode afterwards" not in refused(takes[1], 1e9, long)
 
 
 def test_disk_is_counted_for_all_videos_and_not_for_blocks_that_are_there():

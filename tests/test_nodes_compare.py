@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 from comfy_harness import ComfyServer
-from test_nodes import BALL, Graph, changed, node, queued
+from test_nodes import BALL, Graph, changed, node, queued, status_texts
 
 pytestmark = pytest.mark.comfy
 
@@ -79,6 +79,39 @@ def test_a_method_makes_what_the_sampler_makes_with_it(comfy_server: ComfyServer
     folder = comfy_server.output_dir / "compare"
     (one,), (alone,) = (sorted(folder.glob(f"{name}_0*.mp4"))[-1:] for name in ("one_longlive", "alone"))
     assert (pictures(one) == pictures(alone)).all()
+
+
+def test_the_status_line_names_the_method_and_the_bar_counts_the_steps_of_each(comfy_server: ComfyServer):
+    """CausVid makes three steps a block where the others make four, and six seconds in two rollouts."""
+    graph = compare_graph(methods="longlive, causvid", seconds=6.0, resume=False, filename_prefix="compare/named")
+    with status_texts(comfy_server) as texts:
+        result = queued(comfy_server, graph)
+    said = [text for name, text in texts if name == "compare"]
+    assert any(text.startswith("video 1 of 2: longlive - block 9 of 9") for text in said)
+    assert any(text.startswith("video 2 of 2: causvid - block 9 of 9") for text in said)
+    assert said[-1].startswith("18 blocks in") and result.progress["compare"][-1] == (9 * 4 + 9 * 3, 9 * 4 + 9 * 3)
+    (text,) = result.outputs["table"]["text"]
+    assert [row[0] for row in cells(text)] == ["longlive", "causvid"] and "meant for CausVid" in text
+    (video,) = (comfy_server.output_dir / "compare").glob("named_causvid_0*.mp4")
+    assert len(pictures(video)) == 96
+
+
+def test_the_disk_must_have_room_for_all_videos_together(comfy_server: ComfyServer):
+    graph = compare_graph(seed=["disk", 0], filename_prefix="compare/room")
+    graph["disk"] = node("TestFreeDisk", number=5, free=100_000)  # one video takes 45 kB, three take 135
+    try:
+        result = comfy_server.queue(graph)
+        assert result.outcome == "error" and "not enough disk: the render writes about 135 kB" in str(result.error)
+        assert not result.progress.get("compare")
+        assert not list((comfy_server.output_dir / "compare").glob("room*"))
+        alone = changed(graph, "compare", methods="longlive")
+        assert queued(comfy_server, alone).outcome == "success"
+    finally:
+        queued(
+            comfy_server,
+            changed(compare_graph(seed=["disk", 0], methods="longlive"), "compare")
+            | {"disk": node("TestFreeDisk", number=5, free=0)},
+        )
 
 
 def test_a_stopped_comparison_goes_on_where_it_stopped(comfy_server: ComfyServer):

@@ -63,7 +63,7 @@ def run(folder, background):
     about = {"prompts": ["x"]}
     job = render.RenderJob(
         model, embeds, 3, None, folder / "runs", 0.01, about, vae, f"{folder.name}/v", {}, background)
-    watcher = progress_module.RenderProgress(model, plan, 1, "1")
+    watcher = progress_module.RenderProgress(model, [plan], "1")
     watcher.next_video(0, plan)
     try:
         with torch.inference_mode():

@@ -77,6 +77,43 @@ def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, back
     assert "memory   about" in report and "disk     up to" in report
 
 
+def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
+    """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far as they came."""
+    loader, wan = (
+        node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default"),
+        node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
+    )
+    options = {"vae": ["vae", 0], "filename_prefix": "rollouts/v", "method": "causvid", "seconds": 6.0, "seed": 51}
+    decoded = {"class_type": "HeadForcingDecodeVideo", "inputs": {"vae": ["vae", 0], "fps": 16.0}}
+    graph = tiny_graph(loader, **options) | {"vae": wan, "video": decoded}
+    graph = changed(graph, "video", samples=["sampler", 0], filename_prefix="rollouts/latents")
+    assert tiny.queue(graph, on_event=stopper(tiny, 25)).outcome == "interrupted"
+    (run, *_) = tiny.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
+    later = {"vae": wan, "run": node("HeadForcingLoadRun", run=run), "loaded": decoded, "folder": decoded}
+    later = changed(later, "loaded", samples=["run", 0], filename_prefix="rollouts/loaded")
+    later = changed(later, "folder", run=run, filename_prefix="rollouts/folder")
+    part, result = queued(tiny, later), queued(tiny, graph)
+    streamed, whole = shown(tiny, result, "sampler").astype(int), queued(tiny, later)
+    (report,) = result.outputs["report"]["text"]
+    assert "2 rollouts of 21 latent frames" in report and re.search(r"reused [78] blocks", report)
+
+    one_rollout = shown(tiny, queued(tiny, changed(graph, "sampler", seconds=5.0)), "sampler").astype(int)
+    restarted = np.abs(streamed[72:80] - one_rollout[72:]).mean()
+    assert restarted > 5 * np.abs(streamed[:72] - one_rollout[:72]).mean(), "it restarts at picture 72 and not before"
+    for source, name in ((result, "video"), (whole, "loaded"), (whole, "folder"), (part, "loaded"), (part, "folder")):
+        found = shown(tiny, source, name).astype(int)
+        assert len(found) == 96 if source is not part else 81 <= len(found) < 96
+        assert np.abs(found - streamed[: len(found)])[72:].mean() < restarted / 5
+
+
+def test_several_rollouts_without_a_vae_are_refused_before_sampling(comfy_server: ComfyServer):
+    graph = demo_graph(method="causvid", seed=52)
+    result = comfy_server.queue(graph)
+    assert result.outcome == "error" and not result.progress.get("sampler")
+    assert "connect the Wan 2.1 VAE to the sampler, or make at most 5.06 s" in str(result.error)
+    queued(comfy_server, changed(graph, "sampler", seconds=5.0))
+
+
 def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
     graph = changed(streaming_graph("growing/watch", seed=41), "timeline", seconds=30.0)
     seen = []

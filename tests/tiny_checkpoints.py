@@ -144,6 +144,7 @@ FAKE_COND_NODE = '''
 
 import copy
 import json
+import shutil
 import time
 import types
 import zlib
@@ -292,7 +293,30 @@ class TestPreviewsSeen:
         return {"ui": {"text": [json.dumps(SEEN)]}}
 
 
+DISK_USAGE = shutil.disk_usage
+
+
+class TestFreeDisk:
+    """Passes a number on and makes every disk have that many bytes free; 0: what it really has."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("INT",), "set", "testing"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"number": ("INT", {"default": 0}), "free": ("INT", {"default": 0, "max": 2**40})}}
+
+    @classmethod
+    def IS_CHANGED(cls, **_):
+        return float("nan")
+
+    def set(self, number, free):
+        usage = lambda path: DISK_USAGE(path)._replace(free=free)
+        shutil.disk_usage = usage if free else DISK_USAGE
+        return (number,)
+
+
 NODE_CLASS_MAPPINGS = {
+    "TestFreeDisk": TestFreeDisk,
     "TestBrokenVAE": TestBrokenVAE,
     "TestPreviewSpy": TestPreviewSpy,
     "TestPreviewsSeen": TestPreviewsSeen,

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..attention import AttentionFunction, sdpa
+from ..cache import HeadCache
 from ..errors import HeadForcingError
 from ..memory import MemoryEvent
 from ..policy import Roles
@@ -23,6 +24,9 @@ from ..schedule import Schedule
 from ..switching import Switch
 from ..wan import PromptKV, WanConfig
 from .rolling_cache import RollingCache
+
+if TYPE_CHECKING:
+    from .causvid import Overlap
 
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
 
@@ -84,7 +88,11 @@ class MethodPolicy:
         """How many blocks are denoised together, each with those that follow it."""
         return 1
 
-    def make_cache(self, *args: Any) -> MethodCache | RollingCache:
+    def overlap(self, frames_per_block: int) -> Overlap | None:
+        """How a video is made of several rollouts; None where it is one."""
+        return None
+
+    def make_cache(self, *args: Any) -> MethodCache | RollingCache | HeadCache:
         """An empty cache, from the arguments of `MethodCache`."""
         raise NotImplementedError
 

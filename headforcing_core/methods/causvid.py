@@ -3,6 +3,9 @@
 The first frame of a video is special to Wan's autoencoder: it holds one picture, all others hold four. So a rollout
 cannot begin with a latent from the middle of the one before, and one decoded picture is encoded anew as a first frame
 ("From Slow Bidirectional to Fast Autoregressive Video Diffusion Models"; details as in the authors' code).
+
+The latents of a video are those of its blocks, numbered through. How they become pictures, and where the encoder comes
+from, is in `restarts.py`.
 """
 
 from __future__ import annotations
@@ -10,18 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from ..clock import PICTURES_PER_FRAME, pictures_of
+from ..attention import AttentionFunction
+from ..cache import CacheShape, HeadCache
 from ..errors import HeadForcingError
 from ..noise import NoiseSource
 from ..policy import CachePolicy, RolePolicy
-from ..rollout import Block, BlockCache, StepCallback, VideoModel, WanVideoModel, rollout
+from ..rollout import Block, BlockCache, StepCallback, VideoModel, rollout
 from ..schedule import Schedule
-from ..wan import KeyValueCache
+from ..wan import KeyValueCache, PromptKV
+from .base import MethodPolicy, MethodShape
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {
@@ -38,14 +43,29 @@ class RewindableCache(BlockCache, Protocol):
         """Forget that many of the last blocks."""
 
 
-class CausVidWanModel(WanVideoModel):
-    """A Wan backbone that is told whole timesteps, as the authors' unwarped three steps are: 757 at level 0.756757.
+class WholeTimesteps:
+    """A model that is told whole timesteps, as the authors' unwarped three steps are: 757 at level 0.756757.
 
     The quarter of a step moves the tiny recorded videos by a tenth of their spread. Warped steps are not rounded.
     """
 
-    def flow(self, latents: Tensor, sigma: float, cache: KeyValueCache, write_only: bool = False) -> Tensor | None:
-        return super().flow(latents, round(1000 * sigma) / 1000, cache, write_only)
+    def __init__(self, model: VideoModel):
+        self._model = model
+
+    @property
+    def prompt(self) -> PromptKV:
+        return self._model.prompt
+
+    def use_prompt(self, prompt: int) -> None:
+        self._model.use_prompt(prompt)
+
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+        told = round(1000 * sigma) / 1000
+        clean = self._model.denoise(latents, told, cache)
+        return latents + (clean - latents) * (sigma / told)  # what was predicted, from the level where they are
+
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
+        self._model.write_clean(latents, cache)
 
 
 @dataclass(frozen=True)
@@ -86,29 +106,69 @@ class Overlap:
         return self.blocks - self.given_blocks
 
     @property
-    def kept_pictures(self) -> int:
-        """Pictures that a rollout adds to the video: all but its last `4 * (overlap - 1) + 1`, 72 of 81.
+    def finished_frames(self) -> int:
+        """Frames of a rollout up to the one whose last picture is encoded anew, 19 of 21: the next begins with it.
 
-        The first one that is cut, number `kept_pictures` counted from 0, is encoded anew: the next rollout begins with
-        it, so the pictures of the video follow one another without a gap. The authors cut the last rollout, too.
+        The authors drop that picture and those after it: 72 of 81 stay, and the next rollout goes on there without a
+        gap. They also drop them where none goes on, at the end of a video; here they stay.
         """
-        return pictures_of(self.frames) - pictures_of(self.overlap)
+        return self.frames - self.overlap + 1
 
     def rollouts(self, blocks: int) -> int:
         """How many rollouts a video of `blocks` blocks takes; the last one may be shorter than the others."""
         return max(1, -(-(blocks - self.given_blocks) // self.stride))
 
-    def pictures(self, blocks: int) -> int:
-        """Pictures of a video of `blocks` blocks whose last rollout is cut like the others: 72 for 7 blocks."""
-        return max(0, PICTURES_PER_FRAME * (blocks * self.frames_per_block - self.overlap))
+    def restart_frames(self, blocks: int) -> tuple[int, ...]:
+        """The frames of a video of `blocks` blocks that its rollouts after the first begin with: 18, 36 ..."""
+        return tuple(number * self.stride * self.frames_per_block for number in range(1, self.rollouts(blocks)))
+
+
+@dataclass(frozen=True)
+class CausVid(MethodPolicy):
+    """CausVid as a method to choose.
+
+    Attributes:
+        rollout_frames: latent frames of one rollout, all of which are attended to; what it was trained on.
+        overlap_frames: how many of them a rollout after the first begins with.
+    """
+
+    own_schedule: ClassVar[Schedule | None] = SCHEDULES["3_steps"]
+
+    rollout_frames: int = 21
+    overlap_frames: int = 3
+
+    def overlap(self, frames_per_block: int) -> Overlap:
+        return Overlap(self.rollout_frames, self.overlap_frames, frames_per_block)
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        return self.rollout_frames
+
+    def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
+        self.overlap(schedule.frames_per_block)
+        if start_frames:
+            raise HeadForcingError(
+                f"causvid begins its rollouts with frames of its own, start frames cannot come before them, got "
+                f"{start_frames}; leave them out or choose another method"
+            )
+        if schedule.first_block_sigmas is not None:
+            raise HeadForcingError(
+                "causvid takes every block through the same noise levels; choose a schedule that has no others for the "
+                "first block"
+            )
+
+    def make_cache(
+        self, shape: MethodShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+    ) -> HeadCache:
+        sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, self.rollout_frames)
+        return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
 
 @dataclass(frozen=True)
 class OverlapBlock(Block):
     """A finished block of rollout number `rollout`.
 
-    `given [overlap, channels, h, w]` comes with the first new block of a rollout that began with start latents: they
-    are decoded before it, as the beginning of a video of its own.
+    `given [overlap, channels, h, w]` comes with the first new block of a rollout after the first: what it began with,
+    which is no part of the video's latents.
     """
 
     rollout: int = 0
@@ -134,7 +194,7 @@ def overlapping_rollouts(
     schedule: Schedule,
     noise: NoiseSource,
     prompts: Sequence[int],
-    reencode: Callable[[int, int], Tensor],
+    reencode: Callable[[int, Tensor], Tensor],
     layout: Overlap | None = None,
     made: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
@@ -144,10 +204,12 @@ def overlapping_rollouts(
     Args:
         cache: for one rollout, with `POLICY`; it is emptied for each.
         prompts: for every block of the video the number of its prompt.
-        reencode: called as `(rollout, picture)` once a rollout is finished and another one follows. Returns the latent
-            `[1, channels, h, w]` of that one of its pictures, encoded as the first frame of a video.
+        reencode: called as `(rollout, latents [frames, channels, h, w])` once a rollout is finished and another one
+            follows, with its first `finished_frames`. Returns the latent `[1, channels, h, w]` of their last picture,
+            encoded as the first frame of a video.
         layout: 21 frames with an overlap of 3 where none is given.
-        made: the first blocks of the video, made before; they are yielded as they are.
+        made: the first blocks of the video, made before; they are yielded as they are. The rollouts that they fill are
+            encoded anew, too, unless nothing is left to be made.
         on_step: as in `rollout`.
     """
     layout = layout or Overlap(frames_per_block=schedule.frames_per_block)
@@ -158,14 +220,16 @@ def overlapping_rollouts(
         )
     if not prompts:
         raise HeadForcingError("a video needs a prompt for every block")
+    if schedule.sigmas == SCHEDULES["3_steps"].sigmas:
+        model = WholeTimesteps(model)
     latents: list[Tensor] = []  # of one rollout
     for number in range(layout.rollouts(len(prompts))):
         first, given = number * layout.stride, None
-        if number:
-            new = reencode(number - 1, layout.kept_pictures)
-            given = torch.cat((new.to(latents[-1]), torch.cat(latents)[layout.frames - layout.overlap + 1 :]))
+        if number and len(made) < len(prompts):
+            finished, rest = torch.cat(latents).tensor_split((layout.finished_frames,))
+            given = torch.cat((reencode(number - 1, finished).to(rest), rest))
         latents = [] if given is None else [given]
-        begin = first + (0 if given is None else layout.given_blocks)
+        begin = first + (layout.given_blocks if number else 0)
         end = min(first + layout.blocks, len(prompts))
         blocks: Iterator[Block]
         if end <= len(made):

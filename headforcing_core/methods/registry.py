@@ -1,8 +1,7 @@
 """All methods by name: what the sampler and the command line offer.
 
 `METHODS` has a row for every published method, `policy.PRESETS` one for every table of roles, the ablations of Head
-Forcing included. Recorded cases name their settings themselves, see `recorded.py`. CausVid is not offered: its rollouts
-need an encoder between them, see `causvid.overlapping_rollouts`.
+Forcing included. Recorded cases name their settings themselves, see `recorded.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from ..errors import HeadForcingError
 from ..policy import PRESETS, CachePolicy
 from ..schedule import Schedule, schedule
 from .base import MethodPolicy
+from .causvid import CausVid
 from .deep_forcing import DeepForcing
 from .dummy_forcing import DummyForcing
 from .forcing_kv import ForcingKV
@@ -126,6 +126,15 @@ METHODS: dict[str, Method] = {
         True,
         "five steps of its own replace the model family's unless sigmas are given; a new prompt reaches the blocks "
         "under way, too; start frames are refused",
+    ),
+    "causvid": Method(
+        CausVid(),
+        "From Slow Bidirectional to Fast Autoregressive Video Diffusion Models",
+        "2412.07772",
+        "CausVid (CC BY-NC-SA, non-commercial)",
+        True,
+        "three steps of its own replace the model family's unless sigmas are given; beyond one rollout, 5 s, it needs "
+        "a VAE, which encodes a picture anew; the last rollout is not cut; start frames are refused",
     ),
 }
 
