@@ -55,16 +55,12 @@ def rotate_at_once(x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tenso
         turns: `[..., d/2]`, complex, with cosines as real and sines as imaginary parts (broadcast).
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-    pairs = _as_complex(x.float())
+    pairs = x.float().view(torch.complex64)
     if out.dtype == torch.float32:
-        torch.mul(pairs, turns, out=_as_complex(out))
+        torch.mul(pairs, turns, out=out.view(torch.complex64))
     else:
-        out.copy_(torch.view_as_real(pairs * turns).flatten(-2))
+        out.copy_((pairs * turns).view(torch.float32))
     return out
-
-
-def _as_complex(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 class RotaryEmbedding:
@@ -99,7 +95,7 @@ class RotaryEmbedding:
 
     def _rotate(self, x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
         if x.device.type in COMPLEX_DEVICES:
-            return rotate_at_once(x, torch.view_as_complex(turns), out)
+            return rotate_at_once(x, turns.view(torch.complex64)[..., 0], out)
         return rotate(x, *turns.unbind(-1), out)
 
     def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
