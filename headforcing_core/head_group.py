@@ -91,7 +91,7 @@ class HeadGroup:
         if fixed < len(order):
             moved = torch.tensor(order[fixed:]).to(self.k[0].device, non_blocking=True)
             for buffer in (*self.k, *self.v):
-                buffer[:, fixed : len(order)] = buffer[:, moved]
+                buffer[:, fixed : len(order)] = buffer.index_select(1, moved)
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
 
