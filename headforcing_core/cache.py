@@ -201,6 +201,13 @@ class HeadCache(RoleSwitching):
         """Frame-slots in use by all heads together."""
         return sum(group.frames * sum(map(len, group.heads)) for group in self.groups)
 
+    @property
+    def layout(self) -> tuple[tuple[int, ...], ...] | None:
+        """Where a pass writes and reads: equal layouts, the same work on the same memory. None while it is measured."""
+        if self.meter is not None and self.meter.active:
+            return None
+        return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
+
     def begin_block(self) -> None:
         """Open the next block of frames."""
         for group in self.groups:
@@ -223,12 +230,12 @@ class HeadCache(RoleSwitching):
         meter = self.meter if self.meter is not None and self.meter.active else None
         if meter is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
-            attended = self.attention.layer(queries.flatten(1, 2), k, v, self.spans(layer)).unbind()
+            attended = list(self.attention.layer(queries.flatten(1, 2), k, v, self.spans(layer)))
         else:
             attended = []
             for group, part in parts:
                 attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
-                attended += attention(part.flatten(1, 2), *group.context(layer)).unbind()
+                attended += attention(part.flatten(1, 2), *group.context(layer))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     def _by_head(self, x: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from .arguments import (
 from .attention import AttentionFunction, attention_function
 from .auto_profile import recall, remember
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
+from .cuda_graph import GraphedForward
 from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
@@ -247,6 +248,10 @@ def render_one(
         "frames_per_block": clock.frames_per_block,
     }
     model = WanVideoModel(backbone, embeds, dtype, device)
+    if args.cuda_graph:
+        if device.type != "cuda":
+            raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
+        model.forward = GraphedForward()
     options: dict[str, Any] = {
         "dtype": dtype,
         "device": device,

@@ -96,7 +96,8 @@ class RotaryEmbedding:
     def _rotate(self, x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
         if x.device.type in COMPLEX_DEVICES:
             return rotate_at_once(x, turns.view(torch.complex64)[..., 0], out)
-        return rotate(x, *turns.unbind(-1), out)
+        cos, sin = turns.unbind(-1)
+        return rotate(x, cos, sin, out)
 
     def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
         """Rotate all axes of `x [..., frames, frame_tokens, head_dim]` at once: the two rotations below in one."""
