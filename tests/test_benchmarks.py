@@ -223,8 +223,8 @@ def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
 
 @pytest.mark.xfail(
     raises=AssertionError,
-    reason="a goal that a CPU leaves no room for: beside attention, V1's cache takes less than 2 % of its block. The rest is "
-    "the transformer and attention, matrix products for the most part, which every row runs alike",
+    reason="a goal that a CPU leaves no room for: beside attention, V1's cache takes less than 2 % of its block. The "
+    "rest is the transformer and attention, matrix products for the most part, which every row runs alike",
 )
 def test_a_block_is_made_faster_than_by_the_naive_loop(one_thread):
     warm_up = warm_up_blocks(HEAD_FORCING)
