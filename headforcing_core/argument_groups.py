@@ -64,3 +64,9 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--state-seconds", type=float, default=300.0, help="how often the cache is stored there; 0 never")
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
+    sub.add_argument(
+        "--cuda-graph",
+        action="store_true",
+        help="on CUDA: replay denoising passes as a CUDA graph while nothing changes; takes the memory of one more "
+        "pass; not yet tried on a GPU (off)",
+    )

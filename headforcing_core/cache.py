@@ -11,8 +11,9 @@ turned by the difference. Values and the spatial rotation never change.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -157,8 +158,10 @@ class HeadCache(RoleSwitching):
                 shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
             )
         ]
-        # per layer, the heads in the order of its buffers
-        self.order = [torch.cat([group.heads[layer] for group in self.groups]) for layer in range(len(shape.roles))]
+        order = [list(chain.from_iterable(heads)) for heads in zip(*shape.groups().values(), strict=True)]
+        # per layer, the heads in the order of its buffers, and the place there of every head of the model
+        self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
+        self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         self.memory = EpisodicMemory(
             self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
@@ -198,6 +201,13 @@ class HeadCache(RoleSwitching):
         """Frame-slots in use by all heads together."""
         return sum(group.frames * sum(map(len, group.heads)) for group in self.groups)
 
+    @property
+    def layout(self) -> tuple[tuple[int, ...], ...] | None:
+        """Where a pass writes and reads: equal layouts, the same work on the same memory. None while it is measured."""
+        if self.meter is not None and self.meter.active:
+            return None
+        return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
+
     def begin_block(self) -> None:
         """Open the next block of frames."""
         for group in self.groups:
@@ -205,33 +215,32 @@ class HeadCache(RoleSwitching):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
-        by_group = self._by_group(layer, k), self._by_group(layer, v)
-        for group, own_k, own_v in zip(self.groups, *by_group, strict=True):
-            group.write(layer, own_k, own_v)
+        k, v = self._by_head(k), self._by_head(v)
+        for group in self.groups:
+            if len(group.heads[layer]):
+                group.write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
-        tokens, heads, head_dim = q.shape
-        queries = torch.empty(heads, tokens, head_dim, dtype=q.dtype, device=q.device)
-        parts = queries.split([len(group.heads[layer]) for group in self.groups])
-        for group, unrotated, part in zip(self.groups, self._by_group(layer, q), parts, strict=True):
-            group.rotate(unrotated, out=part.unflatten(1, (-1, self.rope.frame_tokens)))
-        out = torch.empty_like(q)
+        queries = self._by_head(q).index_select(0, self.order[layer])
+        sizes = [len(group.heads[layer]) for group in self.groups]
+        parts = [(group, part) for group, part in zip(self.groups, queries.split(sizes), strict=True) if len(part)]
+        for group, part in parts:
+            group.rotate(part, out=part)
         meter = self.meter if self.meter is not None and self.meter.active else None
         if meter is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
-            attended = self.attention.layer(queries, k, v, self.spans(layer))
-            return out.index_copy_(1, self.order[layer], attended.transpose(0, 1))
-        for group, part in zip(self.groups, parts, strict=True):
-            if len(part):
+            attended = list(self.attention.layer(queries.flatten(1, 2), k, v, self.spans(layer)))
+        else:
+            attended = []
+            for group, part in parts:
                 attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
-                out.index_copy_(1, group.heads[layer], attention(part, *group.context(layer)).transpose(0, 1))
-        return out
+                attended += attention(part.flatten(1, 2), *group.context(layer))
+        return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
-    def _by_group(self, layer: int, x: Tensor) -> Sequence[Tensor]:
-        """`x [tokens, heads, head_dim]` of one group's heads after another's, `[heads, frames, s, head_dim]`."""
-        ordered = x.index_select(1, self.order[layer]).unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
-        return ordered.split([len(group.heads[layer]) for group in self.groups])
+    def _by_head(self, x: Tensor) -> Tensor:
+        """`x [tokens, heads, head_dim]` as `[heads, frames, s, head_dim]`."""
+        return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
 
     def spans(self, layer: int) -> tuple[Span, ...]:
         """Where the heads of a layer lie in its buffers, and how much of that is in use."""

@@ -31,6 +31,7 @@ from .arguments import (
 from .attention import AttentionFunction, attention_function
 from .auto_profile import recall, remember
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
+from .cuda_graph import GraphedForward
 from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
 from .errors import HeadForcingError
@@ -217,6 +218,8 @@ def checked_needs(
     Without `disk` the room there is not looked at: one of several renders says nothing about all of them.
     """
     plan.check_warm_up()
+    if args.cuda_graph and device.type != "cuda":
+        raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
     for folder in (args.runs, video and video.parent):
         check_writable(folder and folder / "probe")
     options: dict[str, Any] = {"kept": args.runs is not None, "state": args.state_seconds > 0, "scale": scale}
@@ -252,6 +255,8 @@ def render_one(
     nodes that load a run.
     """
     tags, model = _tags(args, plan), WanVideoModel(backbone, embeds, dtype, device)
+    if args.cuda_graph:
+        model.forward = GraphedForward()
     options: dict[str, Any] = {
         "dtype": dtype,
         "device": device,

@@ -56,9 +56,11 @@ class HeadGroup:
         self.current = slice(history, self.frames)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the current block's `k, v [heads, frames, s, head_dim]`, `k` without rotary embedding."""
-        self.rotate(k, out=self.k[layer][:, self.current])
-        self.v[layer][:, self.current] = v
+        """Store the current block's `k, v [all heads, frames, s, head_dim]`, `k` without rotary embedding."""
+        slots = self.k[layer][:, self.current]
+        _gather(k, self.heads[layer], out=slots)
+        self.rotate(slots, out=slots)
+        _gather(v, self.heads[layer], out=self.v[layer][:, self.current])
 
     def rotate(self, x: Tensor, out: Tensor) -> None:
         """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its place in the contexts."""
@@ -89,7 +91,7 @@ class HeadGroup:
         if fixed < len(order):
             moved = torch.tensor(order[fixed:]).to(self.k[0].device, non_blocking=True)
             for buffer in (*self.k, *self.v):
-                buffer[:, fixed : len(order)] = buffer[:, moved]
+                buffer[:, fixed : len(order)] = buffer.index_select(1, moved)
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
 
@@ -126,3 +128,11 @@ class HeadGroup:
     def _without_time(self, keys: Tensor, slot: int) -> Tensor:
         """Keys `[heads, 1, tokens, d]` as they are compared: float32, spatial rotation only."""
         return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
+
+
+def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
+    """Copy these heads of `x`, in one pass where the device can write to memory with gaps."""
+    if x.device.type in ("cpu", "cuda"):
+        torch.index_select(x, 0, heads, out=out)
+    else:
+        out.copy_(x.index_select(0, heads))

@@ -183,11 +183,19 @@ class WanVideoModel:
     Args:
         embeds: text embeddings of every prompt, each `[tokens, text_dim]`.
         dtype: compute dtype of the backbone.
+        forward: `wan.forward_block`, or what does the same (`cuda_graph.GraphedForward`).
     """
 
-    def __init__(self, backbone: Any, embeds: Sequence[Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        backbone: Any,
+        embeds: Sequence[Tensor],
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        forward: Callable[..., Tensor | None] = forward_block,
+    ):
         self.backbone, self.embeds = backbone, embeds
-        self.dtype, self.device = dtype, device
+        self.dtype, self.device, self.forward = dtype, device, forward
 
     @torch.no_grad()
     def use_prompt(self, prompt: int) -> None:
@@ -199,7 +207,7 @@ class WanVideoModel:
         """The backbone's raw prediction, noise minus clean latents, float32."""
         timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
-        flow = forward_block(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
+        flow = self.forward(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
         return None if flow is None else flow.float()
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
@@ -212,7 +220,7 @@ class WanVideoModel:
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         """Like `denoise`, with a noise level for every frame, `sigmas [frames]`."""
         x = latents.to(device=self.device, dtype=self.dtype)
-        flow = forward_block(self.backbone, x, 1000 * sigmas, self.prompt, cache)
+        flow = self.forward(self.backbone, x, 1000 * sigmas, self.prompt, cache)
         assert flow is not None
         precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32
         sigmas = sigmas.to(flow.device, precise)[:, None, None, None]

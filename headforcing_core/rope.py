@@ -17,6 +17,7 @@ from torch import Tensor
 from .errors import HeadForcingError
 
 THETA = 10000.0
+COMPLEX_DEVICES = ("cpu", "cuda")  # others have complex numbers in part or not at all
 
 
 def axis_dims(head_dim: int) -> tuple[int, int, int]:
@@ -47,6 +48,21 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Te
     return out
 
 
+def rotate_at_once(x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
+    """`rotate` as one complex multiplication: several times faster, because pairs are never taken apart.
+
+    Args:
+        turns: `[..., d/2]`, complex, with cosines as real and sines as imaginary parts (broadcast).
+    """
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    pairs = x.float().view(torch.complex64)
+    if out.dtype == torch.float32:
+        torch.mul(pairs, turns, out=out.view(torch.complex64))
+    else:
+        out.copy_((pairs * turns).view(torch.float32))
+    return out
+
+
 class RotaryEmbedding:
     """Rotations for frames of `rows x columns` tokens. Angles are computed from the position, never from a table.
 
@@ -60,37 +76,37 @@ class RotaryEmbedding:
         self.frame_tokens = rows * columns
         height = angles(torch.arange(rows), height_dim)[:, None].expand(rows, columns, -1)
         width = angles(torch.arange(columns), width_dim)[None].expand(rows, columns, -1)
-        spatial = torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1)
-        self._spatial_cos, self._spatial_sin = self._cos_sin(spatial)
+        self._spatial = self._turns(torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1))
         # every layer and pass of a block asks for the same few sets of indices
-        self._temporal = lru_cache(maxsize=64)(self._temporal_cos_sin)
-        self._all = lru_cache(maxsize=8)(self._all_cos_sin)
+        self._temporal = lru_cache(maxsize=64)(self._temporal_turns)
+        self._all = lru_cache(maxsize=8)(self._all_turns)
 
-    def _cos_sin(self, angle: Tensor) -> tuple[Tensor, Tensor]:
-        return angle.cos().float().to(self.device), angle.sin().float().to(self.device)
+    def _turns(self, angle: Tensor) -> Tensor:
+        """`[..., pairs, 2]`, cosines and sines."""
+        return torch.stack((angle.cos(), angle.sin()), dim=-1).float().to(self.device)
 
-    def _temporal_cos_sin(self, frame_indices: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        cos, sin = self._cos_sin(angles(torch.tensor(frame_indices), self.temporal_dim))
-        return cos[:, None], sin[:, None]
+    def _temporal_turns(self, frame_indices: tuple[int, ...]) -> Tensor:
+        return self._turns(angles(torch.tensor(frame_indices), self.temporal_dim))[:, None]
 
-    def _all_cos_sin(self, frame_indices: tuple[int, ...]) -> tuple[Tensor, ...]:
-        """Of all axes, `[frames, frame_tokens, head_dim / 2]`."""
-        place = (len(frame_indices), self.frame_tokens, -1)
-        spatial = (self._spatial_cos, self._spatial_sin)
-        return tuple(
-            torch.cat((temporal.expand(place), spatial.expand(place)), dim=-1)
-            for temporal, spatial in zip(self._temporal(frame_indices), spatial, strict=True)
-        )
+    def _all_turns(self, frame_indices: tuple[int, ...]) -> Tensor:
+        """Of all axes, `[frames, frame_tokens, head_dim / 2, 2]`."""
+        place = (len(frame_indices), self.frame_tokens, -1, -1)
+        return torch.cat((self._temporal(frame_indices).expand(place), self._spatial.expand(place)), dim=-2)
+
+    def _rotate(self, x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
+        if x.device.type in COMPLEX_DEVICES:
+            return rotate_at_once(x, turns.view(torch.complex64)[..., 0], out)
+        cos, sin = turns.unbind(-1)
+        return rotate(x, cos, sin, out)
 
     def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
         """Rotate all axes of `x [..., frames, frame_tokens, head_dim]` at once: the two rotations below in one."""
-        cos, sin = self._all(tuple(frame_indices))
-        return rotate(x, cos, sin, out)
+        return self._rotate(x, self._all(tuple(frame_indices)), out)
 
     def rotate_spatial(self, x: Tensor) -> Tensor:
         """Rotate the height and width channels of `x [..., frames, frame_tokens, head_dim]` by each token's place."""
         t = self.temporal_dim
-        return torch.cat((x[..., :t], rotate(x[..., t:], self._spatial_cos, self._spatial_sin)), dim=-1)
+        return torch.cat((x[..., :t], self._rotate(x[..., t:], self._spatial)), dim=-1)
 
     def rotate_temporal(self, x: Tensor, frame_indices: Sequence[int]) -> Tensor:
         """Rotate the temporal channels of `x [..., frames, frame_tokens, head_dim]` by one index per frame.
@@ -102,5 +118,5 @@ class RotaryEmbedding:
     def turn(self, x: Tensor, frame_indices: Sequence[int]) -> Tensor:
         """`rotate_temporal` in place."""
         temporal = x[..., : self.temporal_dim]
-        rotate(temporal, *self._temporal(tuple(frame_indices)), out=temporal)
+        self._rotate(temporal, self._temporal(tuple(frame_indices)), out=temporal)
         return x

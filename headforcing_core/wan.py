@@ -110,7 +110,8 @@ def forward_block(
 
     Args:
         latents: `[frames, channels, h, w]` in the model's compute dtype.
-        timesteps: `[frames]`, one per frame, 0 to 1000; on the CPU, whatever the model's device.
+        timesteps: `[frames]`, one per frame, 0 to 1000; on the CPU, whatever the model's device. Or their
+            `timestep_embedding`, anywhere.
         write_only: the clean pass. Stops after the last layer's keys and values and returns None.
 
     Returns:
@@ -121,9 +122,8 @@ def forward_block(
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
     x = rearrange(x, "1 c f h w -> 1 (f h w) c")
-    e = backbone.time_embedding(
-        timestep_embedding(timesteps, backbone.freq_dim).to(x, non_blocking=True)
-    )  # [frames, dim]
+    waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
+    e = backbone.time_embedding(waves.to(x, non_blocking=True))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
 
     last = len(backbone.blocks) - 1

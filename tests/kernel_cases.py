@@ -202,7 +202,7 @@ class FlatCache(HeadCache):
         self.flat_k, self.flat_v = torch.full((2, rows, shape.head_dim), float("nan"), device=device)
         self.zero_turn = shape.total_frames
         self.turns = turn_table(shape.head_dim, shape.total_frames).to(device)
-        self.spatial = torch.stack((self.rope._spatial_cos, self.rope._spatial_sin), dim=1)
+        self.spatial = self.rope._spatial.transpose(1, 2).contiguous()
         self.heads = heads
 
     def table(self, rows: Any) -> Tensor:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,17 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import command, report, scaling
-from benchmarks.case import SCHEDULE, Case, block_flops, random_model, warm_up_blocks
+from benchmarks.case import HEAD_DIM, SCHEDULE, Case, block_flops, random_model, warm_up_blocks
 from benchmarks.decoder import random_decoder
 from benchmarks.measure import cache_steps, measure, timed_blocks
 from benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 from benchmarks.rows import HEAD_FORCING, ROWS
-from benchmarks.stopwatch import tensor_bytes
+from benchmarks.stopwatch import Stopwatch, tensor_bytes
 from benchmarks.varlen import head_by_head
 from headforcing.headforcing_core.cache import HeadCache
 from headforcing.headforcing_core.policy import preset
 from headforcing.headforcing_core.rollout import rollout
-from headforcing.headforcing_core.wan import WanConfig
+from headforcing.headforcing_core.wan import PromptKV, WanConfig
 from headforcing.kernels.language import interpreting
 from torch import Tensor
 
@@ -163,6 +164,17 @@ def test_without_diffusers_the_table_says_so(monkeypatch: pytest.MonkeyPatch):
     assert vae is None and "diffusers cannot be imported" in reason
 
 
+def test_processor_time_leaves_out_what_others_do_and_is_for_one_thread(monkeypatch, capsys):
+    monkeypatch.setattr(Stopwatch, "clock", time.process_time)
+    watch = Stopwatch(torch.device("cpu"))
+    with watch.stage("waiting"):
+        time.sleep(0.2)
+    assert watch.lap()["waiting"] < 100
+    with pytest.raises(SystemExit):
+        command.main(["--preset", "cpu", "--processor-time", "--threads", "2"])
+    assert "one thread" in capsys.readouterr().err
+
+
 def test_storages_are_counted_once():
     x = torch.zeros(10, dtype=torch.float64)
     assert tensor_bytes({"a": x, "b": [x[:5], (x.view(2, 5), torch.zeros(3, dtype=torch.float32))]}) == 80 + 12
@@ -183,13 +195,10 @@ def test_scaling_writes_every_table(tmp_path: Path):
 
 # ------------------------------------------------------------------ what the persistent cache has to gain on a CPU
 
-# 96 tokens a frame and one thread. Rows take turns, block by block, and the fastest block of each counts, so that a
-# machine that does other things, too, slows both.
+# 96 tokens a frame and one thread. Rows take turns, block by block or video by video, and the fastest block of each
+# counts, so that a machine that does other things, too, slows both.
 SMALL = Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), vae_dim=0)
-not_yet = pytest.mark.xfail(
-    raises=AssertionError,
-    reason="a goal: linear layers and the rotation of the block itself, which every row needs, leave less to gain",
-)
+ALL_HEADS = replace(SMALL, dim=1536)  # as many heads a layer as the real model has
 
 
 @pytest.fixture
@@ -200,17 +209,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@not_yet
 def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
-    prompt = random_model(SMALL.config, SMALL.dtype, SMALL.device, SMALL.seed).prompt
+    """Per block, with everything a cache does but attention: storing keys and values and the update, too."""
+    key = torch.randn(1, ALL_HEADS.config.num_heads, 8, HEAD_DIM)
+    prompt = PromptKV([(key, key)] * ALL_HEADS.layers, 8)
     taken: dict[str, list[float]] = {"V2": [], "B1": []}
-    for _ in range(3):
-        for name, times in taken.items():
-            times.append(cache_steps(SMALL, BY_NAME[name], prompt, hollow=True)["total"])
+    with torch.no_grad():
+        for _ in range(4):
+            for name, times in taken.items():
+                times.append(cache_steps(ALL_HEADS, BY_NAME[name], prompt, hollow=True)["total"])
     assert min(taken["V2"]) >= 3 * min(taken["B1"]), {name: min(times) for name, times in taken.items()}
 
 
-@not_yet
+@pytest.mark.xfail(
+    raises=AssertionError,
+    reason="a goal that a CPU leaves no room for: beside attention, V1's cache takes less than 2 % of its block. The "
+    "rest is the transformer and attention, matrix products for the most part, which every row runs alike",
+)
 def test_a_block_is_made_faster_than_by_the_naive_loop(one_thread):
     warm_up = warm_up_blocks(HEAD_FORCING)
     rows = {name: timed_blocks(SMALL, BY_NAME[name], warm_up + 6) for name in ("V1", "B1")}

@@ -266,6 +266,7 @@ WRONG = {
     "recent frames within a block": ("demo|--recent-frames|4|--out|{tmp}", "whole blocks of 3, got 4"),
     "a memory of one": ("demo|--episodic-frames|1|--out|{tmp}", "episodic_frames"),
     "a device that is not here": ("demo|--device|cuda:77|--out|{tmp}", "--device 'cuda:77'"),
+    "a CUDA graph without CUDA": ("demo|--cuda-graph|--device|cpu|--out|{tmp}", "--cuda-graph needs a CUDA device"),
     "a wrong number of heads": ("inspect|{weights}|--num-heads|3", "num_heads"),
 }
 

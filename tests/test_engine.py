@@ -11,6 +11,7 @@ import random
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER
+from headforcing.headforcing_core import rope as rope_module
 from headforcing.headforcing_core.attention import BACKENDS, attention_function, explicit
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -770,6 +771,23 @@ def test_spatial_rotation_follows_row_and_column_of_each_token(keys):
     assert difference(turned[..., 10:18].double(), complex_rotation(keys[..., 10:18], rows)) < 2e-6
     assert difference(turned[..., 18:].double(), complex_rotation(keys[..., 18:], columns)) < 2e-6
     assert torch.equal(turned[..., :10], keys[..., :10])
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 5e-7), (torch.bfloat16, 0.02), (torch.float16, 2e-3)])
+def test_one_complex_multiplication_rotates_as_pair_after_pair(keys, dtype, off, monkeypatch):
+    """Devices without complex numbers take the other way; each in place and into strided memory, too."""
+    x = keys.to(dtype).permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
+
+    def ways() -> list[torch.Tensor]:
+        rope = RotaryEmbedding(26, 2, 3)
+        into, turned = torch.zeros(4, 5, 6, 26, dtype=dtype), x.clone()
+        rope.rotate(x, [3, 1, 7], out=into[:, 1:4])
+        return [rope.rotate(x, [3, 1, 7]), into, rope.turn(turned, [3, 1, 7]), rope.rotate_spatial(x)]
+
+    at_once = ways()
+    monkeypatch.setattr(rope_module, "COMPLEX_DEVICES", ())
+    for one, other in zip(at_once, ways(), strict=True):
+        assert one.dtype == dtype and difference(one.float(), other.float()) <= off
 
 
 def test_rotations_add_up_keep_norms_and_commute(keys):

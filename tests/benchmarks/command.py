@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from .decoder import random_decoder
 from .environment import environment, matmul_flops
 from .measure import Measurement, measure
 from .rows import HEAD_FORCING, ROWS, Row
+from .stopwatch import Stopwatch
 
 CPU = torch.device("cpu")
 PRESETS = {
@@ -36,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     case = _case(options)
     if case.device.type == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; use --preset cpu, or --device")
+    if options.processor_time:
+        if case.device.type != "cpu" or options.threads != 1:
+            parser.error("--processor-time is for one thread of a CPU: others spend it waiting, too")
+        Stopwatch.clock = time.process_time
     torch.set_num_threads(options.threads)
     if options.scaling:
         scaling.run(case, options.out, _tell)
@@ -150,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeat", type=int, help="repetitions, of which the best counts")
     add("--vae-dim", type=int, help="base width of the VAE's decoder; 0 leaves decoding out")
     add("--threads", type=int, default=1, help="of the processor (default: %(default)s)")
+    add("--processor-time", action="store_true", help="instead of wall time, on a CPU that does other things, too")
     add("--seed", type=int, default=0)
     return parser
 

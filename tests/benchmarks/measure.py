@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache import CacheShape
+from headforcing.headforcing_core.cuda_graph import STEADY_BLOCKS
 from headforcing.headforcing_core.memory import MemoryEvent
 from headforcing.headforcing_core.rollout import WanVideoModel, rollout
 from headforcing.headforcing_core.video import StreamingDecoder
@@ -117,7 +119,7 @@ def measure(case: Case, row: Row, vae: StreamingDecoder | None = None) -> Measur
 
 
 def _measure(case: Case, row: Row, vae: StreamingDecoder | None, result: Measurement) -> None:
-    warm_up = warm_up_blocks(row.policy)
+    warm_up = warm_up_blocks(row.policy) + (STEADY_BLOCKS + 1 if row.forward else 0)
     blocks = warm_up + case.timed_blocks
     shape = case.shape(row.policy, blocks)
     model = random_model(case.config, case.dtype, case.device, case.seed)
@@ -150,7 +152,9 @@ def timed_blocks(
     """Every block's milliseconds by stage and its latents, as it is made, and the cache."""
     watch = Stopwatch(case.device)
     cache = row.build(case.shape(row.policy, blocks), case, False)
-    model = random_model(case.config, case.dtype, case.device, case.seed)
+    model = copy.copy(random_model(case.config, case.dtype, case.device, case.seed))
+    graphed = row.forward() if row.forward else None
+    model.forward = graphed or model.forward
     made = rollout(TimedModel(model, watch), TimedCache(cache, watch), SCHEDULE, case.noise(), [0] * blocks)
     admitted = 0
     if vae is not None:
@@ -165,6 +169,8 @@ def timed_blocks(
         yield watch.lap(), block.latents, cache
     if blocks >= warm_up_blocks(row.policy) and admitted < row.policy.memory.episodic_frames:
         raise RuntimeError("episodic memory did not fill, so this is no steady state")
+    if graphed is not None and not graphed.replays:
+        raise RuntimeError("no CUDA graph could be recorded, the log says why")
 
 
 def cache_steps(case: Case, row: Row, prompt: PromptKV, hollow: bool) -> dict[str, float]:

@@ -109,8 +109,8 @@ def facts(results: dict[str, Any]) -> str:
     lines = [
         f"{case['width']}x{case['height']} ({case['frame_tokens']} tokens a frame), {case['layers']} layers of "
         f"{case['heads']} heads, random weights, {where['dtype']}, four denoising passes and a clean one per block.",
-        f"{where['device']}, {where['threads']} thread(s), torch {where['torch']}, CUDA {where['cuda']}, triton "
-        f"{where['triton']}.",
+        f"{where['device']}, {where['threads']} thread(s), {where['clock']}, torch {where['torch']}, "
+        f"CUDA {where['cuda']}, triton {where['triton']}.",
     ]
     if "matmul_tflops" in results:
         lines.append(f"A matrix product reaches {results['matmul_tflops']:.3g} TFLOP/s. VAE: {results['vae']}.")

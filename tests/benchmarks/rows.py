@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headforcing.headforcing_core.attention import AttentionFunction, attention_function
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cuda_graph import GraphedForward
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
 from headforcing.kernels.dispatch import Operation
@@ -43,6 +44,7 @@ class Row:
         policy: what heads keep; rows of one policy make the same latents.
         kernels: whether the engine may use its Triton kernels, as for `dispatch.using`.
         must_launch: kernels of which the engine must launch one for the row to be what it says.
+        forward: makes what the model runs its passes with; `forward_block` where there is none.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Row:
     policy: CachePolicy = HEAD_FORCING
     kernels: str = "reference"
     must_launch: tuple[Operation, ...] = ()
+    forward: Callable[[], GraphedForward] | None = None
 
 
 def no_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -135,7 +138,7 @@ ROWS = (
     engine_row("B1", "ours: grouped SDPA", "sdpa"),
     engine_row("B2", "ours: one varlen call a layer", *VARLEN),
     engine_row("B3", "ours: + fused elementwise", *VARLEN, kernels="auto", must_launch=ELEMENTWISE),
-    replace(engine_row("B4", "ours: + CUDA graph", *VARLEN), reason=lambda case: "the engine captures no CUDA graph"),
+    engine_row("B4", "ours: + CUDA graph", *VARLEN, kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
     engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto"),
     engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=preset("self_forcing_window_21")),
     engine_row("W12", "ours: LongLive, 3 + 6 + 3", "auto", kernels="auto", policy=_window(3, 6, "absolute")),
