@@ -147,7 +147,7 @@ def test_a_method_of_several_rollouts_is_compared_with_the_others_and_goes_on(tm
         assert compare(tmp_path / "out", *same, methods=["self_forcing_window_21", "causvid"]) == 0
         rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
         assert [(row["pictures"], row["reused_blocks"]) for row in rows] == [(96, reused)] * 2
-        assert rows[0]["frame_slots"] == rows[1]["frame_slots"] == 24 * 21
+        assert rows[0]["frame_slots"] == rows[1]["frame_slots"] == 48 * 21
 
 
 def test_weights_need_a_prompt_and_a_vae(tmp_path: Path, repo_root: Path, capsys):

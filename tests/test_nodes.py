@@ -391,7 +391,7 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
     assert json.loads(tags["workflow"]) == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
     (report,) = result.outputs["report"]["text"]
-    assert "96 pictures = 6.00 s" in report and "5 local, 6 anchor, 13 memory" in report and "after block 1" in report
+    assert "96 pictures = 6.00 s" in report and "10 local, 12 anchor, 26 memory" in report and "after block 1" in report
 
     again = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert again.executed == []
@@ -722,7 +722,7 @@ def test_checkpoint_without_a_text_encoder(comfy_server: ComfyServer):
 def test_profile_of_another_model(comfy_server: ComfyServer):
     graph = short_graph(head_profile=["profile", 0])
     graph["profile"] = node("HeadForcingLoadProfile", profile="self_forcing")
-    failed(comfy_server, graph, "self_forcing", "30x12", "6x4", "hoose a profile")
+    failed(comfy_server, graph, "self_forcing", "30x12", "8x6", "hoose a profile")
 
 
 def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):

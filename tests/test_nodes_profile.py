@@ -18,7 +18,7 @@ from tiny_checkpoints import wan_t2v
 
 pytestmark = pytest.mark.comfy
 
-DEMO_COUNTS = "5 local, 6 anchor, 13 memory"
+DEMO_COUNTS = "10 local, 12 anchor, 26 memory"
 PROMPTS = f"{BALL}\n{RING}\na pink star spinning on a green floor"
 STEPS = 14 * 4  # of a prompt: 10 s are 14 blocks
 

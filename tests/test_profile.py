@@ -288,7 +288,7 @@ def test_something_that_is_not_a_file_gives_one_clear_error(tmp_path):
         ("raven", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
         ("longlive", (30, 12), {"local": 0, "anchor": 154, "memory": 206}),
         ("krea_14b", (40, 40), {"local": 0, "anchor": 800, "memory": 800}),
-        ("toy_world", (6, 4), {"local": 5, "anchor": 6, "memory": 13}),
+        ("toy_world", (8, 6), {"local": 10, "anchor": 12, "memory": 26}),
     ],
 )
 def test_bundled_profiles_load_and_say_where_they_come_from(name, size, counts):

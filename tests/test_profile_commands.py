@@ -70,14 +70,14 @@ def names(folder: Path) -> list[str]:
 def test_profile_measures_the_demo_model_and_says_what_it_found(run, tmp_path):
     out = tmp_path / "new folder" / "mine.json"
     found = run("profile", out, *DEMO)
-    assert found["counts"] == {"local": 5, "anchor": 6, "memory": 13} and found["missing_prompts"] == []
+    assert found["counts"] == {"local": 10, "anchor": 12, "memory": 26} and found["missing_prompts"] == []
     assert set(found["stability"]) == {"blocks", "steps", "prompts"}
     assert all(0 <= value <= 1 for ratios in found["stability"].values() for value in ratios.values())
     assert (found["profile"], found["measured"]) == (str(out), str(out.with_suffix(".safetensors")))
     assert names(out.parent) == ["mine.json", "mine.safetensors"]
 
     profile = load_profile(out)
-    assert (profile.name, profile.num_layers, profile.num_heads, profile.families) == ("mine", 6, 4, ("toy_world",))
+    assert (profile.name, profile.num_layers, profile.num_heads, profile.families) == ("mine", 8, 6, ("toy_world",))
     assert profile.roles == classify(profile.shares) and profile.counts() == found["counts"]
     assert profile.measured["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
     assert {key: profile.measured[key] for key in ("prompts", "blocks", "steps", "size", "rope", "seed")} == {
@@ -99,7 +99,7 @@ def test_a_person_reads_counts_stability_and_where_the_files_are(short, tmp_path
     assert main(["profile", str(tmp_path / "mine.json"), *DEMO, "--shard", "1/4"]) == 0
     text = capsys.readouterr().out
     for part in (
-        "5 local, 6 anchor, 13 memory",
+        "10 local, 12 anchor, 26 memory",
         "stable over blocks: local ",
         "stable over steps",
         "3 of 4 prompts",
@@ -208,11 +208,11 @@ def test_another_setup_does_not_mix_with_what_is_there(short, run, tmp_path, cap
 def test_compare_counts_the_heads_that_agree(run, whole, tmp_path):
     mine = whole.with_suffix(".json")
     same = run("profiles", "compare", mine, mine)
-    assert (same["same"], same["heads"], same["agreement"]) == (24, 24, 1.0)
+    assert (same["same"], same["heads"], same["agreement"]) == (48, 48, 1.0)
     assert same["sink_correlation"] == pytest.approx(1)
     other = run("profiles", "compare", mine, "toy_world")
-    assert 12 <= other["same"] <= 24 and -1 <= other["sink_correlation"] < 1
-    assert sum(map(sum, other["confusion"])) == 24 and isinstance(other["remarks"], list)
+    assert 24 <= other["same"] <= 48 and -1 <= other["sink_correlation"] < 1
+    assert sum(map(sum, other["confusion"])) == 48 and isinstance(other["remarks"], list)
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
@@ -246,7 +246,7 @@ def test_roles_found_by_one_demo_are_used_by_the_next(run, tmp_path):
     (kept,) = folder.iterdir()
     assert kept.stem == inspect_checkpoint(assets.model_path()).fingerprint
     profile = load_profile(kept)
-    assert profile.counts() == {"local": 5, "anchor": 6, "memory": 13} and profile.roles == classify(profile.shares)
+    assert profile.counts() == {"local": 10, "anchor": 12, "memory": 26} and profile.roles == classify(profile.shares)
     stored = kept.read_bytes()
 
     second = run(*demo, "--out", tmp_path / "2", "--seed", 1)
@@ -294,7 +294,7 @@ MISTAKES = {
     ),
     "a head beyond the model": (
         ("profiles", "plot", "toy_world", "{tmp}/x.png", "--measured", "{shares}", "--head", "9,1"),
-        "must be in 0-5 and 0-3, got 9 and 1",
+        "must be in 0-7 and 0-5, got 9 and 1",
     ),
     "shares of another model": (
         ("profiles", "plot", "self_forcing", "{tmp}/x.png", "--measured", "{shares}"),
