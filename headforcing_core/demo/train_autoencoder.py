@@ -116,7 +116,7 @@ def measure_statistics(model: ToyAutoencoder, crops: Crops) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for tiny_ae_bf16.safetensors")
-    parser.add_argument("--steps", type=int, default=7000)
+    parser.add_argument("--steps", type=int, default=6500)
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--polish", type=Path, help="train only the decoder of this autoencoder")

@@ -45,9 +45,9 @@ def rate_factor(step: int, steps: int, decay: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for base.safetensors")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=8, help="clips per worker and step")
-    parser.add_argument("--decay", type=float, default=0.4, help="part of the steps in which the learning rate falls")
+    parser.add_argument("--decay", type=float, default=0.3, help="part of the steps in which the learning rate falls")
     parser.add_argument("--init", type=Path, help="go on from these weights")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
