@@ -307,7 +307,7 @@ def test_the_default_follows_the_family_and_then_the_size():
     assert default_profile(30, 12, "causal_forcing_chunkwise").name == "causal_forcing"
     assert default_profile(30, 12, "unheard of").name == "self_forcing"
     assert default_profile(40, 40).name == "krea_14b"
-    assert default_profile(6, 4).name == "toy_world"
+    assert default_profile(8, 6).name == "toy_world"
     with pytest.raises(HeadForcingError, match="7x5 heads; load one"):
         default_profile(7, 5, "self_forcing")
 
@@ -333,7 +333,7 @@ def test_the_toy_models_profile_is_a_measurement_of_the_embedded_model():
         "size": "64x64",
     }
     assert {key: profile.measured[key] for key in expected} == expected
-    assert profile.with_thresholds(50, 0).counts() == {"local": 0, "anchor": 12, "memory": 12}
+    assert profile.with_thresholds(50, 0).counts() == {"local": 0, "anchor": 24, "memory": 24}
 
 
 def test_an_import_maps_static_to_anchor_and_dynamic_to_memory():

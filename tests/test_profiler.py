@@ -777,13 +777,13 @@ def demo_profile(prompts: int, seconds: float):
 
 
 def test_a_quick_and_a_longer_measurement_of_the_demo_model_agree():
-    """The longer one is a cut of `full` (6 prompts x 15 s). At least 40 of 48 roles, also with the shipped profile."""
+    """The longer one is a cut of `full` (6 prompts x 15 s). At least 36 of 48 roles, also with the shipped profile."""
     quick, longer = demo_profile(*PRESETS["quick"]), demo_profile(6, 15.0)
     shipped = load_profile(bundled_profiles()["toy_world"])
     assert quick.counts() == longer.counts() == shipped.counts() == {"local": 10, "anchor": 12, "memory": 26}
     roles = [[role for layer in one.roles for role in layer] for one in (quick, longer, shipped)]
     for a, b in itertools.combinations(roles, 2):
-        assert sum(x == y for x, y in zip(a, b, strict=True)) >= 40
+        assert sum(x == y for x, y in zip(a, b, strict=True)) >= 36
 
 
 def test_a_prompt_is_measured_with_noise_of_its_own(small):

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import logging
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ..files import replacing
+from ..run import digest
 from . import assets
 from .autoencoder import fit_preview_factors
 from .train_autoencoder import random_clip
@@ -43,11 +43,11 @@ STRUCTURE = {
 
 
 def write(source: Path, target: Path, metadata: dict[str, str]) -> str:
-    """A bfloat16 copy with metadata; returns its SHA-256."""
-    tensors = {name: tensor.bfloat16().contiguous() for name, tensor in load_file(source).items()}
+    """A bfloat16 copy with metadata; returns the hash of its tensors (the file's would depend on the metadata's order)."""
+    tensors = {name: tensor.bfloat16().contiguous() for name, tensor in sorted(load_file(source).items())}
     with replacing(target) as partial:
         save_file(tensors, partial, metadata)
-    return hashlib.sha256(target.read_bytes()).hexdigest()
+    return digest(*(part for pair in tensors.items() for part in pair))
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
         (args.student, assets.model_path().name, ABOUT | STRUCTURE),
         (args.autoencoder, assets.autoencoder_path().name, ABOUT),
     ):
-        log.info("%s: SHA-256 %s", name, write(source, args.out / name, metadata))
+        log.info("%s: %s", name, write(source, args.out / name, metadata))
     autoencoder = assets.load_autoencoder(weights=args.out / assets.autoencoder_path().name)
     factors, bias = fit_preview_factors(autoencoder, [autoencoder.encode(random_clip(i).pictures) for i in range(60)])
     log.info("PREVIEW_FACTORS and PREVIEW_BIAS of autoencoder.py:")
