@@ -81,7 +81,8 @@ UNJUDGED = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpn
 def window(frames: int, sink: int = 0) -> Entry:
     """All heads alike: `sink` first frames and the last ones, `frames` in all with the current block of three.
 
-    Frames are placed as in Head Forcing, one after another from 0, not by their place in the video.
+    Frames are placed as in Head Forcing, one after another from 0, not by their place in the video. Without a sink that
+    makes no difference, as only distances count.
     """
     policy = CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous")
     label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
@@ -107,7 +108,7 @@ QUESTIONS: dict[str, Question] = {
     "length": Question(
         "Does a window of 21 frames drift over a minute? Do head-wise caches, or plain short windows, stop it?",
         "one_prompt",
-        (Entry("all frames", "self_forcing"), _WINDOW_21, window(21), window(21, sink=3), *_SHORT, _OURS),
+        (Entry("all frames", "self_forcing"), _WINDOW_21, window(21, sink=3), *_SHORT, _OURS),
         ("early_present", "early_colour_error", *DRIFTING),
         "Last quarter of a minute, unless it says first 5 s.",
     ),
@@ -116,7 +117,6 @@ QUESTIONS: dict[str, Question] = {
         "there_and_back",
         (
             _WINDOW_21,
-            window(21),
             *_SHORT,
             Entry("no episodic memory", "no_episodic_memory"),
             Entry("uniform admission", "uniform_admission"),
@@ -138,7 +138,6 @@ QUESTIONS: dict[str, Question] = {
             Entry("all frames", "self_forcing"),
             Entry("sink 1 + window of 20", "self_forcing_sink"),
             _WINDOW_21,
-            window(21),
             *_SHORT,
             Entry("Head Forcing, absolute positions", "no_rope_reencoding"),
             Entry("Head Forcing, shuffled roles", "head_forcing", roles="shuffled"),
