@@ -43,7 +43,7 @@ STRUCTURE = {
 
 
 def write(source: Path, target: Path, metadata: dict[str, str]) -> str:
-    """A bfloat16 copy with metadata; returns the hash of its tensors, as the file's depends on the order of metadata."""
+    """A bfloat16 copy with metadata; returns a hash of its tensors, as the file's depends on the metadata's order."""
     tensors = {name: tensor.bfloat16().contiguous() for name, tensor in sorted(load_file(source).items())}
     with replacing(target) as partial:
         save_file(tensors, partial, metadata)
