@@ -14,6 +14,7 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, mixed, one_prompt
 from headforcing.headforcing_core.evaluate import QUESTIONS, Answer, window
 from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.profile import bundled_profiles, load_profile
 
 EVIDENCE = Path(__file__).parent / "evidence"
 STORED = sorted(EVIDENCE.glob("*.json"))
@@ -70,3 +71,18 @@ def test_positions_out_of_the_trained_range_predict_worse(judge: Judge):
         for policy in (sunk, absolute)
     ]
     assert np.mean(losses[1]) > 1.02 * np.mean(losses[0])
+
+
+def test_what_is_said_of_head_roles_is_what_was_measured():
+    page = (EVIDENCE / "README.md").read_text("utf-8")
+    before, after = load_profile(EVIDENCE / "heads" / "base.json"), load_profile(bundled_profiles()["toy_world"])
+    assert after.measured["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
+    sink, own = ([[head[i] for layer in p.shares for head in layer] for p in (before, after)] for i in (0, 2))
+    words = " ".join(page.split())
+    assert (
+        f"gives it {max(sink[0]):.1%} of its attention before and {max(sink[1]):.1%} after".replace("%", " %") in words
+    )
+    evenly = [sum(share > 1 / 21 for share in shares) for shares in sink]
+    assert f"({evenly[0]} of 48 before, {evenly[1]} after)" in words
+    middle = [float(np.median(shares)) for shares in own]
+    assert f"(median head: {middle[0]:.0%} before, {middle[1]:.0%} after)".replace("%", " %") in words
