@@ -71,7 +71,17 @@ COLUMNS: dict[str, Column] = {
 COLUMNS |= {f"early_{key}": COLUMNS[key] for key in ("background", "pattern", "shape", "single")}
 COLUMNS["early_area"] = Column("pixels of shape", _plain(0))
 FOLLOWING = ("background", "pattern", "present", "shape", "single")
-DRIFTING = ("present", "shape", "single", "colour_error", "sharpness_ratio", "motion")
+DRIFTING = (
+    "present",
+    "shape",
+    "single",
+    "colour_error",
+    "landmarks",
+    "sharpness_ratio",
+    "motion",
+    "flicker",
+    "edge_ratio",
+)
 SWITCHING = ("switched_present", "switched_background", "present", "shape", "colour_error")
 REMEMBERING = ("remembered_near", "remembered_far", "by_chance", "landmarks", "present")
 UNJUDGED = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio")

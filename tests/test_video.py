@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import av
@@ -133,6 +134,23 @@ def test_file_is_a_plain_mp4_with_its_tags(tmp_path):
         assert stream.codec_context.pix_fmt == "yuv420p"
     data = (tmp_path / "v.mp4").read_bytes()
     assert b"moof" not in data and data.index(b"moov") < data.index(b"mdat")
+
+
+def test_the_same_pictures_are_the_same_file_whatever_the_pace(tmp_path):
+    """At a width of twelve blocks of 16 pixels, where x264's macroblock trees would differ from run to run."""
+    y, x = torch.meshgrid(torch.arange(192), torch.arange(192), indexing="ij")
+    moving = [
+        ((x + 3 * i) % 48 < 24).float() * 0.6 + ((y - 60 - i) ** 2 + (x - 2 * i) ** 2 < 400) * 0.4 for i in range(72)
+    ]
+    pictures = torch.stack(moving)[..., None].expand(-1, -1, -1, 3)
+    files = []
+    for attempt in range(8):
+        with VideoWriter(tmp_path / f"{attempt}.mp4", 192, 192) as writer:
+            for chunk in pictures.split(12):
+                writer.write(chunk)
+                time.sleep(0.02 * (attempt % 3))
+        files.append((tmp_path / f"{attempt}.mp4").read_bytes())
+    assert len(set(files)) == 1
 
 
 def test_trim_cuts_the_end_and_decodes_nothing_beyond_it_but_takes_all_blocks(tmp_path):

@@ -89,12 +89,13 @@ class ToyAutoencoder(nn.Module):
 
     @torch.no_grad()
     def decode_chunk(self, latents: Tensor, starts_video: bool) -> Tensor:
-        """Pictures of consecutive latent frames; `starts_video` says that the first of them is a video's first."""
-        latents = latents.to(self.mean)
-        if not starts_video:
-            return self._decode_patches(latents, self.out_vid)
-        first = self._decode_patches(latents[:1], self.out_img)
-        return torch.cat([first, self._decode_patches(latents[1:], self.out_vid)]) if len(latents) > 1 else first
+        """Pictures of consecutive latent frames; `starts_video` says that the first of them is a video's first.
+
+        One frame at a time: the last bits of a convolution depend on the batch, and pictures must not on the chunks.
+        """
+        outs = [self.out_img if starts_video and not place else self.out_vid for place in range(len(latents))]
+        frames = latents.to(self.mean).split(1)
+        return torch.cat([self._decode_patches(frame, out) for frame, out in zip(frames, outs, strict=True)])
 
     def decode(self, latents: Tensor) -> Tensor:
         """A whole video: `n` latent frames to `4(n-1)+1` pictures."""
