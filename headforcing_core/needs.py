@@ -100,7 +100,7 @@ def needs_of(
     # beside nine tensors of the model's width (the stream, its normalised copies, q, k, v ...), a pass at its widest
     # holds either the feed-forward layer before and after its GELU, or float32 temporaries of the rotation
     width = config.dim * dtype.itemsize
-    feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 8 * config.dim * 4
+    feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 4 * config.dim * 4
     activations = tokens * (9 * width + max(feed_forward, rotation))
     block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # in float32, with the blocks under way
     pixels = plan.pictures * plan.width * plan.height * scale**2

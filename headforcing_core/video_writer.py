@@ -71,7 +71,7 @@ class VideoWriter:
         self._keep = partial is not None
         self._partial = partial or self.path.with_name(f".{self.path.stem[:100]}.{uuid.uuid4().hex[:8]}.mp4")
         self._encoder = find_encoder()
-        # without macroblock trees: with AVX-512 x264 reads beyond them where rows of blocks are no multiple of eight, and
+        # without macroblock trees: x264 with AVX-512 reads beyond them where a row is no multiple of eight blocks, and
         # the same pictures become another file every time
         options = {"crf": str(crf), "preset": preset, "x264-params": "mbtree=0"}
         self._options = options if self._encoder == "libx264" else {}

@@ -608,7 +608,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-files")
     wan_t2v(folder / "tiny.safetensors")
     wan_lora(folder / "lora.safetensors")
-    wan_lora(folder / "toy_lora.safetensors", dim=128, layers=6, strength=0.3)
+    wan_lora(folder / "toy_lora.safetensors", dim=192, layers=8, strength=0.3)
     wan_vae(folder / "vae.safetensors")
     return folder
 
