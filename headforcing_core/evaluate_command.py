@@ -12,12 +12,14 @@ from typing import Any
 from tqdm import tqdm
 
 from .arguments import Result, choose_profile, embeddings, read_text
+from .commands import checked_needs
 from .compare_commands import Loaded, Source, add_source_arguments, own_arguments, written
 from .comparison import Entry
 from .demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from .errors import HeadForcingError
 from .evaluate import QUESTIONS, UNJUDGED, Measure, Numbers, Question, answer
 from .files import check_writable
+from .needs import check_disk, in_turn
 from .prompts import PROFILING_PROMPTS
 from .timeline import Timeline
 
@@ -47,6 +49,10 @@ def evaluate(args: argparse.Namespace) -> Result:
     """Write `QUESTION.md` and `QUESTION.json` for each question."""
     if not 1 <= args.videos <= MAX_VIDEOS:
         raise HeadForcingError(f"--videos must be from 1 to {MAX_VIDEOS}, got {args.videos}")
+    if args.demo and (args.prompts is not None or args.seconds):
+        raise HeadForcingError(
+            "--prompts and --seconds are for --weights: with --demo each question has its own videos"
+        )
     questions = {name: QUESTIONS[name] for name in args.questions}
     check_writable(args.out / "probe")
     videos = ToyVideos(args) if args.demo else RealVideos(args, questions)
@@ -114,11 +120,15 @@ class RealVideos:
         return Source.inspect(argparse.Namespace(**vars(self.args) | {"prompts": text}))
 
     def _check(self) -> None:
-        """Everything that a plan can refuse, before anything is loaded."""
-        for name in self.args.questions:
-            for entry in QUESTIONS[name].rows:
-                own = own_arguments(self.args, entry, self.args.seed)
-                self.sources[0].planned(entry, own)(profile=choose_profile(own.profile))
+        """Everything that can be refused, room on the disk for all videos included, before anything is loaded."""
+        needs = []
+        for entry in dict.fromkeys(entry for name in self.args.questions for entry in QUESTIONS[name].rows):
+            for number, source in enumerate(self.sources):
+                own = own_arguments(source.args, entry, self.args.seed + number)
+                plan = source.planned(entry, own)(profile=choose_profile(own.profile))
+                one_of = source.dtype, source.device, source.info, own.video
+                needs.append(checked_needs(own, plan, *one_of, decode=source.decode, disk=False))
+        check_disk(in_turn(needs), self.args.runs, self.args.out)
 
     def suited(self, question: Question) -> Question:
         return replace(question, columns=UNJUDGED)

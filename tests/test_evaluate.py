@@ -159,6 +159,7 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
     ("arguments", "message"),
     [
         (["horizon", "--demo", "--videos", "0"], "--videos must be from 1"),
+        (["horizon", "--demo", "--seconds", "30"], "with --demo each question has its own videos"),
         (["horizon", "--weights", "w.pt", "--vae", "v"], "can only be asked about the toy world: give --demo"),
         (["length", "switches", "--weights", "w.pt", "--vae", "v"], "in two commands"),
         (["switches", "--weights", "w.pt", "--vae", "v"], "--prompts must name a file with a line"),

@@ -61,7 +61,7 @@ def text_of(looks: Sequence[Look], rng: np.random.Generator) -> Tensor:
     """Text of each block `[blocks, words, 64]`: nothing in 15 % of clips, and 5 % of the words are left out."""
     if rng.random() < 0.15:
         return torch.stack([word_vectors("") for _ in looks])
-    words = {word: word for look in looks for word in look.prompt.split()}
+    words = dict.fromkeys(word for look in looks for word in look.prompt.split())
     kept = {word for word in words if rng.random() >= 0.05}  # left out of the whole clip
     return torch.stack([word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks])
 
