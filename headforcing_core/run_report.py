@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,7 @@ class RunMeter:
 
     def __init__(self) -> None:
         self._first: Tensor | None = None
-        self._rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._rows = array("f")  # one after another: what lives as long as the run lies in one piece of memory
         self._occupied: list[int | None] = []
 
     def add(self, latents: Tensor, occupied: int | None = None) -> None:
@@ -101,15 +102,16 @@ class RunMeter:
         if self._first is None:
             self._first = x[0].flatten().clone()
         cosine = F.cosine_similarity(x.flatten(1), self._first[None], dim=1).mean()
-        self._rows.append((x.mean(dim=(0, 2, 3)), x.std(dim=(0, 2, 3), correction=0), cosine))
+        self._rows.extend([*x.mean(dim=(0, 2, 3)), *x.std(dim=(0, 2, 3), correction=0), cosine])
         self._occupied.append(occupied)
 
     def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
         """What was collected so far."""
         if not self._rows:
             raise HeadForcingError("a run report needs at least one finished block")
-        mean, std, cosine = (torch.stack(column) for column in zip(*self._rows, strict=True))
-        return RunReport(mean, std, cosine, list(self._occupied), list(events))
+        rows = torch.tensor(self._rows).unflatten(0, (len(self._occupied), -1))
+        mean, std = rows[:, :-1].chunk(2, dim=1)
+        return RunReport(mean, std, rows[:, -1], list(self._occupied), list(events))
 
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
