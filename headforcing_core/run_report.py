@@ -102,7 +102,8 @@ class RunMeter:
         if self._first is None:
             self._first = x[0].flatten().clone()
         cosine = F.cosine_similarity(x.flatten(1), self._first[None], dim=1).mean()
-        self._rows.extend([*x.mean(dim=(0, 2, 3)), *x.std(dim=(0, 2, 3), correction=0), cosine])
+        std, mean = torch.std_mean(x, dim=(0, 2, 3), correction=0)
+        self._rows.extend([*mean.tolist(), *std.tolist(), cosine.item()])
         self._occupied.append(occupied)
 
     def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
