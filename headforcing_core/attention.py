@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..kernels import dispatch
 from ..kernels.attend import attend
-from .errors import HeadForcingError
+from .errors import HeadForcingError, first_sentence
+from .upload import upload
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[T
 
 
 def _table(numbers: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int32).to(device, non_blocking=True)
+    return upload(torch.tensor(numbers, dtype=torch.int32), device)
 
 
 def _flash_attn_3() -> AttentionFunction:
@@ -142,8 +142,7 @@ def _flash_attn_2() -> AttentionFunction:
 
 def _triton() -> AttentionFunction:
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-        with dispatch.using("triton"):
-            return attend(q.contiguous(), k, v, *head_tables(spans, q.device)).transpose(0, 1)
+        return attend.kernel(q.contiguous(), k, v, *head_tables(spans, q.device)).transpose(0, 1)
 
     return LayerAttention(layer)
 
@@ -195,7 +194,7 @@ def attention_function(
     except Exception as error:
         raise HeadForcingError(
             f"attention {name!r} cannot be used on {device} in {dtype} with heads of {head_dim}: "
-            f"{_sentence(error)}; choose auto"
+            f"{first_sentence(error)}; choose auto"
         ) from error
 
 
@@ -209,7 +208,7 @@ def first_working(names: tuple[str, ...], device: torch.device, dtype: torch.dty
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # not installed, not for this device, wrong: never the user's problem
-            passed_over.append(f"not {name} ({_sentence(error)})")
+            passed_over.append(f"not {name} ({first_sentence(error)})")
             continue
         if passed_over:
             log.info("Head Forcing: attention on %s in %s is %s, %s", device, dtype, name, ", ".join(passed_over))
@@ -253,9 +252,3 @@ def _views(span: Span, *buffers: Tensor) -> list[Tensor]:
         buffer[span.first : span.first + span.heads * span.room].unflatten(0, (span.heads, -1))[:, : span.rows]
         for buffer in buffers
     ]
-
-
-def _sentence(error: Exception) -> str:
-    """The first sentence of what an exception says, or its name."""
-    said = str(error).strip() or type(error).__name__
-    return said.splitlines()[0].split(". ")[0]

@@ -19,7 +19,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..kernels.write import write_block
 from .attention import AttentionFunction, LayerAttention, Span, sdpa
+from .block_tables import block_tables
 from .errors import HeadForcingError
 from .head_group import HeadGroup
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
@@ -223,20 +225,46 @@ class HeadCache(RoleSwitching):
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
         queries = self._by_head(q).index_select(0, self.order[layer])
-        sizes = [len(group.heads[layer]) for group in self.groups]
-        parts = [(group, part) for group, part in zip(self.groups, queries.split(sizes), strict=True) if len(part)]
-        for group, part in parts:
+        for group, part in self._by_group(layer, queries):
             group.rotate(part, out=part)
+        return self.attend_rotated(layer, queries.flatten(1, 2))
+
+    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
+        """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
         meter = self.meter if self.meter is not None and self.meter.active else None
         if meter is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
-            attended = list(self.attention.layer(queries.flatten(1, 2), k, v, self.spans(layer)))
+            attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
         else:
             attended = []
-            for group, part in parts:
+            for group, part in self._by_group(layer, queries):
                 attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
-                attended += attention(part.flatten(1, 2), *group.context(layer))
+                attended += attention(part, *group.context(layer))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
+
+    def write_projections(
+        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float
+    ) -> Tensor | None:
+        """As `wan.FusedCache` says."""
+        s, indices = self.rope.frame_tokens, [group.indices[group.current] for group in self.groups]
+        starts = [
+            (group.current.start * s, first)
+            for group, (first, *_) in zip(self.groups, indices, strict=True)
+            if len(group.heads[layer])
+        ]
+        tables = block_tables(self.spans(layer), tuple(starts), tuple(self.places[layer]), len(k), self.device)
+        most = max(max(row) for row in indices) + 1
+        k_buffer, v_buffer = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
+        return write_block(
+            q, k, v, q_weight, k_weight, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most)
+        )  # fmt: skip
+
+    def _by_group(self, layer: int, heads: Tensor) -> Iterator[tuple[HeadGroup, Tensor]]:
+        """Every group that has heads in a layer, and its part of something `[heads, ...]` in the buffers' order."""
+        sizes = [len(group.heads[layer]) for group in self.groups]
+        for group, part in zip(self.groups, heads.split(sizes), strict=True):
+            if len(part):
+                yield group, part
 
     def _by_head(self, x: Tensor) -> Tensor:
         """`x [tokens, heads, head_dim]` as `[heads, frames, s, head_dim]`."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .policy import RolePolicy
 from .rope import RotaryEmbedding
+from .upload import upload
 
 
 class HeadGroup:
@@ -89,7 +90,7 @@ class HeadGroup:
         """Keep only these slots, in this order. Slots that stay where they are are not touched."""
         fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
         if fixed < len(order):
-            moved = torch.tensor(order[fixed:]).to(self.k[0].device, non_blocking=True)
+            moved = upload(torch.tensor(order[fixed:]), self.k[0].device)
             for buffer in (*self.k, *self.v):
                 buffer[:, fixed : len(order)] = buffer.index_select(1, moved)
         self.sources = [self.sources[slot] for slot in order]

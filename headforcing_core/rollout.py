@@ -17,6 +17,7 @@ from .memory import MemoryEvent
 from .noise import NoiseSource
 from .schedule import Schedule
 from .switching import Switch
+from .upload import upload
 from .wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 
 StepCallback = Callable[[int, int, Tensor | None], None]
@@ -155,12 +156,12 @@ def _denoise_block(
     block: int,
     on_step: StepCallback,
 ) -> Tensor:
-    x = noise.initial(block).to(cache.device)
+    x = upload(noise.initial(block), cache.device)
     for step, sigma in enumerate(sigmas):
         clean = model.denoise(x, sigma, cache)
         on_step(block, step + 1, clean)
         if step + 1 < len(sigmas):
-            fresh = noise.renoise(block, step).to(clean)
+            fresh = upload(noise.renoise(block, step).to(clean.dtype), clean.device)
             x = (1 - sigmas[step + 1]) * clean + sigmas[step + 1] * fresh
     return clean
 

@@ -80,6 +80,7 @@ class RotaryEmbedding:
         # every layer and pass of a block asks for the same few sets of indices
         self._temporal = lru_cache(maxsize=64)(self._temporal_turns)
         self._all = lru_cache(maxsize=8)(self._all_turns)
+        self._kernel_tables = lru_cache(maxsize=1)(self._tables)
 
     def _turns(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
@@ -92,6 +93,17 @@ class RotaryEmbedding:
         """Of all axes, `[frames, frame_tokens, head_dim / 2, 2]`."""
         place = (len(frame_indices), self.frame_tokens, -1, -1)
         return torch.cat((self._temporal(frame_indices).expand(place), self._spatial.expand(place)), dim=-2)
+
+    def tables(self, indices: int) -> tuple[Tensor, Tensor]:
+        """Rotations by the temporal indices from 0 to this one at least, and by every place in a frame.
+
+        As kernels take them: `[rotations, 2, pairs]`, cosines and sines.
+        """
+        return self._kernel_tables(-(-indices // 64) * 64)
+
+    def _tables(self, indices: int) -> tuple[Tensor, Tensor]:
+        temporal = self._turns(angles(torch.arange(indices), self.temporal_dim))
+        return temporal.transpose(1, 2).contiguous(), self._spatial.transpose(1, 2).contiguous()
 
     def _rotate(self, x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
         if x.device.type in COMPLEX_DEVICES:

@@ -1,8 +1,9 @@
 """The Wan 2.1 text-to-video transformer, one block of frames at a time.
 
 `WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
-that offers those submodules, such as ComfyUI's live `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`),
-never read a weight, so LoRA, fp8, GGUF and offloading that a host does inside its layers keep working.
+that offers those submodules, such as ComfyUI's live `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
+LoRA, fp8, GGUF and offloading that a host does inside its layers keep working. A weight is read only where a fused
+kernel takes the place of a norm that no host has its hands on (`_untouched`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.modulate import norm_modulate, residual_norm_modulate
+from ..kernels.write import write_block
 from .errors import HeadForcingError
+from .upload import upload
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,21 @@ class KeyValueCache(Protocol):
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of the current block's queries to each head's context and to the block itself."""
+
+
+class FusedCache(KeyValueCache, Protocol):
+    """A cache that can do all that lies between the linear layers and attention in one kernel."""
+
+    def write_projections(
+        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float
+    ) -> Tensor | None:
+        """`write`, and what `attend` does before attention, of un-normed `[tokens, heads * head_dim]`.
+
+        `q_weight, k_weight, eps` are those of the RMS norms. Returns the queries for `attend_rotated`; none for none.
+        """
+
+    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
+        """`attend` of queries that `write_projections` returned."""
 
 
 @dataclass(frozen=True)
@@ -123,61 +141,99 @@ def forward_block(
     rows = x.shape[3]
     x = rearrange(x, "1 c f h w -> 1 (f h w) c")
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
-    e = backbone.time_embedding(waves.to(x, non_blocking=True))  # [frames, dim]
+    e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
 
     last = len(backbone.blocks) - 1
+    added = None  # what a layer leaves for the next one to add: its last output and the gate
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation.to(x) + modulation).unbind(1)
-
-        y = _norm_modulate(block.norm1, x, scale1, shift1)
-        attention = block.self_attn
-        k = attention.norm_k(attention.k(y)).unflatten(-1, (backbone.num_heads, -1))[0]
-        v = attention.v(y).unflatten(-1, (backbone.num_heads, -1))[0]
-        cache.write(layer, k, v)
-        if write_only and layer == last:
+        x, y = _add_norm(x, added, block.norm1, scale1, shift1)
+        keys_only = write_only and layer == last
+        attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
+        if attended is None:
             return None
-        q = attention.norm_q(attention.q(y)).unflatten(-1, (backbone.num_heads, -1))[0]
-        y = attention.o(cache.attend(layer, q).flatten(1)[None])
-        x = x + (_per_frame(y, frames) * gate1[:, None]).flatten(0, 1)[None]
-
-        y = _cross_attention(block.cross_attn, block.norm3(x), *prompt.layers[layer])
-        x, y = _add_norm_modulate(block.norm2, x, y, scale2, shift2)
-        y = block.ffn(y)
-        x = x + (_per_frame(y, frames) * gate2[:, None]).flatten(0, 1)[None]
+        x, y = _add_norm(x, (attended, gate1), block.norm3)
+        y = _cross_attention(block.cross_attn, y, *prompt.layers[layer])
+        x, y = _add_norm(x, (y, None), block.norm2, scale2, shift2)
+        added = block.ffn(y), gate2
 
     head = backbone.head
     shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)
-    x = head.head(_per_frame(_norm_modulate(head.norm, x, scale, shift), frames))
+    _, y = _add_norm(x, added, head.norm, scale, shift)
     _, ph, pw = backbone.patch_size
-    return rearrange(x, "f (h w) (ph pw c) -> f c (h ph) (w pw)", h=rows, ph=ph, pw=pw)
+    return rearrange(head.head(y), "1 (f h w) (ph pw c) -> f c (h ph) (w pw)", f=frames, h=rows, ph=ph, pw=pw)
 
 
-def _norm_modulate(norm: nn.Module, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`norm(x) * (1 + scale) + shift` of `x [1, tokens, dim]`, with one `scale, shift [frames, dim]` per frame."""
+def _add_norm(
+    x: Tensor,
+    added: tuple[Tensor, Tensor | None] | None,
+    norm: nn.Module,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A residual sum and its norm, `x + y * gate` and `norm(...) * (1 + scale) + shift`; one kernel where there is one.
+
+    Args:
+        x: `[1, tokens, dim]`, frame after frame.
+        added: `y` like x and `gate [frames, dim]`, or None for 1; or nothing to add.
+        scale, shift: `[frames, dim]`; None where the norm has weights of its own.
+    """
     if _fusable(norm, x):
-        return norm_modulate(x[0].contiguous(), scale, shift, norm.eps)[None]
-    y = _per_frame(norm(x), len(scale)) * (1 + scale[:, None]) + shift[:, None]
-    return y.flatten(0, 1)[None]
-
-
-def _add_norm_modulate(norm: nn.Module, x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """`x + y`, and `_norm_modulate` of it."""
-    if _fusable(norm, x):
-        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), None, scale, shift, norm.eps)
+        base = 1.0
+        if scale is None or shift is None:
+            scale, shift, base = norm.weight[None], norm.bias[None], 0.0
+        if added is None:
+            return x, norm_modulate(x[0].contiguous(), scale, shift, norm.eps, base)[None]
+        y, gate = added
+        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), gate, scale, shift, norm.eps, base)
         return x[None], y[None]
-    x = x + y
-    return x, _norm_modulate(norm, x, scale, shift)
+    if added is not None:
+        y, gate = added
+        x = x + y if gate is None else torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).view_as(x)
+    y = norm(x)
+    if scale is not None and shift is not None:
+        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).view_as(x)
+    return x, y
+
+
+def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
+    """`x [1, tokens, dim]` as `[frames, s, dim]`, for as many frames as there are `rows`."""
+    return x[0].unflatten(0, (len(rows), -1))
+
+
+def _self_attention(
+    attention: Any, x: Tensor, layer: int, heads: int, cache: KeyValueCache, keys_only: bool
+) -> Tensor | None:
+    """Self-attention of `x [1, tokens, dim]`, whose keys and values go to the cache; None if only these are wanted."""
+    k, v = attention.k(x)[0], attention.v(x)[0]
+    q = None if keys_only else attention.q(x)[0]
+    norm_q, norm_k = attention.norm_q, attention.norm_k
+    untouched = _untouched(norm_q, k.device) and _untouched(norm_k, k.device)
+    if _writes_projections(cache) and untouched and write_block.usable(k.device, k.dtype):
+        queries = cache.write_projections(layer, q, k, v, norm_q.weight, norm_k.weight, norm_k.eps)
+        out = None if queries is None else cache.attend_rotated(layer, queries)
+    else:
+        cache.write(layer, norm_k(k).unflatten(-1, (heads, -1)), v.unflatten(-1, (heads, -1)))
+        out = None if q is None else cache.attend(layer, norm_q(q).unflatten(-1, (heads, -1)))
+    return None if out is None else attention.o(out.flatten(1)[None])
+
+
+def _writes_projections(cache: KeyValueCache) -> TypeGuard[FusedCache]:
+    return hasattr(cache, "write_projections")
 
 
 def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
-    """Whether a kernel may do a norm's work: there is one, and the norm has no weights that a host may have changed."""
-    return isinstance(norm, nn.LayerNorm) and norm.weight is None and norm_modulate.usable(x.device, x.dtype)
+    """Whether a kernel may do a layer norm's work."""
+    return isinstance(norm, nn.LayerNorm) and _untouched(norm, x.device) and norm_modulate.usable(x.device, x.dtype)
 
 
-def _per_frame(x: Tensor, frames: int) -> Tensor:
-    """`[1, frames * s, dim]` -> `[frames, s, dim]`."""
-    return x[0].unflatten(0, (frames, -1))
+def _untouched(norm: nn.Module, device: torch.device) -> bool:
+    """Whether a norm's weights are what it uses: no host moves, casts or patches them on the way, as ComfyUI may."""
+    hosted = getattr(norm, "comfy_cast_weights", False) or getattr(norm, "weight_function", None)
+    if hosted or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        return False
+    return norm.weight is None or norm.weight.device == device
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from ..headforcing_core.errors import first_sentence
 from .layout import LayoutError
 
 log = logging.getLogger(__name__)
@@ -62,29 +63,32 @@ class Operation(Generic[P, R]):
         self._usable: dict[tuple[torch.device, torch.dtype], bool] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if _choice == "triton":
-            return self._launch(*args, **kwargs)
         place = _place(*args, **kwargs)
-        if _choice == "reference" or not self.usable(*place):
+        if not self.usable(*place):
             return self.reference(*args, **kwargs)
+        if _choice == "triton":
+            return self.kernel(*args, **kwargs)
         try:
-            return self._launch(*args, **kwargs)
+            return self.kernel(*args, **kwargs)
         except (LayoutError, torch.cuda.OutOfMemoryError):
             raise
         except Exception as error:  # whatever a compiler may throw, before anything was written
             self._put_aside(place, error)
             return self.reference(*args, **kwargs)
 
-    def _launch(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def kernel(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The Triton kernel, whatever was chosen."""
         device, _ = _place(*args, **kwargs)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return self.launch(*args, **kwargs)
 
     def usable(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether the kernel may be used there; tries it the first time, so ask before a CUDA graph is captured.
+        """Whether the kernel is used there; tries it the first time, so ask before a CUDA graph is captured.
 
         Processors have no compiled kernels.
         """
+        if _choice != "auto":
+            return _choice == "triton"
         if (device, dtype) not in self._usable:
             self._usable[device, dtype] = device.type != "cpu" and self._agrees(device, dtype)
         return self._usable[device, dtype]
@@ -107,12 +111,12 @@ class Operation(Generic[P, R]):
         Absolute for numbers up to 1 and relative above; NaN in one alone counts as infinitely far.
         """
         example = self.example(device, dtype)
-        expected, found = (_outcome(f, copy.deepcopy(example)) for f in (self.reference, self._launch))
+        expected, found = (_outcome(f, copy.deepcopy(example)) for f in (self.reference, self.kernel))
         return max(_distance(a, b) for a, b in zip(expected, found, strict=True))
 
-    def _put_aside(self, place: tuple[torch.device, torch.dtype], reason: object) -> None:
+    def _put_aside(self, place: tuple[torch.device, torch.dtype], reason: Exception | str) -> None:
         self._usable[place] = False
-        log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, reason)
+        log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, first_sentence(reason))
 
 
 def _place(*args: Any, **kwargs: Any) -> tuple[torch.device, torch.dtype]:

@@ -17,8 +17,8 @@ ROWS = 8  # tokens of a tile
 
 
 def write_block_reference(
-    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor | None, k_weight: Tensor, eps: float,
-    k_buffer: Tensor, v_buffer: Tensor, slot_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
+    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, k_buffer: Tensor,
+    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
     """Write a block's keys and values to every head's slots and return its queries, both normed and rotated.
 
@@ -29,6 +29,7 @@ def write_block_reference(
             q may be None where only the cache is wanted (the last layer of the clean pass).
         q_weight, k_weight, eps: of the RMS norm, which is taken over the full width.
         slot_row: `[heads]`, the row of the buffers where the block's first token goes; the rest follows.
+        q_row: `[heads]`, the same for the queries in the result: heads may be wanted in another order.
         first_turn: `[heads]`, the turn of the block's first frame; the next frame's is one row on.
         temporal: `[n, 2, pairs]`.
         spatial: `[frame_tokens, 2, pairs]`, one rotation per place in the frame, of the channels after the temporal.
@@ -50,7 +51,11 @@ def write_block_reference(
 
     rows = slot_row.long()[:, None] + place
     k_buffer[rows], v_buffer[rows] = rotated(k, k_weight), by_head(v)
-    return None if q is None or q_weight is None else rotated(q, q_weight).contiguous()
+    if q is None:
+        return None
+    queries = torch.empty(heads * len(q), k_buffer.shape[1], dtype=q.dtype, device=q.device)
+    queries[q_row.long()[:, None] + place] = rotated(q, q_weight)
+    return queries.unflatten(0, (heads, -1))
 
 
 @kernel
@@ -68,9 +73,8 @@ def _load_angles(temporal, spatial, turn, place, pair, TIME_PAIRS: tl.constexpr,
 
 @kernel
 def _norm_and_turn(
-    x, weight, out, slot_row, first_turn, temporal, spatial, stride, tokens, frame_tokens, eps,
-    QUERY: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr,
-    ROWS: tl.constexpr, DIM: tl.constexpr,
+    x, weight, out, first_row, first_turn, temporal, spatial, stride, tokens, frame_tokens, eps,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel, pair = tl.arange(0, DIM), tl.arange(0, DIM // 2)
@@ -88,21 +92,20 @@ def _norm_and_turn(
         known = tl.where(token < tokens, turn, 0)
         cos, sin = _load_angles(temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2)
         part = turn_pairs(part * scale[:, None] * factor[None, :], cos, sin)
-        row = head * tokens if QUERY else tl.load(slot_row + head)
-        place = (row + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+        place = (tl.load(first_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
         tl.store(out + place, part, mask=inside)
 
 
 @kernel
 def _write_kernel(
-    q, k, v, q_weight, k_weight, q_out, k_buffer, v_buffer, slot_row, first_turn, temporal, spatial,
+    q, k, v, q_weight, k_weight, q_out, k_buffer, v_buffer, slot_row, q_row, first_turn, temporal, spatial,
     q_stride, k_stride, v_stride, tokens, frame_tokens, eps,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     if tl.program_id(1) == 0:
         _norm_and_turn(
             k, k_weight, k_buffer, slot_row, first_turn, temporal, spatial, k_stride, tokens, frame_tokens, eps,
-            False, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
+            HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
         )  # fmt: skip
     elif tl.program_id(1) == 1:
         token, channel = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
@@ -114,18 +117,18 @@ def _write_kernel(
             tl.store(v_buffer + place, values, mask=inside)
     else:
         _norm_and_turn(
-            q, q_weight, q_out, slot_row, first_turn, temporal, spatial, q_stride, tokens, frame_tokens, eps,
-            True, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
+            q, q_weight, q_out, q_row, first_turn, temporal, spatial, q_stride, tokens, frame_tokens, eps,
+            HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
         )  # fmt: skip
 
 
 def _launch(
-    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor | None, k_weight: Tensor, eps: float,
-    k_buffer: Tensor, v_buffer: Tensor, slot_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
+    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, k_buffer: Tensor,
+    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
     head_dim, heads = check_buffers(k_buffer, v_buffer), len(slot_row)
-    check_table("slot_row", slot_row, heads)
-    check_table("first_turn", first_turn, heads)
+    for name, table in (("slot_row", slot_row), ("q_row", q_row), ("first_turn", first_turn)):
+        check_table(name, table, heads)
     time_pairs = check_rotations("temporal", temporal, head_dim)
     if time_pairs + check_rotations("spatial", spatial, head_dim) != head_dim // 2:
         raise LayoutError(f"temporal and spatial rotations must turn all {head_dim // 2} pairs of a head's channels")
@@ -138,15 +141,14 @@ def _launch(
             )
     if k.dtype != k_buffer.dtype:
         raise LayoutError(f"keys of {k.dtype} cannot be stored in a buffer of {k_buffer.dtype}")
-    q_out = None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
-    absent = q is None or q_weight is None
-    _write_kernel[tiles(len(k), ROWS), 2 if absent else 3](
-        k if q is None else q, k, v, k_weight if q_weight is None else q_weight, k_weight,
-        k_buffer if q_out is None else q_out, k_buffer, v_buffer, slot_row, first_turn, temporal, spatial,
-        k.stride(0) if q is None else q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
+    queries = None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
+    some_q, some_out = (k, k_buffer) if q is None or queries is None else (q, queries)
+    _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
+        some_q, k, v, q_weight, k_weight, some_out, k_buffer, v_buffer, slot_row, q_row, first_turn, temporal, spatial,
+        some_q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
         HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=time_pairs, ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4,
     )  # fmt: skip
-    return q_out
+    return queries
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -161,6 +163,7 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return dict(
         q=q, k=k, v=v, q_weight=q_weight, k_weight=k_weight, eps=1e-6, k_buffer=k_buffer, v_buffer=v_buffer,
         slot_row=torch.tensor([96, 0, 300], dtype=torch.int32, device=device),
+        q_row=torch.tensor([72, 144, 0], dtype=torch.int32, device=device),
         first_turn=torch.tensor([1, 0, 3], dtype=torch.int32, device=device),
         temporal=noise(6, 2, 22).to(device), spatial=noise(24, 2, 42).to(device),
     )  # fmt: skip

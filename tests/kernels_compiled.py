@@ -49,9 +49,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "residual_norm", lambda: modulate.residual_norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
     yield (
         "write",
-        lambda: write.write_block(
-            x, x, x, data(DIM), data(DIM), 1e-6, k, v, heads[0], heads[1], turns, angles(FRAME_TOKENS, 42)
-        ),
+        lambda: write.write_block(x, x, x, data(DIM), data(DIM), 1e-6, k, v, *heads, turns, angles(FRAME_TOKENS, 42)),
     )
     yield "attend", lambda: attend.attend(q, k, v, *heads)
     yield (

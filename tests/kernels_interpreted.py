@@ -7,6 +7,7 @@ Triton decides when it is imported whether it interprets.
 import importlib.util
 import os
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from headforcing import kernels
 from headforcing.headforcing_core.attention import attention_function, explicit
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.policy import CachePolicy
+from headforcing.headforcing_core.replay import Case, new_cache, read_run
+from headforcing.headforcing_core.rollout import WanVideoModel, rollout
 from headforcing.kernels import attend, move, write
 from headforcing.kernels.attend import attend_turning
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using
@@ -107,6 +110,20 @@ def test_flat_buffers_follow_the_engine_for_any_roles(roles, rope):
     roll_out(roles, 3, rope, blocks=8)
 
 
+@pytest.mark.usefixtures("large_tiles")
+def test_a_recorded_run_comes_out_of_the_engine_with_all_its_kernels():
+    """Norms, cache writes and attention by the kernels, while memory fills; its first blocks only."""
+    case, blocks = Case.open(Path(__file__).parent / "golden" / "head_forcing_tiny_d32"), 3
+    run = read_run(case, "overflow")
+    cache = new_cache(case, run, "cpu", "triton")
+    video = rollout(WanVideoModel(case.model(), run.embeds, torch.float32), cache, run.schedule, run.noise, run.prompts)
+    made = list(islice(video, blocks))
+    found, expected = torch.cat([block.latents for block in made]), case.tensors["latents/overflow"]
+    assert (found - expected[: len(found)]).abs().max() < 1e-4
+    events = [block.event.to_dict()["frame"] for block in made if block.event]
+    assert events == [event["frame"] for event in case.run("overflow")["memory_events"]][: len(events)] == [0, 3]
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -141,8 +158,8 @@ MUTATIONS = [
     ("modulate", "frame * shift_stride", "0 * shift_stride"),
     ("modulate", "(tl.program_id(0) // gate_tokens)", "0"),
     ("modulate", "tl.where(inside, row - mean, 0.0)", "(row - mean)"),
-    ("write", "tl.load(slot_row + head) + token", "tl.load(slot_row) + token"),
-    ("write", "head * tokens if QUERY", "tokens if QUERY"),
+    ("write", "tl.load(slot_row + head) + token", "tl.load(slot_row) + token"),  # of values; the next of the others
+    ("write", "tl.load(first_row + head) + token", "tl.load(first_row) + token"),
     ("write", "tl.load(first_turn + head)", "tl.load(first_turn)"),
     ("write", "token % frame_tokens, pair", "token // frame_tokens, pair"),
     ("write", "+ token // frame_tokens", ""),

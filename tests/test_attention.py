@@ -12,7 +12,7 @@ import types
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER, sequence_attention
-from headforcing.headforcing_core import attention, wan
+from headforcing.headforcing_core import attention
 from headforcing.headforcing_core.attention import (
     AUTO,
     BACKENDS,
@@ -326,42 +326,3 @@ def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch, c
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
     run([cache], 12)
     assert cache.memory.has_summary and len(waits) == 11
-
-
-# ---------------------------------------------------------------------------------------------- fused elementwise
-
-
-def test_fused_norms_give_the_same_numbers_and_leave_norms_with_weights_alone(monkeypatch):
-    config = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
-    torch.manual_seed(0)
-    model = WanModel(config).requires_grad_(False)
-    for part in (model.head, *model.blocks):
-        part.modulation.normal_()
-    called = []
-    hooks = [block.norm3.register_forward_hook(lambda *_: called.append("norm3")) for block in model.blocks]
-    hooks += [block.norm1.register_forward_hook(lambda *_: called.append("norm1")) for block in model.blocks]
-
-    def flow() -> torch.Tensor:
-        called.clear()
-        video = WanVideoModel(model, [torch.ones(4, 10)], torch.float32)
-        video.use_prompt(0)
-        cache = HeadCache(CacheShape.for_model(config, ROLES, BUSY, 4, 6, F, F), torch.float32)
-        cache.begin_block()
-        return video.denoise(torch.randn(F, 16, 4, 6, generator=torch.Generator().manual_seed(1)), 0.7, cache)
-
-    def launch(self, *args, **options):
-        """What the kernels ask of their arguments, and then plain torch."""
-        x, *rows = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        assert all(row.ndim == 2 and row.stride(1) == 1 for row in rows) and x.is_contiguous()
-        assert all(row.is_contiguous() for row in rows if row.shape == x.shape)
-        return self.reference(*args, **options)
-
-    plain = flow()
-    assert called == ["norm1", "norm3"] * 3
-    monkeypatch.setattr(type(wan.norm_modulate), "usable", lambda *_: True)
-    monkeypatch.setattr(type(wan.norm_modulate), "_launch", launch)
-    fused = flow()
-    for hook in hooks:
-        hook.remove()
-    assert called == ["norm3"] * 3
-    assert torch.equal(plain, fused)

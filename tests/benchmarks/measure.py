@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.cache import CacheShape
+from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cuda_graph import STEADY_BLOCKS
 from headforcing.headforcing_core.memory import MemoryEvent
 from headforcing.headforcing_core.rollout import WanVideoModel, rollout
@@ -18,6 +18,7 @@ from headforcing.headforcing_core.video import StreamingDecoder
 from headforcing.headforcing_core.wan import PromptKV
 from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import SCHEDULE, Case, block_flops, random_model, warm_up_blocks
@@ -135,8 +136,9 @@ def _measure(case: Case, row: Row, vae: StreamingDecoder | None, result: Measure
                 result.cache_bytes = tensor_bytes(cache)
                 reset_peak(case.device)
             del cache  # the next thing measured has the memory for itself
-    if row.must_launch and not launched:
-        result.reason, result.blocks = "the engine did not use its fused kernels here", []
+    unused = [operation.name for operation in row.must_launch if operation.name not in launched]
+    if unused:
+        result.reason, result.blocks = f"the engine did not use these kernels here: {', '.join(unused)}", []
         return
     result.peak_bytes = peak_bytes(case.device)
     result.cache_formula_bytes = shape.bytes(case.dtype)
@@ -177,13 +179,13 @@ def cache_steps(case: Case, row: Row, prompt: PromptKV, hollow: bool) -> dict[st
     """Milliseconds per block of what a full cache does in the calls of a video, in its fastest block.
 
     There is no transformer around them. Hollow, attention is left out: what remains is rotary embedding, storing,
-    assembly, the order of the heads' outputs, and the update after the block.
+    assembly, the order of the heads' outputs, and the update after the block. A fused write does its norms, too.
     """
     warm_up = warm_up_blocks(row.policy)
     shape = case.shape(row.policy, warm_up + HANDLING_BLOCKS)
     cache = row.build(shape, case, hollow)
     watch = Stopwatch(case.device)
-    q, k, v = _projections(case, shape)
+    write, attend = _calls(cache, _projections(case, shape))
     passes = len(SCHEDULE.sigmas) + 1
     timed = []
     for block in range(warm_up + HANDLING_BLOCKS):
@@ -192,14 +194,30 @@ def cache_steps(case: Case, row: Row, prompt: PromptKV, hollow: bool) -> dict[st
         for _ in range(passes if block >= warm_up else 1):
             for layer in range(case.layers):
                 with watch.stage("write"):
-                    cache.write(layer, k, v)
+                    queries = write(layer)
                 with watch.stage("attend"):
-                    cache.attend(layer, q)
+                    attend(layer, queries)
         with watch.stage("commit"):
             cache.commit(prompt)
         timed.append(watch.lap())
     fastest = min(timed[warm_up:], key=lambda steps: sum(steps.values()))
     return fastest | {"total": sum(fastest.values())}
+
+
+def _calls(
+    cache: Any, projections: Sequence[Tensor]
+) -> tuple[Callable[[int], Tensor], Callable[[int, Tensor], Tensor]]:
+    """What stores a layer's keys and values and hands on the queries, and what attends to them: fused where that is."""
+    q, k, v = projections
+    if isinstance(cache, HeadCache) and write_block.usable(q.device, q.dtype):
+        rows, weight = [x.flatten(1) for x in projections], q.new_ones(q[0].numel())
+        return lambda layer: cache.write_projections(layer, *rows, weight, weight, 1e-6), cache.attend_rotated
+
+    def write(layer: int) -> Tensor:
+        cache.write(layer, k, v)
+        return q
+
+    return write, cache.attend
 
 
 def _projections(case: Case, shape: CacheShape) -> Sequence[Tensor]:

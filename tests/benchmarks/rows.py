@@ -11,6 +11,7 @@ from headforcing.headforcing_core.cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cuda_graph import GraphedForward
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
+from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
@@ -43,7 +44,7 @@ class Row:
         backend: the name of its attention.
         policy: what heads keep; rows of one policy make the same latents.
         kernels: whether the engine may use its Triton kernels, as for `dispatch.using`.
-        must_launch: kernels of which the engine must launch one for the row to be what it says.
+        must_launch: kernels that the engine must launch for the row to be what it says.
         forward: makes what the model runs its passes with; `forward_block` where there is none.
     """
 
@@ -139,7 +140,7 @@ ROWS = (
     engine_row("B2", "ours: one varlen call a layer", *VARLEN),
     engine_row("B3", "ours: + fused elementwise", *VARLEN, kernels="auto", must_launch=ELEMENTWISE),
     engine_row("B4", "ours: + CUDA graph", *VARLEN, kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
-    engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto"),
+    engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", must_launch=(*ELEMENTWISE, attend)),
     engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=preset("self_forcing_window_21")),
     engine_row("W12", "ours: LongLive, 3 + 6 + 3", "auto", kernels="auto", policy=_window(3, 6, "absolute")),
     engine_row("W8", "ours: Infinity, 1 + 4 + 3", "auto", kernels="auto", policy=_window(1, 4, "contiguous")),

@@ -1,0 +1,101 @@
+"""The transformer with fused kernels in place of norms, gates, rotary embedding and cache writes: the same video.
+
+Plain torch stands in for the kernels here, with the arguments that they would get; `kernels_interpreted.py` runs the
+engine with the kernels themselves.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.noise import RecordedNoise
+from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.profiler import ShareMeter
+from headforcing.headforcing_core.rollout import WanVideoModel, rollout
+from headforcing.headforcing_core.schedule import SCHEDULES
+from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.kernels.dispatch import Operation
+
+CONFIG = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
+BLOCKS, FRAMES = 8, 3
+BUSY = EpisodicPolicy(novelty_threshold=2.0, update_interval=1)
+
+
+@pytest.fixture
+def model() -> WanModel:
+    torch.manual_seed(0)
+    model = WanModel(CONFIG).requires_grad_(False)
+    for part in (model.head, *model.blocks):
+        part.modulation.normal_()
+    for block in model.blocks:
+        for norm in (block.norm3, block.self_attn.norm_q, block.self_attn.norm_k):
+            norm.weight.normal_()
+    return model
+
+
+@pytest.fixture
+def fused(monkeypatch) -> Iterator[list[str]]:
+    """Has every operation do what it does on a GPU, in plain torch; the names of those that were called."""
+    called = []
+
+    def kernel(self, *arguments, **options):
+        called.append(self.name)
+        return self.reference(*arguments, **options)
+
+    monkeypatch.setattr(Operation, "usable", lambda *_: True)
+    monkeypatch.setattr(Operation, "kernel", kernel)
+    yield called
+
+
+def video(model: WanModel, policy: CachePolicy, measured: bool = False) -> tuple[torch.Tensor, HeadCache]:
+    generator = torch.Generator().manual_seed(1)
+    initial = torch.randn(BLOCKS * FRAMES, 16, 4, 6, generator=generator)
+    noise = RecordedNoise(initial, torch.randn(BLOCKS, 3, FRAMES, 16, 4, 6, generator=generator))
+    shape = CacheShape.for_model(CONFIG, ROLES, policy, 4, 6, FRAMES, BLOCKS * FRAMES)
+    cache = HeadCache(shape, torch.float32)
+    if measured:
+        cache.meter = ShareMeter(3, 4, BLOCKS * FRAMES, 6)
+        cache.meter.active = True
+    prompts = [0] * BLOCKS
+    wan = WanVideoModel(model, [torch.ones(4, 10)], torch.float32)
+    blocks = rollout(wan, cache, SCHEDULES["self_forcing"], noise, prompts)
+    return torch.cat([block.latents for block in blocks]), cache
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
+def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, monkeypatch, rope, measured, request):
+    policy = CachePolicy(rope=rope, episodic=BUSY)
+    expected, plain = video(model, policy, measured)
+    called = request.getfixturevalue("fused")
+    found, cache = video(model, policy, measured)
+    assert set(called) == {"norm_modulate", "residual_norm_modulate", "write_block"}
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    assert [group.sources for group in cache.groups] == [group.sources for group in plain.groups]
+    for buffer, other in zip((*cache.k, *cache.v), (*plain.k, *plain.v), strict=True):
+        torch.testing.assert_close(buffer, other, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("mark", [("comfy_cast_weights", True), ("weight_function", [lambda weight: weight])])
+def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, mark):
+    expected, _ = video(model, CachePolicy())
+    attention, called = model.blocks[1].self_attn, []
+    for norm in (model.blocks[1].norm3, attention.norm_k):
+        setattr(norm, *mark)
+        norm.register_forward_hook(lambda module, *_: called.append(module))
+    found, _ = video(model, CachePolicy())
+    passes = BLOCKS * 5
+    assert [called.count(norm) for norm in (model.blocks[1].norm3, attention.norm_k)] == [passes, passes]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_a_layer_takes_four_fused_steps(model, fused):
+    """Sum and norm before self-attention, before cross-attention and before the feed-forward layers, and the write."""
+    video(model, CachePolicy())
+    passes, layers = BLOCKS * 5, len(ROLES)
+    assert fused.count("write_block") == passes * layers
+    assert fused.count("norm_modulate") == passes  # nothing is added before the first norm
+    last_of_clean_pass = 3  # it ends behind the last layer's keys and values: two norms and the head's are left out
+    assert fused.count("residual_norm_modulate") == passes * 3 * layers - BLOCKS * last_of_clean_pass
