@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .errors import HeadForcingError
+from .upload import upload
 
 THETA = 10000.0
 COMPLEX_DEVICES = ("cpu", "cuda")  # others have complex numbers in part or not at all
@@ -84,7 +85,7 @@ class RotaryEmbedding:
 
     def _turns(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
-        return torch.stack((angle.cos(), angle.sin()), dim=-1).float().to(self.device)
+        return upload(torch.stack((angle.cos(), angle.sin()), dim=-1).float(), self.device)
 
     def _temporal_turns(self, frame_indices: tuple[int, ...]) -> Tensor:
         return self._turns(angles(torch.tensor(frame_indices), self.temporal_dim))[:, None]

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from benchmarks.rows import HEAD_FORCING, ROWS
 from benchmarks.stopwatch import Stopwatch, tensor_bytes
 from benchmarks.varlen import head_by_head
 from headforcing.headforcing_core.cache import HeadCache
-from headforcing.headforcing_core.policy import preset
+from headforcing.headforcing_core.policy import CachePolicy, Roles, preset
 from headforcing.headforcing_core.rollout import rollout
 from headforcing.headforcing_core.wan import PromptKV, WanConfig
 from headforcing.kernels.language import interpreting
@@ -41,8 +42,11 @@ PAPER = {
 }
 
 
-def roll_out(build, blocks: int = 9) -> tuple[list[Tensor], list]:
-    cache = build(TINY.shape(BUSY, blocks))
+def roll_out(
+    build, blocks: int = 9, policy: CachePolicy = BUSY, roles: Roles | None = None
+) -> tuple[list[Tensor], list]:
+    shape = TINY.shape(policy, blocks)
+    cache = build(replace(shape, roles=roles or shape.roles))
     model = random_model(TINY.config, TINY.dtype, TINY.device, TINY.seed)
     made = list(rollout(model, cache, SCHEDULE, TINY.noise(), [0] * blocks))
     return [block.latents for block in made], [block.event for block in made]
@@ -53,13 +57,33 @@ def of_the_engine() -> tuple[list[Tensor], list]:
     return roll_out(lambda shape: HeadCache(shape, torch.float32))
 
 
+def decisions(events: list) -> list[tuple]:
+    return [(event.frame, event.admitted, event.merged) for event in events if event]
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_the_paper_s_implementations_make_the_engine_s_video(name, of_the_engine):
     latents, events = roll_out(PAPER[name])
     for found, expected in zip(latents, of_the_engine[0], strict=True):
         torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-    decisions = [[(e.frame, e.admitted, e.merged) for e in row if e] for row in (events, of_the_engine[1])]
-    assert decisions[0] == decisions[1] and sum(merged is not None for _, _, merged in decisions[0]) >= 3
+    assert decisions(events) == decisions(of_the_engine[1])
+    assert sum(merged is not None for _, _, merged in decisions(events)) >= 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_they_make_it_with_any_roles_memory_and_length(seed):
+    """Layers without heads of some role, memories that never fill, that merge at once or that there are none of."""
+    chosen = random.Random(seed)
+    roles = [chosen.choices(["local", "anchor", "memory"], k=2) for _ in range(TINY.layers)]
+    novelty = chosen.choice([2.0, 0.9])
+    policy = BUSY.with_memory(chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4))
+    blocks = chosen.randrange(7, 11)
+    latents, events = roll_out(lambda shape: HeadCache(shape, torch.float32), blocks, policy, roles)
+    for name, build in PAPER.items():
+        found, decided = roll_out(build, blocks, policy, roles)
+        assert decisions(decided) == decisions(events), (name, roles, policy)
+        for one, other in zip(found, latents, strict=True):
+            torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
