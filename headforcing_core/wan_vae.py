@@ -28,6 +28,7 @@ LATENTS_MEAN = (-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5
 LATENTS_STD = (2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
                3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160)
 # fmt: on
+CHANNELS_LAST = ("cuda",)  # devices whose half-precision convolutions would otherwise reorder every input and output
 _WANTED = "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)"
 
 
@@ -39,6 +40,10 @@ class WanStreamingDecoder:
         self._decoder = decoder
         weight = next(decoder.parameters())
         self._device, self._dtype = weight.device, weight.dtype
+        if self._device.type in CHANNELS_LAST:
+            formats = {5: torch.channels_last_3d, 4: torch.channels_last}
+            for weight in (*post_quant_conv.parameters(), *decoder.parameters()):
+                weight.data = weight.data.contiguous(memory_format=formats.get(weight.ndim, torch.contiguous_format))
         self._mean = torch.tensor(LATENTS_MEAN, device=self._device).view(1, -1, 1, 1, 1)
         self._std = torch.tensor(LATENTS_STD, device=self._device).view(1, -1, 1, 1, 1)
         # One place for each causal convolution; the decoder fills them in the order in which it calls them.

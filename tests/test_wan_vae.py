@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from comfy_harness import run_in_comfy
+from headforcing.headforcing_core import wan_vae as core_wan_vae
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import write_video
 from headforcing.headforcing_core.wan_vae import load_streaming_decoder
@@ -119,6 +120,14 @@ def test_bfloat16_is_close_to_float32(vae_path, latents, one_shot):
     pictures = stream(vae_path, latents.bfloat16(), [1, 9], torch.bfloat16)
     assert pictures.dtype == torch.float32
     assert (pictures - one_shot).abs().mean() < 0.02
+
+
+def test_a_pixels_channels_side_by_side_are_the_same_pictures(vae_path, latents, one_shot, monkeypatch):
+    monkeypatch.setattr(core_wan_vae, "CHANNELS_LAST", ("cpu",))
+    decoder = load_streaming_decoder(vae_path, dtype=torch.float32)
+    weight = decoder._decoder.conv_in.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last_3d) and not weight.is_contiguous()
+    torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
 
 
 def test_memory_does_not_grow_with_the_video(vae_path, latents):
