@@ -70,3 +70,9 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         help="on CUDA: replay denoising passes as a CUDA graph while nothing changes; takes the memory of one more "
         "pass; not yet tried on a GPU (off)",
     )
+    sub.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile what layers do without a cache with torch.compile, instead of the pack's fused kernels there: a "
+        "minute of waiting at the start; needs a C compiler; not yet tried on a GPU (off)",
+    )

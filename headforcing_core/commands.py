@@ -31,6 +31,7 @@ from .arguments import (
 from .attention import AttentionFunction, attention_function
 from .auto_profile import recall, remember
 from .checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
+from .compiled import compiled_forward
 from .cuda_graph import GraphedForward
 from .demo import assets, word_hash
 from .demo.autoencoder import ToyStreamingDecoder
@@ -255,8 +256,10 @@ def render_one(
     nodes that load a run.
     """
     tags, model = _tags(args, plan), WanVideoModel(backbone, embeds, dtype, device)
+    if args.compile:
+        model.forward = compiled_forward()
     if args.cuda_graph:
-        model.forward = GraphedForward()
+        model.forward = GraphedForward(forward=model.forward)
     options: dict[str, Any] = {
         "dtype": dtype,
         "device": device,

@@ -76,10 +76,16 @@ class GraphedForward:
     Args:
         record: how; a test gives one that needs no GPU.
         steady_blocks: how many blocks nothing must have changed before a pass is recorded.
+        forward: what is recorded.
     """
 
-    def __init__(self, record: Recorder = record_cuda, steady_blocks: int = STEADY_BLOCKS):
-        self.record, self.steady_blocks = record, steady_blocks
+    def __init__(
+        self,
+        record: Recorder = record_cuda,
+        steady_blocks: int = STEADY_BLOCKS,
+        forward: Callable[..., Tensor | None] = forward_block,
+    ):
+        self.record, self.steady_blocks, self.forward = record, steady_blocks, forward
         self.replays = 0  # passes that were replayed
         self._situation: Situation | None = None
         self._since = 0  # the first block in this situation
@@ -99,14 +105,14 @@ class GraphedForward:
     ) -> Tensor | None:
         layout = None if self._failed else getattr(cache, "layout", None)
         if layout is None:
-            return forward_block(backbone, latents, timesteps, prompt, cache, write_only=write_only)
+            return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         now = Situation(backbone, prompt, cache, layout, latents.shape, latents.dtype, latents.device)
         self._notice(now)
         if write_only or now.cache.block - self._since < self.steady_blocks:
-            return forward_block(backbone, latents, timesteps, prompt, cache, write_only=write_only)
+            return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         waves = timestep_embedding(timesteps, backbone.freq_dim)
         if self._replay is None and not self._recorded(now, latents, waves):
-            return forward_block(backbone, latents, timesteps, prompt, cache)
+            return self.forward(backbone, latents, timesteps, prompt, cache)
         return self._replayed(latents, waves)
 
     def _notice(self, now: Situation) -> None:
@@ -122,7 +128,7 @@ class GraphedForward:
         x, e = self._inputs = latents.clone(), waves.to(latents)
 
         def run() -> Tensor:
-            flow = forward_block(now.backbone, x, e, now.prompt, now.cache)
+            flow = self.forward(now.backbone, x, e, now.prompt, now.cache)
             assert flow is not None
             return flow
 

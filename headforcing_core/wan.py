@@ -8,6 +8,7 @@ kernel takes the place of a norm that no host has its hands on (`_untouched`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
@@ -115,6 +116,22 @@ def encode_prompt(backbone: Any, embeds: Tensor, dtype: torch.dtype) -> PromptKV
     return PromptKV(layers, valid_tokens)
 
 
+def finish_layer(
+    block: Any, x: Tensor, attended: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All of a layer behind self-attention, which needs no cache; gives x and what is to be added to it.
+
+    Args:
+        x, attended: `[1, tokens, dim]`.
+        gate, scale, shift: `[frames, dim]`, of self-attention and of the norm before the feed-forward layers.
+        k, v: of the prompt, `[1, heads, text_len, head_dim]`.
+    """
+    x, y = _add_norm(x, (attended, gate), block.norm3)
+    y = _cross_attention(block.cross_attn, y, k, v)
+    x, y = _add_norm(x, (y, None), block.norm2, scale, shift)
+    return x, block.ffn(y)
+
+
 def forward_block(
     backbone: Any,
     latents: Tensor,
@@ -123,6 +140,7 @@ def forward_block(
     cache: KeyValueCache,
     *,
     write_only: bool = False,
+    finish: Callable[..., tuple[Tensor, Tensor]] = finish_layer,
 ) -> Tensor | None:
     """Run one block of frames through the transformer and return the predicted flow (noise minus clean latents).
 
@@ -131,6 +149,7 @@ def forward_block(
         timesteps: `[frames]`, one per frame, 0 to 1000; on the CPU, whatever the model's device. Or their
             `timestep_embedding`, anywhere.
         write_only: the clean pass. Stops after the last layer's keys and values and returns None.
+        finish: `finish_layer`, or what does the same (`compiled.py`).
 
     Returns:
         flow `[frames, out_channels, h, w]`.
@@ -153,10 +172,8 @@ def forward_block(
         attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
         if attended is None:
             return None
-        x, y = _add_norm(x, (attended, gate1), block.norm3)
-        y = _cross_attention(block.cross_attn, y, *prompt.layers[layer])
-        x, y = _add_norm(x, (y, None), block.norm2, scale2, shift2)
-        added = block.ffn(y), gate2
+        x, y = finish(block, x, attended, gate1, scale2, shift2, *prompt.layers[layer])
+        added = y, gate2
 
     head = backbone.head
     shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)

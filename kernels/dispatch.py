@@ -85,8 +85,10 @@ class Operation(Generic[P, R]):
     def usable(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether the kernel is used there; tries it the first time, so ask before a CUDA graph is captured.
 
-        Processors have no compiled kernels.
+        Processors have no compiled kernels; and where torch compiles the code around, it fuses by itself.
         """
+        if torch.compiler.is_compiling():
+            return False
         if _choice != "auto":
             return _choice == "triton"
         if (device, dtype) not in self._usable:

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch._dynamo
 from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.compiled import compiled_forward
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.noise import RecordedNoise
 from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.profiler import ShareMeter
 from headforcing.headforcing_core.rollout import WanVideoModel, rollout
 from headforcing.headforcing_core.schedule import SCHEDULES
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.wan import WanConfig, WanModel, forward_block
 from headforcing.kernels.dispatch import Operation
 
 CONFIG = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
@@ -49,7 +52,9 @@ def fused(monkeypatch) -> Iterator[list[str]]:
     yield called
 
 
-def video(model: WanModel, policy: CachePolicy, measured: bool = False) -> tuple[torch.Tensor, HeadCache]:
+def video(
+    model: WanModel, policy: CachePolicy, measured: bool = False, forward=forward_block
+) -> tuple[torch.Tensor, HeadCache]:
     generator = torch.Generator().manual_seed(1)
     initial = torch.randn(BLOCKS * FRAMES, 16, 4, 6, generator=generator)
     noise = RecordedNoise(initial, torch.randn(BLOCKS, 3, FRAMES, 16, 4, 6, generator=generator))
@@ -59,7 +64,7 @@ def video(model: WanModel, policy: CachePolicy, measured: bool = False) -> tuple
         cache.meter = ShareMeter(3, 4, BLOCKS * FRAMES, 6)
         cache.meter.active = True
     prompts = [0] * BLOCKS
-    wan = WanVideoModel(model, [torch.ones(4, 10)], torch.float32)
+    wan = WanVideoModel(model, [torch.ones(4, 10)], torch.float32, forward=forward)
     blocks = rollout(wan, cache, SCHEDULES["self_forcing"], noise, prompts)
     return torch.cat([block.latents for block in blocks]), cache
 
@@ -99,3 +104,24 @@ def test_a_layer_takes_four_fused_steps(model, fused):
     assert fused.count("norm_modulate") == passes  # nothing is added before the first norm
     last_of_clean_pass = 3  # it ends behind the last layer's keys and values: two norms and the head's are left out
     assert fused.count("residual_norm_modulate") == passes * 3 * layers - BLOCKS * last_of_clean_pass
+
+
+def test_compiled_layers_make_the_same_video_and_are_compiled_once_for_all(model):
+    """Traced as for any compiler, and then run as it is: making machine code takes twenty seconds."""
+    expected, _ = video(model, CachePolicy())
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    found, _ = video(model, CachePolicy(), forward=compiled_forward("eager"))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_what_cannot_be_compiled_is_said_in_a_sentence(model):
+    def no_compiler(graph, inputs):
+        raise OSError("no C compiler. Here are many pages")
+
+    torch._dynamo.reset()
+    with pytest.raises(HeadForcingError, match=r"^torch.compile failed: .*; render without compiling$") as told:
+        video(model, CachePolicy(), forward=compiled_forward(no_compiler))
+    assert "pages" not in str(told.value)
