@@ -174,6 +174,7 @@ BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
 }
 AUTO = ("flash_attn_3", "torch_varlen", "flash_attn_2", "sdpa", "triton", "explicit")
 AUTO_ON_CPU = ("sdpa", "explicit")  # the others are compiled for graphics cards alone
+AUTO_WITHOUT_FLASH = ("flash_attn_3", "torch_varlen", "flash_attn_2", "triton", "sdpa", "explicit")
 ATTENTION_HELP = (
     "auto, the fastest that works here; flash_attn_3, torch_varlen or flash_attn_2, all heads of a layer in one call; "
     "sdpa, PyTorch's; triton, the pack's own kernel; explicit, slow and exact; sage, which rounds to 8 bits (auto)"
@@ -186,7 +187,7 @@ def attention_function(
     """The backend of that name, tried on this device; `auto` is the first of `AUTO` that works there."""
     device = torch.device(device)
     if name == "auto":
-        return first_working(AUTO_ON_CPU if device.type == "cpu" else AUTO, device, dtype, head_dim)
+        return first_working(_auto(device, dtype, head_dim), device, dtype, head_dim)
     if name not in BACKENDS:
         raise HeadForcingError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {name!r}")
     try:
@@ -196,6 +197,25 @@ def attention_function(
             f"attention {name!r} cannot be used on {device} in {dtype} with heads of {head_dim}: "
             f"{first_sentence(error)}; choose auto"
         ) from error
+
+
+def _auto(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
+    """The order to try backends in: PyTorch's stands behind the pack's kernel where it has no flash kernel of its own."""
+    if device.type == "cpu":
+        return AUTO_ON_CPU
+    half = dtype in (torch.float16, torch.bfloat16)
+    return AUTO_WITHOUT_FLASH if half and not flash_in_sdpa(device, dtype, head_dim) else AUTO
+
+
+def flash_in_sdpa(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether PyTorch's dense attention runs flash or cuDNN kernels there. Some builds for Windows have neither."""
+    cuda = torch.backends.cuda
+    try:
+        q = torch.empty(1, 1, 64, head_dim, device=device, dtype=dtype)
+        params = cuda.SDPAParams(q, q, q, None, 0.0, False, False)
+        return cuda.can_use_flash_attention(params) or cuda.can_use_cudnn_attention(params)
+    except (AttributeError, TypeError, RuntimeError):  # another version of PyTorch, or no CUDA: it knows best
+        return True
 
 
 @functools.cache
