@@ -200,7 +200,7 @@ def attention_function(
 
 
 def _auto(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
-    """The order to try backends in: PyTorch's dense one stands behind the pack's kernel where it has no flash kernel."""
+    """The order to try backends in: without a flash kernel, PyTorch's dense one stands behind the pack's own."""
     if device.type == "cpu":
         return AUTO_ON_CPU
     half = dtype in (torch.float16, torch.bfloat16)

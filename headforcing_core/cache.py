@@ -243,7 +243,7 @@ class HeadCache(RoleSwitching):
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     def write_projections(
-        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float
+        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
         """As `wan.FusedCache` says."""
         s, indices = self.rope.frame_tokens, [group.indices[group.current] for group in self.groups]
@@ -256,7 +256,7 @@ class HeadCache(RoleSwitching):
         most = max(max(row) for row in indices) + 1
         k_buffer, v_buffer = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
         return write_block(
-            q, k, v, q_weight, k_weight, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most)
+            q, k, v, weights, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most)
         )  # fmt: skip
 
     def _by_group(self, layer: int, heads: Tensor) -> Iterator[tuple[HeadGroup, Tensor]]:

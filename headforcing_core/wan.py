@@ -62,11 +62,12 @@ class FusedCache(KeyValueCache, Protocol):
     """A cache that can do all that lies between the linear layers and attention in one kernel."""
 
     def write_projections(
-        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float
+        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
-        """`write`, and what `attend` does before attention, of un-normed `[tokens, heads * head_dim]`.
+        """`write`, and what `attend` does before attention, of `[tokens, heads * head_dim]`.
 
-        `q_weight, k_weight, eps` are those of the RMS norms. Returns the queries for `attend_rotated`; none for none.
+        `weights, eps` are those of the RMS norms of queries and keys, None where they are normed already. Returns the
+        queries for `attend_rotated`; none for none.
         """
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
@@ -226,9 +227,13 @@ def _self_attention(
     k, v = attention.k(x)[0], attention.v(x)[0]
     q = None if keys_only else attention.q(x)[0]
     norm_q, norm_k = attention.norm_q, attention.norm_k
-    untouched = _untouched(norm_q, k.device) and _untouched(norm_k, k.device)
-    if _writes_projections(cache) and untouched and write_block.usable(k.device, k.dtype):
-        queries = cache.write_projections(layer, q, k, v, norm_q.weight, norm_k.weight, norm_k.eps)
+    if _writes_projections(cache) and write_block.usable(k.device, k.dtype):
+        weights, eps = None, 0.0
+        if _untouched(norm_q, k.device) and _untouched(norm_k, k.device):
+            weights, eps = (norm_q.weight, norm_k.weight), norm_k.eps
+        else:
+            q, k = None if q is None else norm_q(q), norm_k(k)
+        queries = cache.write_projections(layer, q, k, v, weights, eps)
         out = None if queries is None else cache.attend_rotated(layer, queries)
     else:
         cache.write(layer, norm_k(k).unflatten(-1, (heads, -1)), v.unflatten(-1, (heads, -1)))

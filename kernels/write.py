@@ -17,7 +17,7 @@ ROWS = 8  # tokens of a tile
 
 
 def write_block_reference(
-    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, k_buffer: Tensor,
+    q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
     v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
     """Write a block's keys and values to every head's slots and return its queries, both normed and rotated.
@@ -27,7 +27,7 @@ def write_block_reference(
     Args:
         q, k, v: `[tokens, heads * head_dim]`, frame after frame, as the linear layers give them; rows of any stride.
             q may be None where only the cache is wanted (the last layer of the clean pass).
-        q_weight, k_weight, eps: of the RMS norm, which is taken over the full width.
+        weights, eps: of the RMS norms of queries and keys, taken over the full width; None if they are normed already.
         slot_row: `[heads]`, the row of the buffers where the block's first token goes; the rest follows.
         q_row: `[heads]`, the same for the queries in the result: heads may be wanted in another order.
         first_turn: `[heads]`, the turn of the block's first frame; the next frame's is one row on.
@@ -45,16 +45,16 @@ def write_block_reference(
     def by_head(x: Tensor) -> Tensor:
         return x.unflatten(1, (heads, -1)).transpose(0, 1)
 
-    def rotated(x: Tensor, weight: Tensor) -> Tensor:
-        normed = F.rms_norm(x.float(), x.shape[1:], weight.float(), eps)
+    def rotated(x: Tensor, which: int) -> Tensor:
+        normed = x.float() if weights is None else F.rms_norm(x.float(), x.shape[1:], weights[which].float(), eps)
         return turned(by_head(normed)[:, :, None], angles)[:, :, 0].to(x.dtype)
 
     rows = slot_row.long()[:, None] + place
-    k_buffer[rows], v_buffer[rows] = rotated(k, k_weight), by_head(v)
+    k_buffer[rows], v_buffer[rows] = rotated(k, 1), by_head(v)
     if q is None:
         return None
     queries = torch.empty(heads * len(q), k_buffer.shape[1], dtype=q.dtype, device=q.device)
-    queries[q_row.long()[:, None] + place] = rotated(q, q_weight)
+    queries[q_row.long()[:, None] + place] = rotated(q, 0)
     return queries.unflatten(0, (heads, -1))
 
 
@@ -74,24 +74,28 @@ def _load_angles(temporal, spatial, turn, place, pair, TIME_PAIRS: tl.constexpr,
 @kernel
 def _norm_and_turn(
     x, weight, out, first_row, first_turn, temporal, spatial, stride, tokens, frame_tokens, eps,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+    NORM: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr,
+    DIM: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel, pair = tl.arange(0, DIM), tl.arange(0, DIM // 2)
     inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
     x += token.to(tl.int64)[:, None] * stride + channel[None, :]
     squares = tl.zeros((ROWS, DIM), tl.float32)
-    for head in range(HEADS):
-        part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
-        squares += part * part
+    if NORM:
+        for head in range(HEADS):
+            part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
+            squares += part * part
     scale = 1 / tl.sqrt(tl.sum(squares, axis=1) / (HEADS * HEAD_DIM) + eps)
     for head in range(HEADS):
         part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
-        factor = tl.load(weight + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0).to(tl.float32)
+        if NORM:
+            factor = tl.load(weight + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0).to(tl.float32)
+            part = part * scale[:, None] * factor[None, :]
         turn = tl.load(first_turn + head) + token // frame_tokens
         known = tl.where(token < tokens, turn, 0)
         cos, sin = _load_angles(temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2)
-        part = turn_pairs(part * scale[:, None] * factor[None, :], cos, sin)
+        part = turn_pairs(part, cos, sin)
         place = (tl.load(first_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
         tl.store(out + place, part, mask=inside)
 
@@ -100,12 +104,13 @@ def _norm_and_turn(
 def _write_kernel(
     q, k, v, q_weight, k_weight, q_out, k_buffer, v_buffer, slot_row, q_row, first_turn, temporal, spatial,
     q_stride, k_stride, v_stride, tokens, frame_tokens, eps,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+    NORM: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr,
+    DIM: tl.constexpr,
 ):  # fmt: skip
     if tl.program_id(1) == 0:
         _norm_and_turn(
             k, k_weight, k_buffer, slot_row, first_turn, temporal, spatial, k_stride, tokens, frame_tokens, eps,
-            HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
+            NORM, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
         )  # fmt: skip
     elif tl.program_id(1) == 1:
         token, channel = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
@@ -118,12 +123,12 @@ def _write_kernel(
     else:
         _norm_and_turn(
             q, q_weight, q_out, q_row, first_turn, temporal, spatial, q_stride, tokens, frame_tokens, eps,
-            HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
+            NORM, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
         )  # fmt: skip
 
 
 def _launch(
-    q: Tensor | None, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, k_buffer: Tensor,
+    q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
     v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
     head_dim, heads = check_buffers(k_buffer, v_buffer), len(slot_row)
@@ -143,10 +148,12 @@ def _launch(
         raise LayoutError(f"keys of {k.dtype} cannot be stored in a buffer of {k_buffer.dtype}")
     queries = None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
     some_q, some_out = (k, k_buffer) if q is None or queries is None else (q, queries)
+    q_weight, k_weight = weights or (k, k)
     _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
         some_q, k, v, q_weight, k_weight, some_out, k_buffer, v_buffer, slot_row, q_row, first_turn, temporal, spatial,
         some_q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
-        HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=time_pairs, ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4,
+        NORM=weights is not None, HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=time_pairs, ROWS=ROWS,
+        DIM=power_of_2(head_dim), num_warps=4,
     )  # fmt: skip
     return queries
 
@@ -161,7 +168,7 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     q_weight, k_weight = noise(2, 384).to(device, dtype)
     k_buffer, v_buffer = torch.zeros(2, 400, 128, dtype=dtype, device=device)
     return dict(
-        q=q, k=k, v=v, q_weight=q_weight, k_weight=k_weight, eps=1e-6, k_buffer=k_buffer, v_buffer=v_buffer,
+        q=q, k=k, v=v, weights=(q_weight, k_weight), eps=1e-6, k_buffer=k_buffer, v_buffer=v_buffer,
         slot_row=torch.tensor([96, 0, 300], dtype=torch.int32, device=device),
         q_row=torch.tensor([72, 144, 0], dtype=torch.int32, device=device),
         first_turn=torch.tensor([1, 0, 3], dtype=torch.int32, device=device),

@@ -61,9 +61,9 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         heads, frames = 3, 2
         spatial = torch.rand(s, head_dim // 2 - turns.shape[2], generator=generator) * 6
         q_raw, k_raw, v_raw = noise(frames * s, 3, heads * head_dim).unbind(1)  # rows with gaps, as of one projection
+        weights = noise(2, heads * head_dim).unbind() if seed < 2 else None
         return dict(
-            q=q_raw if seed % 2 else None, k=k_raw, v=v_raw, q_weight=noise(heads * head_dim),
-            k_weight=noise(heads * head_dim), eps=1e-6, k_buffer=k, v_buffer=v,
+            q=q_raw if seed % 2 else None, k=k_raw, v=v_raw, weights=weights, eps=1e-6, k_buffer=k, v_buffer=v,
             slot_row=int_table([s * slot for slot in (5, 0, 9)]), first_turn=int_table(pick(17, heads)),
             q_row=int_table([frames * s * place for place in pick(heads, heads)]),
             temporal=turns, spatial=rotation_table(spatial),
@@ -222,7 +222,7 @@ class FlatCache(HeadCache):
         starts = [self.first_row[layer, head] for head in range(self.heads)]
         s = self.rope.frame_tokens
         queries = write_block(
-            q, k, v, *weights, 1e-6, self.flat_k, self.flat_v,
+            q, k, v, weights.unbind(), 1e-6, self.flat_k, self.flat_v,
             self.table([start + g.current.start * s for start, g in zip(starts, owners, strict=True)]),
             self.table([head * len(k) for head in range(self.heads)]),
             self.table([self.zero_turn + g.indices[g.current.start] for g in owners]), self.turns, self.spatial,

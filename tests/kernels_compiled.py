@@ -47,10 +47,9 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), turns)
     yield "norm", lambda: modulate.norm_modulate(x, rows[:, 1], rows[:, 0], 1e-6)
     yield "residual_norm", lambda: modulate.residual_norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
-    yield (
-        "write",
-        lambda: write.write_block(x, x, x, data(DIM), data(DIM), 1e-6, k, v, *heads, turns, angles(FRAME_TOKENS, 42)),
-    )
+    for name, weights in (("write", (data(DIM), data(DIM))), ("write_normed", None)):
+        tables = (*heads, turns, angles(FRAME_TOKENS, 42))
+        yield name, lambda weights=weights, tables=tables: write.write_block(x, x, x, weights, 1e-6, k, v, *tables)
     yield "attend", lambda: attend.attend(q, k, v, *heads)
     yield (
         "attend_turning",

@@ -69,6 +69,13 @@ def test_a_kernel_equals_plain_torch_on_awkward_sizes(operation, dtype, s, head_
     assert distance(operation, lambda: case(operation, seed, dtype, s, head_dim)) <= allowed(operation, dtype)
 
 
+@pytest.mark.parametrize("seed", [2, 3])
+@EVERY_DTYPE
+def test_a_block_whose_norms_a_host_computes_is_written_as_well(dtype, seed):
+    write_block = write.write_block
+    assert distance(write_block, lambda: case(write_block, seed, dtype, 40, 24)) <= allowed(write_block, dtype)
+
+
 @pytest.mark.parametrize(("block_q", "block_k"), [(16, 16), (32, 64)])
 @pytest.mark.parametrize("operation", [attend.attend, attend_turning], ids=lambda operation: operation.name)
 def test_attention_does_not_depend_on_its_tiles(operation, block_q, block_k, monkeypatch):

@@ -211,7 +211,7 @@ def _calls(
     q, k, v = projections
     if isinstance(cache, HeadCache) and write_block.usable(q.device, q.dtype):
         rows, weight = [x.flatten(1) for x in projections], q.new_ones(q[0].numel())
-        return lambda layer: cache.write_projections(layer, *rows, weight, weight, 1e-6), cache.attend_rotated
+        return lambda layer: cache.write_projections(layer, *rows, (weight, weight), 1e-6), cache.attend_rotated
 
     def write(layer: int) -> Tensor:
         cache.write(layer, k, v)
