@@ -111,7 +111,7 @@ def test_every_name_is_offered_once_and_old_names_come_first():
     assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS)
     assert {"self_forcing", "self_forcing_sink", "causal_forcing", "longlive", "longlive_infinite"} < set(names)
     assert {"infinity_rope", "deep_forcing", "deep_forcing_sink_only"} < set(names)
-    assert {"forcing_kv", "dummy_forcing", "memflow", "rolling_forcing", "causvid"} < set(names)
+    assert {"forcing_kv", "dummy_forcing", "memflow", "memflow_sma", "rolling_forcing", "causvid"} < set(names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -156,7 +156,7 @@ def test_a_method_renders_in_bfloat16(backbone, name):
 
 
 def test_methods_make_different_videos(backbone):
-    videos = {name: latents_of(plan(name, TWO), backbone) for name in OWN_CACHE}
+    videos = {name: latents_of(plan(name), backbone) for name in OWN_CACHE}
     for name, one in videos.items():
         assert all((one - other).abs().max() > 1e-3 for key, other in videos.items() if key != name)
 
@@ -486,6 +486,17 @@ def test_forcing_kv_needs_a_profile_whose_memory_heads_are_dynamic(backbone):
     assert dynamic == 3 * 5 + 6 * 6 and static == 9 * 5
     with pytest.raises(HeadForcingError, match="memory head"):
         plan("forcing_kv", profile=everywhere_static)
+
+
+def test_memflow_fills_its_bank_by_the_number_of_prompts_as_its_authors_two_scripts_do(backbone):
+    def stores(text: str) -> list[bool]:
+        names = ("memflow", "memflow_sma", "memflow_interactive")
+        return [plan(name, text).shape.policy.stores_every_block for name in names]
+
+    assert stores(ONE) == [True, True, False] and stores(TWO) == [False] * 3
+    one, two = (latents_of(plan("memflow_interactive", text), backbone) for text in (ONE, TWO))
+    assert torch.equal(two, latents_of(plan("memflow", TWO), backbone))
+    assert torch.equal(one[:18], two[:18]) and not torch.equal(one[18:], two[18:])
 
 
 def test_rearranged_roles_are_for_methods_with_a_profile():

@@ -61,8 +61,8 @@ class MethodPolicy:
         """Frame-slots one head takes, the current block included."""
         raise NotImplementedError
 
-    def seeded(self, seed: int) -> MethodPolicy:
-        """The settings for a video of this seed."""
+    def for_video(self, seed: int, prompts: int) -> MethodPolicy:
+        """The settings for a video of this seed and so many prompts."""
         return self
 
     def recached_frames(self) -> int:
