@@ -141,7 +141,34 @@ def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name, text):
         assert block.latents.isfinite().all()
         if isinstance(video.cache, MethodCache):
             assert tensors_in(video.cache, set()) <= video.cache.bytes
+            assert 0 < video.cache.occupied <= made.shape.frame_slots
     assert made.cache_bytes(torch.float32) >= video.cache.bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "frames_per_head"),
+    [
+        ("longlive", [3, 6, 9, 12, 12]),
+        ("infinity_rope", [3, 6, 6, 6, 6]),
+        ("memflow", [3 + 1, 6 + 1, 9 + 1, 12 + 2, 12 + 2]),  # a second interval begins with the fourth block
+        ("deep_forcing", [3 + 2, 6 + 2, 9 + 2, 12 + 2, 15 + 2]),  # the queries of 4 frames beside no values
+        ("deep_forcing_sink_only", [3, 6, 9, 12, 15]),
+    ],
+)
+def test_a_report_counts_the_frames_that_are_there_not_those_there_is_room_for(backbone, name, frames_per_head):
+    video, model = video_of(plan(name, seconds=3.5), backbone)
+    for _ in video.blocks(model):
+        pass
+    assert video.report().occupied == [9 * frames for frames in frames_per_head]
+
+
+@pytest.mark.parametrize("name", ["deep_forcing", "deep_forcing_sink_only", "forcing_kv", "dummy_forcing"])
+def test_a_cache_that_grows_counts_what_it_holds(backbone, name):
+    made = plan(name, TWO)
+    video, model = video_of(made, backbone)
+    for _ in video.blocks(model):
+        slot = made.shape.bytes(torch.float32) / made.shape.frame_slots
+        assert tensors_in(video.cache, set()) == pytest.approx(video.cache.occupied * slot, abs=slot)
 
 
 @pytest.mark.parametrize("name", OWN_CACHE)

@@ -84,6 +84,11 @@ class MemFlowCache(WindowCache):
             b -= 1
         self.used = max(0, min(b, self.policy.bank_frames))
 
+    @property
+    def occupied(self) -> int:
+        banked = min(self.stored, self.policy.bank_frames + 1)  # the frame that waits included
+        return super().occupied + banked * self.shape.layers * self.shape.heads
+
     def _intervals(self) -> int:
         """Intervals begun by the end of the open call."""
         return (self.end // self.shape.frames_per_block - 1) // self.policy.interval + 1
