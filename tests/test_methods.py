@@ -129,6 +129,18 @@ def test_an_unknown_method_is_refused_with_the_list():
     assert describe_method("no_rope_reencoding") == []
 
 
+def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_its_size(repo_root):
+    page = (repo_root / "nodes" / "web" / "docs" / "HeadForcingSampler.md").read_text("utf-8")
+    rows = []
+    for name, row in METHODS.items():
+        minute = parse_timeline("a minute", 60.0)
+        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, 832, 480)
+        differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
+        paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
+        rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
+    assert [line for line in page.splitlines() if "https://arxiv.org/abs" in line] == rows, "\n".join(rows)
+
+
 # ---------------------------------------------------------------------------------------------------------- renders
 
 
