@@ -36,7 +36,7 @@ from .commands import (
     toy_codec,
     with_kept_roles,
 )
-from .comparison import NOTE, Compared, Entry, entries_of, grid, measured, table
+from .comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
 from .demo import assets, word_hash
 from .errors import HeadForcingError
 from .files import check_writable, replacing
@@ -44,6 +44,7 @@ from .needs import check_disk, in_turn
 from .plan import RenderPlan
 from .restarts import PictureCodec
 from .timeline import Timeline, parse_timeline
+from .versions import versions
 from .wan import WanModel
 
 MAX_SCALE = 64
@@ -74,13 +75,24 @@ def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) ->
 
 def compare(args: argparse.Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `comparison.md` and `comparison.json` beside the videos."""
-    rows = run_entries(args, entries_of(",".join(args.methods)), [args.seed])
-    made = grid(args.out / "grid.mp4", rows)
+    rows, about = run_entries(args, entries_of(",".join(args.methods)), [args.seed])
+    made = grid(args.out / "grid.mp4", rows, metadata=grid_tags(rows, about))
+    notes = method_notes(rows)
     found = {
+        "about": about,
         "grid": {"video": str(made.path), "pictures": made.pictures, "width": made.width, "height": made.height},
         "rows": [row.to_dict() for row in rows],
+        "notes": notes,
     }
-    return written(args.out, "comparison", f"{table(rows)}\n\n{NOTE}", found, [f"grid     {made.path}"])
+    text = "\n".join([table(rows), "", NOTE, "", *notes])
+    return written(args.out, "comparison", text, found, [f"grid     {made.path}"])
+
+
+def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]:
+    """What the file of a grid says about itself, in the form of other videos' tags."""
+    labels, shared = [row.entry.label for row in rows if row.seed == rows[0].seed], dict(about)
+    del shared["seeds"]
+    return {"head_forcing": json.dumps({"methods": labels, "seed": rows[0].seed, **shared})}
 
 
 def written(folder: Path, name: str, text: str, found: dict[str, Any], files: Sequence[str] = ()) -> Result:
@@ -92,8 +104,13 @@ def written(folder: Path, name: str, text: str, found: dict[str, Any], files: Se
     return {"text": "\n".join([text, "", *files, *(f"table    {path}" for path in paths)]), "json": found}
 
 
-def run_entries(args: argparse.Namespace, entries: Sequence[Entry], seeds: Sequence[int]) -> list[Compared]:
-    """Render every entry with every seed, one after another. What cannot be rendered is refused before the first."""
+def run_entries(
+    args: argparse.Namespace, entries: Sequence[Entry], seeds: Sequence[int]
+) -> tuple[list[Compared], dict[str, Any]]:
+    """Render every entry with every seed, one after another, and say what they have in common.
+
+    What cannot be rendered is refused before the first.
+    """
     source = Source.inspect(args)
     check_writable(args.out / "probe")
     todo = [(entry, seed, own_arguments(args, entry, seed)) for entry in entries for seed in seeds]
@@ -106,7 +123,8 @@ def run_entries(args: argparse.Namespace, entries: Sequence[Entry], seeds: Seque
     ]
     check_disk(in_turn(needs), args.runs, args.out)
     loaded = source.load(encodes=any(plan.restart_frames for plan in plans))
-    return [loaded.render(entry, seed, own, make) for (entry, seed, own), make in zip(todo, planned, strict=True)]
+    rows = [loaded.render(entry, seed, own, make) for (entry, seed, own), make in zip(todo, planned, strict=True)]
+    return rows, {"seeds": list(seeds), **source.about(plans[0])}
 
 
 def own_arguments(args: argparse.Namespace, entry: Entry, seed: int) -> argparse.Namespace:
@@ -170,6 +188,25 @@ class Source:
     def texts(self) -> list[str]:
         return [segment.text for segment in self.timeline.segments]
 
+    def about(self, plan: RenderPlan) -> dict[str, Any]:
+        """What all videos of a comparison are made from; `plan` is one of theirs."""
+        clock, args = plan.timeline.clock, self.args
+        return {
+            "prompts": [segment.text for segment in plan.timeline.segments],
+            "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
+            "seconds": plan.pictures / clock.fps,
+            "frames_per_block": clock.frames_per_block,
+            "size": f"{plan.width}x{plan.height}",
+            "weights": self.info.path.name,
+            "fingerprint": self.info.fingerprint,
+            "lora": None if args.lora is None else args.lora.name,
+            "model_family": args.model_family,
+            "profile": str(args.profile or "bundled"),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "versions": versions(),
+        }
+
     def load(self, encodes: bool, embeds: list[Tensor] | None = None) -> Loaded:
         """Text first, so that the text encoder is gone before the weights come; `embeds` where it is encoded before.
 
@@ -222,4 +259,6 @@ class Loaded:
             source.scale,
             latent_format=None if own.demo else "Wan21",
         )
-        return measured(entry, seed, plan, source.dtype, own.video, result.seconds_per_block, result.reused_blocks)
+        assert result.run is not None  # a render always tells
+        took, reused = result.seconds_per_block, result.reused_blocks
+        return measured(entry, seed, plan, source.dtype, own.video, result.run, took, reused)

@@ -15,10 +15,11 @@ from .drift_numbers import Numbers
 from .errors import HeadForcingError
 from .grid_video import write_grid
 from .methods.base import MethodPolicy
-from .methods.registry import method_names, method_policy
+from .methods.registry import describe_method, method_names, method_policy
 from .plan import RenderPlan, format_bytes
 from .policy import CachePolicy
 from .report import Progress, report_video
+from .run_report import RunReport
 from .video import VideoInfo
 
 NOTE = "Drift of the videos: flicker 1 is still, edges 1 is seamless; no VBench scores. Read rows against each other."
@@ -75,8 +76,9 @@ class Compared:
     """A finished video of a comparison.
 
     Attributes:
-        frame_slots: of the cache, all heads together.
-        cache_bytes: the most that the cache held.
+        frame_slots: that the cache has room for, all heads together.
+        slots_in_use: the most that were in use after a block; None where all blocks come from an earlier render.
+        cache_bytes: the most that the cache can take, from its shape; what a prompt switch needs for a moment included.
         seconds_per_block: median, decoding left out; None where all blocks come from an earlier render.
         drift: the numbers of `drift_numbers.GROUPS` for the whole video.
     """
@@ -86,6 +88,7 @@ class Compared:
     video: Path
     pictures: int
     frame_slots: int
+    slots_in_use: int | None
     cache_bytes: int
     reused_blocks: int
     seconds_per_block: float | None
@@ -102,19 +105,31 @@ def measured(
     plan: RenderPlan,
     dtype: torch.dtype,
     video: Path,
+    run: RunReport,
     seconds_per_block: float | None,
     reused_blocks: int,
     on_progress: Progress | None = None,
 ) -> Compared:
-    """Measure the video that a plan has become."""
+    """Measure the video that a plan has become; `run` is what its render told."""
     report = report_video(video, plan.timeline, plan.schedule.frames_per_block, on_progress)
-    slots, held = plan.shape.frame_slots, plan.cache_bytes(dtype)
-    return Compared(entry, seed, video, report.pictures, slots, held, reused_blocks, seconds_per_block, report.whole)
+    return Compared(
+        entry,
+        seed,
+        video,
+        report.pictures,
+        plan.shape.frame_slots,
+        max((slots for slots in run.occupied if slots is not None), default=None),
+        plan.cache_bytes(dtype),
+        reused_blocks,
+        seconds_per_block,
+        report.whole,
+    )
 
 
 COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
     "frame-slots": (lambda row: row.frame_slots, "{:,.0f}".format),
-    "cache": (lambda row: row.cache_bytes, format_bytes),
+    "in use": (lambda row: row.slots_in_use, "{:,.0f}".format),
+    "cache, at most": (lambda row: row.cache_bytes, format_bytes),
     "s/block": (lambda row: row.seconds_per_block, "{:.3g}".format),
     "flicker": (lambda row: row.drift["flicker"], "{:.4f}".format),
     "block edges": (lambda row: row.drift["edge_ratio"], "{:.2f}".format),
@@ -133,6 +148,11 @@ def table(rows: Sequence[Compared]) -> str:
         cells = [_mean_cell([value(row) for row in group], cell) for value, cell in COLUMNS.values()]
         lines.append(_line([entry.label, *cells]))
     return "\n".join(lines)
+
+
+def method_notes(rows: Sequence[Compared]) -> list[str]:
+    """For every published method in a table: its paper, the weights it is meant for, and what to know about it."""
+    return [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:

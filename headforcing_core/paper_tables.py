@@ -76,9 +76,15 @@ _BUDGETS = (
         "Deep Forcing",
         "deep_forcing",
         5760,
-        "16 frames are what a compression leaves; the window fills up to 21 before, and queries take the room of 2",
+        "16 frames are the budget, which a compression leaves; in the authors' code the window fills up to 21 before "
+        "the next one, and the queries of 4 frames, kept without values, take the room of 2",
     ),
-    ("Infinity-RoPE", "infinity_rope", 2880, "its default window is 6 frames, sink and current block included"),
+    (
+        "Infinity-RoPE",
+        "infinity_rope",
+        2880,
+        "the paper takes a window of 8 frames, the authors' code has one of 6, sink and current block included",
+    ),
     ("LongLive", "longlive", 4320, ""),
     ("Head Forcing", OURS, 3096, ""),
 )

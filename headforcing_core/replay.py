@@ -127,7 +127,9 @@ def _replay_overlapping(case: Case, run: dict[str, Any], device: str, attention:
     """A run of CausVid: the latents of its rollouts one after another, given frames included."""
     config = case.dimensions()
     layout = Overlap(21, run.get("overlap", 3), need(case.config, "frames_per_block", int))
-    rollouts, noise, renoise = run.get("rollouts", 1), case.tensor("noise"), case.tensor("renoise")
+    rollouts, frames = run.get("rollouts", 1), run.get("frames", layout.frames)  # a single one may be cut short
+    blocks = frames // layout.frames_per_block + layout.stride * (rollouts - 1)
+    noise, renoise = case.tensor("noise"), case.tensor("renoise")
     later = range(1, rollouts)
     source = RecordedNoise(
         torch.cat([noise[0, 0], *(noise[r, 0, layout.overlap :] for r in later)]),
@@ -139,16 +141,16 @@ def _replay_overlapping(case: Case, run: dict[str, Any], device: str, attention:
     backend = attention_function("explicit" if attention == "reference" else attention, device, torch.float32)
     cache = HeadCache(shape, torch.float32, device, backend)
     model = WanVideoModel(case.model(device), [case.tensor("prompt_embeds")[0]], torch.float32, device)
-    blocks = causvid.overlapping_rollouts(
+    made = causvid.overlapping_rollouts(
         model,
         cache,
         causvid.SCHEDULES["4_steps" if run.get("warp") else "3_steps"],
         source,
-        [0] * (layout.blocks + layout.stride * (rollouts - 1)),
+        [0] * blocks,
         lambda rollout, latents: case.tensor("reencoded_first_frame")[rollout, 0],
         layout,
     )
-    latents = [part for block in blocks for part in (block.given, block.latents) if part is not None]
+    latents = [part for block in made for part in (block.given, block.latents) if part is not None]
     return Replay(torch.cat([part.cpu() for part in latents]), [], [])
 
 
@@ -174,7 +176,7 @@ def read_run(case: Case, run_name: str) -> RecordedRun:
     """The settings and inputs of one recorded run."""
     run = case.run(run_name)
     if "method" in case.config:
-        return _read_method_run(case, run)
+        return _read_method_run(case, run_name)
     frames_per_block = need(case.config, "frames_per_block", int)
     timesteps = need(need(case.config, "schedule", dict), "timesteps", list)
     schedule = Schedule(tuple(timestep / 1000 for timestep in timesteps), frames_per_block)
@@ -206,16 +208,17 @@ def new_cache(
     return HeadCache(shape, torch.float32, device, attention_function(attention, device, torch.float32, shape.head_dim))
 
 
-def _read_method_run(case: Case, run: dict[str, Any]) -> RecordedRun:
+def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     """A run of a case that names its method; all runs of one share noise, weights and prompts."""
-    config = case.config
+    config, run = case.config, case.run(run_name)
     frames_per_block = run.get("per_block") or need(config, "frames_per_block", int)
     steps = run.get("steps") or need(config, "denoising_steps_listed", list)
     steps = [step for step in steps if step]  # some authors name the clean end, too
     schedule = Schedule.warped(steps, need(config, "timestep_shift", float), frames_per_block, run.get("first_chunk"))
     kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[frames_per_block] if "per_block" in run else "renoise"
     noise, given = case.tensor("noise")[0], run.get("input_frames", 0)
-    start = case.tensor("initial_latent")[0, :given] if given else None
+    source = "initial_latent" if "initial_latent" in case.tensors else f"latents/{run_name}"
+    start = case.tensor(source)[0, :given] if given else None
     blocks = (run.get("frames") or len(noise)) // frames_per_block
     embeds = list(case.tensor("prompt_embeds"))
 
@@ -231,8 +234,8 @@ def _read_method_run(case: Case, run: dict[str, Any]) -> RecordedRun:
         for first, cut in zip(first_blocks, cuts, strict=False)
         if isinstance(policy, MethodPolicy) and policy.switch != "reset"
     }
-    source = RecordedNoise(noise, case.tensor(kind), first_block=given // frames_per_block)
-    return RecordedRun(schedule, source, embeds, prompts, roles, policy, start, switches)
+    recorded = RecordedNoise(noise, case.tensor(kind), first_block=given // frames_per_block)
+    return RecordedRun(schedule, recorded, embeds, prompts, roles, policy, start, switches)
 
 
 def need(fields: Any, key: str, kind: type | tuple[type, ...]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from .arguments import Result
-from .compare_commands import add_source_arguments, run_entries, written
+from .compare_commands import add_source_arguments, grid_tags, run_entries, written
 from .comparison import NOTE, grid, table
 from .errors import HeadForcingError
 from .files import check_writable
@@ -37,8 +37,8 @@ def tables(args: argparse.Namespace) -> Result:
         raise HeadForcingError(f"--seeds must be from 1 to {MAX_SEEDS}, got {args.seeds}")
     chosen = PAPER_TABLES[args.name]
     seeds = list(range(args.seed, args.seed + args.seeds))
-    rows = run_entries(args, chosen.rows, seeds)
-    made = grid(args.out / f"{args.name}.mp4", rows)
+    rows, about = run_entries(args, chosen.rows, seeds)
+    made = grid(args.out / f"{args.name}.mp4", rows, metadata=grid_tags(rows, about))
     told = [chosen.caption, "", table(rows), "", *filter(None, [chosen.note]), NOTE]
     if args.seeds > 1:
         told.append(f"Means over {args.seeds} seeds, {seeds[0]} to {seeds[-1]}.")
@@ -48,6 +48,7 @@ def tables(args: argparse.Namespace) -> Result:
         "caption": chosen.caption,
         "note": chosen.note,
         "seeds": seeds,
+        "about": about,
         "entries": [asdict(entry) for entry in chosen.rows],
         "grid": str(made.path),
         "rows": [row.to_dict() for row in rows],

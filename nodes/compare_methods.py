@@ -7,9 +7,9 @@ import comfy.model_management
 from comfy_api.latest import InputImpl, io, ui
 
 from ..headforcing_core.auto_profile import AutoProfile, recall
-from ..headforcing_core.comparison import NOTE, Compared, Entry, entries_of, grid, measured, table
+from ..headforcing_core.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.methods.registry import describe_method, method_names, method_schedule
+from ..headforcing_core.methods.registry import method_names, method_schedule
 from ..headforcing_core.needs import Needs
 from ..headforcing_core.plan import RenderPlan, check_size
 from ..headforcing_core.profile import HeadProfile
@@ -178,9 +178,8 @@ class CompareMethods(io.ComfyNode):
         progress.completed()
         file = folders.output_file(filename_prefix, ".mp4", width, height)
         grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
-        notes = [line for row in rows for line in describe_method(row.entry.method)]
         shown = ui.PreviewVideo([ui.SavedResult(file.name, file.subfolder, io.FolderType.output)])
-        text = "\n".join([table(rows), "", NOTE, "", *notes])
+        text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows)])
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=shown)
 
 
@@ -195,8 +194,8 @@ def _compared(
         kept = "; its finished blocks are kept, queue again to go on" if job.runs is not None else ""
         raise HeadForcingError(f"{entry.label}: the video could not be written ({made.failure}){kept}")
     dtype = comfy_bridge.compute_dtype(job.model)
-    took = made.seconds_per_block
-    return measured(entry, job.seed, plan, dtype, made.saved.path, took, made.reused_blocks, _stop_where_asked)
+    took, reused = made.seconds_per_block, made.reused_blocks
+    return measured(entry, job.seed, plan, dtype, made.saved.path, made.report, took, reused, _stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:

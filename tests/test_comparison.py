@@ -10,8 +10,10 @@ import av
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.checkpoint import inspect_checkpoint
 from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.comparison import COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.grid_video import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
 from headforcing.headforcing_core.methods.registry import method_names
@@ -54,15 +56,35 @@ def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
         assert row["drift"] == report_video(video).whole
         assert row["seconds_per_block"] > 0 and row["reused_blocks"] == 0
         assert row["cache_bytes"] == row["frame_slots"] * 16 * 32 * 2 * 4  # tokens, head width, key and value, float32
+    heads = 48
+    assert [row["slots_in_use"] for row in rows[1:]] == [9 * heads, 9 * heads], "nine frames are made, room is for more"
+    assert rows[0]["slots_in_use"] < rows[0]["frame_slots"] < rows[2]["frame_slots"] == 12 * heads
     slots = [row["frame_slots"] for row in rows]
     assert slots[0] < slots[1], "head-wise caches are smaller than a window"
     lines = (made / "comparison.md").read_text("utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
     assert cells[0] == ["method", *COLUMNS] and [line[0] for line in cells[2:]] == METHODS
     for row, line in zip(rows, cells[2:], strict=True):
-        assert line[1] == f"{row['frame_slots']:,}" and line[4] == f"{row['drift']['flicker']:.4f}"
-        assert "-" not in line[1:8]
-    assert "no VBench scores" in lines[-1]
+        assert line[1:3] == [f"{row['frame_slots']:,}", f"{row['slots_in_use']:,}"]
+        assert line[5] == f"{row['drift']['flicker']:.4f}" and "-" not in line[1:9]
+    assert "no VBench scores" in lines[6]
+
+
+def test_a_comparison_says_what_it_was_made_from_and_which_weights_its_methods_are_meant_for(made: Path):
+    found = json.loads((made / "comparison.json").read_text("utf-8"))
+    about = found["about"]
+    assert (about["prompts"], about["starts_seconds"], about["seconds"], about["seeds"]) == ([BALL], [0.0], 2.0, [3])
+    assert (about["size"], about["weights"], about["device"]) == ("64x64", assets.model_path().name, "cpu")
+    assert about["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
+    assert (
+        set(about["versions"]) == {"headforcing", "torch", "python"} and about["versions"]["torch"] == torch.__version__
+    )
+    notes = (made / "comparison.md").read_text("utf-8").split("\n\n")[-1]
+    assert notes.strip() == "\n".join(found["notes"]) and "meant for LongLive 1.3B, LoRA merged (Apache-2.0)" in notes
+    with av.open(str(made / "grid.mp4")) as container:
+        tags = json.loads(container.metadata["head_forcing"])
+    assert tags["methods"] == METHODS and tags["seed"] == 3 and tags["versions"] == about["versions"]
+    assert report_video(made / "grid.mp4").prompts == [(0.0, BALL)]
 
 
 def test_the_grid_shows_every_video_under_its_name(made: Path):

@@ -1,8 +1,9 @@
 """Runs recorded with other methods' own inference code come out again, with the same tokens, chunks and heads chosen.
 
 Every test id names set, method and run: `subset` lies in tests/golden/peers, `full` in ../shared/golden/peers (skipped
-where that folder is missing). Weights are random, sizes tiny, float32 on CPU; latents agree to 1e-4 of their standard
-deviation. A wrong choice or position moves at least one run by 5e-3.
+where that folder is missing). Rolling Forcing and CausVid have theirs in test_golden_rollouts.py. Weights are random,
+sizes tiny, float32 on CPU; latents agree to 1e-4 of their standard deviation. A wrong choice or position moves at least
+one run by 5e-3.
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
 from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.replay import Case, new_cache, read_run, replay
 from headforcing.headforcing_core.rollout import WanVideoModel, rollout
 from safetensors.torch import load_file
@@ -81,6 +83,10 @@ SUBSET = [
     ("infinity_rope", "cut_w6_s1"),
     ("forcing_kv", "selfforcing_like_dynamic"),
     ("dummy_forcing", "ar1_mid1"),
+    ("deep_forcing", "ds_pc_sink10_budget16_recent4"),
+    ("memflow", "single_bank2_interval2"),
+    ("memflow", "single_bank3_interval3_sma"),
+    ("causal_forcing", "framewise_1step"),
 ]
 REPLAYED = [
     *(("subset", *pair) for pair in SUBSET),
@@ -118,6 +124,23 @@ def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
     case = peers(method, which)
     worst = error(case, run, replay(case, run).latents)
     assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their standard deviation"
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "run"),
+    [
+        ("infinity_rope", "infinity_rope", "cut_w6_s1"),
+        ("deep_forcing", "deep_forcing", "ds_pc_sink10_budget16_recent4"),
+        ("deep_forcing_sink_only", "deep_forcing", "ds_only_sink14"),
+        ("memflow", "memflow", "single_bank3_interval3"),
+        ("memflow", "memflow", "switch_late_bank3"),
+        ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
+    ],
+)
+def test_what_people_choose_by_name_is_what_was_recorded(peers, name, method, run):
+    case = peers(method)
+    prompts = 1 + len(case.run(run).get("switch", []))
+    assert method_policy(name).for_video(seed=0, prompts=prompts) == read_run(case, run).policy
 
 
 def roll_out(case: Case, run_name: str) -> MethodCache:

@@ -111,7 +111,7 @@ def test_every_name_is_offered_once_and_old_names_come_first():
     assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS)
     assert {"self_forcing", "self_forcing_sink", "causal_forcing", "longlive", "longlive_infinite"} < set(names)
     assert {"infinity_rope", "deep_forcing", "deep_forcing_sink_only"} < set(names)
-    assert {"forcing_kv", "dummy_forcing", "memflow", "rolling_forcing", "causvid"} < set(names)
+    assert {"forcing_kv", "dummy_forcing", "memflow", "memflow_sma", "rolling_forcing", "causvid"} < set(names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -129,6 +129,18 @@ def test_an_unknown_method_is_refused_with_the_list():
     assert describe_method("no_rope_reencoding") == []
 
 
+def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_its_size(repo_root):
+    page = (repo_root / "nodes" / "web" / "docs" / "HeadForcingSampler.md").read_text("utf-8")
+    rows = []
+    for name, row in METHODS.items():
+        minute = parse_timeline("a minute", 60.0)
+        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, 832, 480)
+        differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
+        paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
+        rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
+    assert [line for line in page.splitlines() if "https://arxiv.org/abs" in line] == rows, "\n".join(rows)
+
+
 # ---------------------------------------------------------------------------------------------------------- renders
 
 
@@ -141,7 +153,34 @@ def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name, text):
         assert block.latents.isfinite().all()
         if isinstance(video.cache, MethodCache):
             assert tensors_in(video.cache, set()) <= video.cache.bytes
+            assert 0 < video.cache.occupied <= made.shape.frame_slots
     assert made.cache_bytes(torch.float32) >= video.cache.bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "frames_per_head"),
+    [
+        ("longlive", [3, 6, 9, 12, 12]),
+        ("infinity_rope", [3, 6, 6, 6, 6]),
+        ("memflow", [3 + 1, 6 + 1, 9 + 1, 12 + 2, 12 + 2]),  # a second interval begins with the fourth block
+        ("deep_forcing", [3 + 2, 6 + 2, 9 + 2, 12 + 2, 15 + 2]),  # the queries of 4 frames beside no values
+        ("deep_forcing_sink_only", [3, 6, 9, 12, 15]),
+    ],
+)
+def test_a_report_counts_the_frames_that_are_there_not_those_there_is_room_for(backbone, name, frames_per_head):
+    video, model = video_of(plan(name, seconds=3.5), backbone)
+    for _ in video.blocks(model):
+        pass
+    assert video.report().occupied == [9 * frames for frames in frames_per_head]
+
+
+@pytest.mark.parametrize("name", ["deep_forcing", "deep_forcing_sink_only", "forcing_kv", "dummy_forcing"])
+def test_a_cache_that_grows_counts_what_it_holds(backbone, name):
+    made = plan(name, TWO)
+    video, model = video_of(made, backbone)
+    for _ in video.blocks(model):
+        slot = made.shape.bytes(torch.float32) / made.shape.frame_slots
+        assert tensors_in(video.cache, set()) == pytest.approx(video.cache.occupied * slot, abs=slot)
 
 
 @pytest.mark.parametrize("name", OWN_CACHE)
@@ -156,7 +195,7 @@ def test_a_method_renders_in_bfloat16(backbone, name):
 
 
 def test_methods_make_different_videos(backbone):
-    videos = {name: latents_of(plan(name, TWO), backbone) for name in OWN_CACHE}
+    videos = {name: latents_of(plan(name), backbone) for name in OWN_CACHE}
     for name, one in videos.items():
         assert all((one - other).abs().max() > 1e-3 for key, other in videos.items() if key != name)
 
@@ -486,6 +525,17 @@ def test_forcing_kv_needs_a_profile_whose_memory_heads_are_dynamic(backbone):
     assert dynamic == 3 * 5 + 6 * 6 and static == 9 * 5
     with pytest.raises(HeadForcingError, match="memory head"):
         plan("forcing_kv", profile=everywhere_static)
+
+
+def test_memflow_fills_its_bank_by_the_number_of_prompts_as_its_authors_two_scripts_do(backbone):
+    def stores(text: str) -> list[bool]:
+        names = ("memflow", "memflow_sma", "memflow_interactive")
+        return [plan(name, text).shape.policy.stores_every_block for name in names]
+
+    assert stores(ONE) == [True, True, False] and stores(TWO) == [False] * 3
+    one, two = (latents_of(plan("memflow_interactive", text), backbone) for text in (ONE, TWO))
+    assert torch.equal(two, latents_of(plan("memflow", TWO), backbone))
+    assert torch.equal(one[:18], two[:18]) and not torch.equal(one[18:], two[18:])
 
 
 def test_rearranged_roles_are_for_methods_with_a_profile():

@@ -171,6 +171,10 @@ FROZEN_CHOICES = {
         "forcing_kv",
         "dummy_forcing",
         "memflow",
+        "memflow_sma",
+        "memflow_interactive",
+        "rolling_forcing",
+        "causvid",
     },
     ("HeadForcingSampler", "model_family"): {
         "self_forcing",

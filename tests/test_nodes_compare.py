@@ -62,7 +62,7 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy_server: ComfyServer):
     (text,) = result.outputs["table"]["text"]
     rows = cells(text)
     assert [row[0] for row in rows] == METHODS
-    assert all(float(row[3]) > 0 and row[4].startswith("0.9") and "-" not in row[1:8] for row in rows)
+    assert all(float(row[4]) > 0 and row[5].startswith("0.9") and "-" not in row[1:9] for row in rows)
     assert len({row[1] for row in rows}) > 1 and "no VBench scores" in text
     assert "meant for LongLive 1.3B" in text
     assert result.progress["compare"][-1] == (36, 36)  # 3 blocks x 4 steps x 3 methods
@@ -127,7 +127,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(comfy_server: ComfyServer
     made = [value for value, _ in result.progress["compare"]]
     assert made[-1] == 36 and len(made) <= 24 and made[0] > 12, "what was finished is made again"
     (text,) = result.outputs["table"]["text"]
-    assert [row[0] for row in cells(text)] == METHODS and all(float(row[3]) > 0 for row in cells(text))
+    assert [row[0] for row in cells(text)] == METHODS and all(float(row[4]) > 0 for row in cells(text))
 
 
 @pytest.mark.parametrize("names", ["no_such_method", "", "head_forcing, ../../etc", "head_forcing; longlive"])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.paper_tables import PAPER_TABLES, Budget, budget_table, budgets
 from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
 
@@ -63,7 +64,7 @@ def test_several_seeds_are_averaged(tmp_path: Path):
     text = (tmp_path / "rope.md").read_text("utf-8")
     line = next(line for line in text.splitlines() if line.startswith("| w/o"))
     mean = sum(row["drift"]["flicker"] for row in found["rows"][:2]) / 2
-    assert line.split(" | ")[4] == f"{mean:.4f}" and "Means over 2 seeds, 5 to 6." in text
+    assert line.split(" | ")[5] == f"{mean:.4f}" and "Means over 2 seeds, 5 to 6." in text
     assert found["rows"][0]["drift"] != found["rows"][1]["drift"]
 
 
@@ -77,9 +78,15 @@ def test_budgets_are_those_of_the_caches_and_say_where_the_paper_has_others(tmp_
     assert "| Self Forcing | 21 | 7,560 | 244.2% | 7,560 |" in shown
     readme = (repo_root / "README.md").read_text("utf-8")
     for row in budgets():
-        assert f"{row.frame_slots:,}" in readme
+        assert f"| `{row.method}` | {row.frame_slots:,} | {row.paper:,} |" in readme
         assert (f"{row.label}: the paper counts {row.paper:,}" in shown) == (row.frame_slots != row.paper)
     assert json.loads((tmp_path / "budget.json").read_text("utf-8"))["rows"][4]["frame_slots"] == 3096
+    paper = {row.label: row.paper for row in budgets()}
+    windows = {name: method_policy(name) for name in ("infinity_rope", "deep_forcing")}
+    assert slots["Infinity-RoPE"] == 360 * windows["infinity_rope"].window_frames and paper["Infinity-RoPE"] == 360 * 8
+    assert slots["Deep Forcing"] > paper["Deep Forcing"] == 360 * windows["deep_forcing"].budget_frames
+    assert "| Deep Forcing | 23 | 8,280 | 267.4% | 5,760 |" in shown
+    assert "| Infinity-RoPE | 6 | 2,160 | 69.8% | 2,880 |" in shown
     same = [Budget("Head Forcing", "head_forcing", 3096, 360, 3096)]
     assert "the paper counts" not in budget_table(same)
 

@@ -61,8 +61,8 @@ class MethodPolicy:
         """Frame-slots one head takes, the current block included."""
         raise NotImplementedError
 
-    def seeded(self, seed: int) -> MethodPolicy:
-        """The settings for a video of this seed."""
+    def for_video(self, seed: int, prompts: int) -> MethodPolicy:
+        """The settings for a video of this seed and so many prompts."""
         return self
 
     def recached_frames(self) -> int:
@@ -249,8 +249,10 @@ class MethodCache:
 
     @property
     def occupied(self) -> int:
-        """Frame-slots of all heads together."""
-        return self.shape.frame_slots
+        """Frame-slots in use by all heads together; where a method does not count them, all frames that had room."""
+        block, roles = self.shape.frames_per_block, self.shape.roles
+        room = (self.policy.frames_per_head(i, role, block) for i, heads in enumerate(roles) for role in heads)
+        return round(sum(min(frames, self.frames_seen) for frames in room))
 
     # --- for methods
 

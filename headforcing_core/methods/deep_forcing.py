@@ -91,6 +91,11 @@ class DeepForcingCache(MethodCache):
         self.layers = [Tokens(empty(), empty(), none_reused(), empty()) for _ in self.shape.roles]
         self._new: dict[int, tuple[Tensor, Tensor]] = {}
 
+    @property
+    def occupied(self) -> int:
+        numbers = sum(x.numel() for tokens in self.layers for x in (tokens.k, tokens.v, tokens.q))
+        return round(numbers / (2 * self.rope.frame_tokens * self.shape.head_dim))
+
     def open(self) -> None:
         self._appended: set[int] = set()  # layers that hold the open block
 

@@ -17,7 +17,7 @@ from ..attention_shares import with_shares
 from ..errors import HeadForcingError
 from ..switching import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import Frames, no_frames
+from .frames import Frames, no_frames, slots_of
 
 Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
 
@@ -43,7 +43,7 @@ class DummyForcing(MethodPolicy):
     seed: int = 0
     rows: tuple[tuple[int, ...], ...] | None = None
 
-    def seeded(self, seed: int) -> DummyForcing:
+    def for_video(self, seed: int, prompts: int) -> DummyForcing:
         return replace(self, seed=seed)
 
     def recached_frames(self) -> int:
@@ -79,6 +79,10 @@ class DummyForcingCache(MethodCache):
         self._numbers: dict[tuple[int, tuple[str, ...]], Tensor] = {}
         self.sampled: dict[int, Tensor] = {}
         self.split = False
+
+    @property
+    def occupied(self) -> int:
+        return slots_of(self, (*self.sink, *self.local, *self.own, *self.short))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.own[layer] = Frames(self.at_own_index(k), v)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError
 from ..switching import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import Frames, no_frames
+from .frames import Frames, no_frames, slots_of
 
 CANDIDATE_FRAMES = 3  # whose chunks of tokens dynamic heads choose from
 
@@ -107,6 +107,11 @@ class ForcingKVCache(MethodCache):
         self.static_last: dict[int, Frames] = {}
         self.dynamic_last: dict[int, Frames] = {}
         self.moving: dict[int, Frames] = {}  # the chosen tokens, each as a frame of one token
+
+    @property
+    def occupied(self) -> int:
+        parted = (*self.static_last.values(), *self.dynamic_last.values(), *self.moving.values())
+        return slots_of(self, (*self.sink, *self.local, *self.own, *parted))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.own[layer] = Frames(self.at_own_index(k), v)

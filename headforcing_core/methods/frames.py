@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,11 @@ class Frames:
     def tokens(self) -> Frames:
         """Every token as a frame of its own."""
         return Frames(*(x.flatten(1, 2)[:, :, None] for x in (self.k, self.v)))
+
+
+def slots_of(cache: MethodCache, kept: Iterable[Frames]) -> int:
+    """Frame-slots that these take, all heads together; a frame that is kept twice counts twice."""
+    return round(sum(frames.k.numel() for frames in kept) / (cache.rope.frame_tokens * cache.shape.head_dim))
 
 
 def no_frames(cache: MethodCache) -> list[Frames]:

@@ -81,6 +81,10 @@ class WindowCache(MethodCache):
                 slots[:, self.sinks : self.filled - excess] = slots[:, self.sinks + excess : self.filled].clone()
         self.filled += self.frames - excess
 
+    @property
+    def occupied(self) -> int:
+        return self.filled * self.shape.layers * self.shape.heads
+
     def store(self, layer: int, k: Tensor, v: Tensor, protected: int = 0) -> None:
         """Write the call's frames to the last filled slots, but to none before `protected`."""
         first = self.filled - self.frames

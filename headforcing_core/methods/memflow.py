@@ -5,7 +5,7 @@ The bank fills, is compressed and repeats itself as in the authors' code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,8 +28,9 @@ class MemFlow(WindowPolicy):
         bank_frames: slots of the bank.
         interval: the bank takes a frame every so many blocks.
         keeps_sinks: a prompt switch leaves the window as it is before the frames are written again (`global_sink`).
-        stores_every_block: the frame that waits for its slot is replaced in every block, as the authors do with a
-            single prompt, so that a slot gets the last block of its interval instead of the first.
+        stores_every_block: the frame that waits for its slot is replaced in every block, so that a slot gets the last
+            block of its interval instead of the first. None: where the video has a single prompt, as in the authors'
+            two scripts.
         routed: each head attends only to the three frames of sinks and bank that its queries match best (SMA).
     """
 
@@ -37,8 +38,11 @@ class MemFlow(WindowPolicy):
     bank_frames: int = 3
     interval: int = 3
     keeps_sinks: bool = True
-    stores_every_block: bool = False
+    stores_every_block: bool | None = None
     routed: bool = False
+
+    def for_video(self, seed: int, prompts: int) -> MemFlow:
+        return replace(self, stores_every_block=prompts == 1) if self.stores_every_block is None else self
 
     def recached_frames(self) -> int:
         return self.window_frames
@@ -79,6 +83,11 @@ class MemFlowCache(WindowCache):
         if begins_interval and not self.recaching:
             b -= 1
         self.used = max(0, min(b, self.policy.bank_frames))
+
+    @property
+    def occupied(self) -> int:
+        banked = min(self.stored, self.policy.bank_frames + 1)  # the frame that waits included
+        return super().occupied + banked * self.shape.layers * self.shape.heads
 
     def _intervals(self) -> int:
         """Intervals begun by the end of the open call."""

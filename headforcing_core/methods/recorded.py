@@ -61,15 +61,15 @@ def _deep_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
 
 
 def _memflow(run: Config, config: Config, tensors: Tensors) -> Policy:
-    return MemFlow(
+    policy = MemFlow(
         window_frames=run["window"],
         sink_frames=run["sink"],
         bank_frames=run["bank"],
         interval=run["interval"],
         keeps_sinks=run.get("global_sink", True),
-        stores_every_block="switch" not in run,
         routed=run["SMA"],
     )
+    return policy.for_video(seed=0, prompts=1 + len(run.get("switch", [])))
 
 
 def _forcing_kv(run: Config, config: Config, tensors: Tensors) -> Policy:

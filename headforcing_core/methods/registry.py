@@ -54,6 +54,16 @@ class Method:
 
 
 _LONGLIVE = ("LongLive: Real-time Interactive Long Video Generation", "2509.22622", LONGLIVE_WEIGHTS, True)
+_MEMFLOW = (
+    "MemFlow: Flowing Adaptive Memory for Consistent and Efficient Long Video Narratives",
+    "2512.14699",
+    "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
+    True,
+)
+_MEMFLOW_STORES = (
+    "with one prompt the bank takes the last block of every interval, with several the first, as the authors' two "
+    "scripts do, so a second prompt makes all of the video anew; memflow_interactive always takes the first"
+)
 _DEEP_FORCING = (
     "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
     "2512.05081",
@@ -110,13 +120,13 @@ METHODS: dict[str, Method] = {
         "2601.20499",
         differs="the sampled queries depend on the seed of the video alone; a new prompt drops the first frame, too",
     ),
-    "memflow": Method(
-        MemFlow(),
-        "MemFlow: Flowing Adaptive Memory for Consistent and Efficient Long Video Narratives",
-        "2512.14699",
-        "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
-        True,
-        "the bank takes the first block of every interval, also with a single prompt",
+    "memflow": Method(MemFlow(), *_MEMFLOW, _MEMFLOW_STORES),
+    "memflow_sma": Method(MemFlow(routed=True), *_MEMFLOW, _MEMFLOW_STORES),
+    "memflow_interactive": Method(
+        MemFlow(stores_every_block=False),
+        *_MEMFLOW,
+        "not the authors' rule for a single prompt: the bank takes the first block of every interval, so that a prompt "
+        "can be added and the blocks before it stay",
     ),
     "rolling_forcing": Method(
         RollingForcing(),

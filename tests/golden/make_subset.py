@@ -41,7 +41,15 @@ PEERS = {
     "infinity_rope": {"cut_w6_s1": 18},
     "forcing_kv": {"selfforcing_like_dynamic": 15},
     "dummy_forcing": {"ar1_mid1": 12},
+    "deep_forcing": {"ds_pc_sink10_budget16_recent4": 24},
+    "memflow": {"single_bank2_interval2": 18, "single_bank3_interval3_sma": 18},
+    "causal_forcing": {"framewise_1step": 4},
+    "rolling_forcing": {"steps5_15": 15},
+    "causvid": {"single_3step": 6},
 }
+# frames that are taken from the recording instead of made again, where what a run is about comes late: Deep Forcing
+# compresses for the first time at frame 21, and until then clean passes bring its cache back; MemFlow's always do
+GIVEN = {"deep_forcing": 21, "memflow": 15}
 NOTES = ("facts", "tensors", "patched_constants", "cache_states_last_layer")  # left out of the subset
 
 
@@ -109,11 +117,17 @@ def make_peers(source: Path, target: Path) -> None:
     for method, frames in PEERS.items():
         config = json.loads((source / method / "config.json").read_text(encoding="utf-8"))
         recorded = load_file(source / method / "golden.safetensors")
-        longest, runs = max(frames.values()), {run: {**config["runs"][run], "frames": n} for run, n in frames.items()}
-        blocks = longest // config["frames_per_block"]
+        runs = {run: {**config["runs"][run], "frames": n} for run, n in frames.items()}
+        given, made = GIVEN.get(method, 0), max(frames.values()) - GIVEN.get(method, 0)
+        if given:
+            runs = {run: {**settings, "input_frames": given} for run, settings in runs.items()}
         kept = {key: tensor for key, tensor in recorded.items() if key.startswith(("prompt_embeds", "sampled_rows"))}
-        kept |= {"noise": recorded["noise"][:, :longest], "renoise": recorded["renoise"][:blocks]}
-        kept |= {f"latents/{run}": recorded[f"latents/{run}"][:, :n] for run, n in frames.items()}
+        kind, f = ("renoise", config["frames_per_block"]) if method != "causal_forcing" else ("renoise_framewise", 1)
+        # axes from the end: CausVid has one of rollouts in front, of which only the first is kept
+        kept["noise"] = recorded["noise"][:1].narrow(-4, given, made)
+        renoise = recorded[kind][:1] if method == "causvid" else recorded[kind]
+        kept[kind] = renoise.narrow(-6, given // f, made // f)
+        kept |= {f"latents/{run}": recorded[f"latents/{run}"][:1].narrow(-4, 0, n) for run, n in frames.items()}
 
         folder = target / method
         folder.mkdir(parents=True, exist_ok=True)
