@@ -171,6 +171,36 @@ def plain():
 
 
 @probe
+def fused():
+    """What a GPU's kernels do, in plain torch: on norms whose weights ComfyUI leaves alone, and on some that it casts."""
+    operation, called = module(".kernels.dispatch").Operation, []
+    model = native()
+    plan = make_plan(model, 3.0)
+    expected, _ = hosted(model, plan)
+    plainly = operation.usable, operation.kernel
+
+    def kernel(self, *arguments, **options):
+        called.append((self.name, self.name == "write_block" and arguments[3] is None))
+        return self.reference(*arguments, **options)
+
+    operation.usable, operation.kernel = lambda *_: True, kernel
+    try:
+        found, _ = hosted(model, plan)
+        own_norms = sorted({*called})
+        called.clear()
+        for part in model.model.diffusion_model.modules():
+            if hasattr(part, "comfy_cast_weights"):
+                part.comfy_cast_weights = True
+        cast, _ = hosted(model, plan)
+    finally:
+        operation.usable, operation.kernel = plainly
+    return {
+        "difference": apart(found, expected), "cast": apart(cast, expected), "own_norms": own_norms,
+        "cast_norms": sorted({*called}),
+    }
+
+
+@probe
 def extended():
     model = native()
     begun, _ = hosted(model, make_plan(model, 1.0))
@@ -648,6 +678,14 @@ def test_a_rollout_on_the_native_model_equals_the_cores_own(probes: dict[str, An
     assert found["same_events"] and found["merges"] >= 2
     assert found["other_seed"] > 0.1 and found["other_video"] > 0.1
     assert found["one_prompt_before"] == 0 and found["one_prompt_after"] > 1e-3
+
+
+def test_fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts(probes: dict[str, Any]):
+    found = probes["fused"]
+    assert found["difference"] < 1e-4 and found["cast"] < 1e-4
+    norms = [["norm_modulate", False], ["residual_norm_modulate", False]]
+    assert found["own_norms"] == [*norms, ["write_block", False]]
+    assert found["cast_norms"][-1] == ["write_block", True]  # normed by ComfyUI's own layers before
 
 
 def test_an_extension_on_the_native_model_equals_the_cores_own(probes: dict[str, Any]):
