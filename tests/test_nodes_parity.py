@@ -172,7 +172,7 @@ def plain():
 
 @probe
 def fused():
-    """What a GPU's kernels do, in plain torch: on norms whose weights ComfyUI leaves alone, and on some that it casts."""
+    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, and on norms that it casts."""
     operation, called = module(".kernels.dispatch").Operation, []
     model = native()
     plan = make_plan(model, 3.0)
