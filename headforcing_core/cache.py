@@ -5,8 +5,8 @@ in order, `[episodic, summary first | sink | recent | current block]` without ga
 *are* the context: nothing is assembled per pass. The groups of a layer lie one after another in one buffer, those with
 most frames first, so that attention can take all heads in one call, too. A key is stored fully rotated, and the group
 remembers the temporal index baked into each slot; once per block, slots whose index in the context has changed are
-turned by the difference. Values and the spatial rotation never change. Slots lie in the order of their indices; the price
-is that an admitted frame moves those behind it, once per update interval at most.
+turned by the difference. Values and the spatial rotation never change. Slots lie in the order of their indices, at the
+price that an admitted frame moves those behind it, once per update interval at most.
 """
 
 from __future__ import annotations
