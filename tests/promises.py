@@ -22,9 +22,10 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_needs.py::test_memory_is_the_same",
     ),
     "bit flips and truncation in every file of a run are named, a newer format is refused": (
-        "test_run.py::test_a_damaged_file",
-        "test_run.py::test_every_file_of_a_run",
-        "test_run.py::test_a_newer_format",
+        "test_run_files.py::test_a_damaged_file",
+        "test_run_files.py::test_looking_at_a_run",
+        "test_run_files.py::test_every_file_of_a_run",
+        "test_run_files.py::test_a_newer_format",
     ),
     "no widget reaches a file outside ComfyUI's folders": (
         "test_containment.py::",
