@@ -19,6 +19,7 @@ from tqdm import tqdm
 from .arguments import (
     DTYPES,
     Result,
+    check_numbers,
     check_text_width,
     choose_profile,
     chosen_switch,
@@ -41,15 +42,15 @@ from .methods.registry import describe_method, method_policy, method_schedule
 from .needs import Needs, check_disk, check_memory, needs_of
 from .plan import RenderPlan
 from .policy import CachePolicy
-from .render import RenderResult, load_latents, render
+from .render import RenderResult, load_latents, partial_path, render
 from .replay import Case
 from .replay import replay as run_case
 from .restarts import PictureCodec
 from .rollout import WanVideoModel
-from .run import RunFolder
+from .run import RunFolder, count_blocks
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
-from .video_rollout import VideoRollout, finished_blocks, length_of, setup_hash, video_keys
+from .video_rollout import VideoRollout, finished_blocks, goes_on, length_of, setup_hash, video_keys
 from .wan import WanModel
 
 
@@ -165,6 +166,7 @@ def planner(
     policy: CachePolicy | MethodPolicy | None = None,
 ) -> Callable[..., RenderPlan]:
     """What makes the plan of a render once its `profile` is given; `policy` stands in for that of `args.method`."""
+    check_numbers(args)
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
     policy = policy or method_policy(args.method)
     return partial(
@@ -289,14 +291,27 @@ def render_one(
                 on_step=lambda block, step, clean: bar.update(clean is not None),
             )
         except torch.OutOfMemoryError as error:
-            kept = "" if args.runs is None else " Finished blocks are kept: the same command goes on."
             raise HeadForcingError(
                 "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them "
-                f"later.{kept}"
+                f"later; {_what_is_kept(video, path)}"
             ) from error
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(_what_is_kept(video, path)) from stop
     if result.found_profile is not None and result.found_now:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
     return result
+
+
+def _what_is_kept(video: VideoRollout, path: Path | None) -> str:
+    """What is left of a render that ended early, and how to go on."""
+    run, partial = video.run, None if path is None else partial_path(path)
+    kept = "without --runs FOLDER no block is kept"
+    if run is not None:
+        kept = f"{count_blocks(run.folder, video.keys)} of {len(video.keys)} blocks are kept in {run.folder}, "
+        kept += "the same command goes on" if goes_on(video.plan) else "but with this method a video begins again"
+    if partial is not None and partial.is_file():
+        kept += f"; the video so far is {partial}"
+    return kept
 
 
 def _tags(args: argparse.Namespace, plan: RenderPlan) -> dict[str, Any]:

@@ -187,8 +187,7 @@ class VideoRollout:
 
     def _drop_what_cannot_go_on(self) -> None:
         """Begin again where the cache of an unfinished video does not come back from its blocks."""
-        policy = self.plan.shape.policy
-        if isinstance(policy, MethodPolicy) and not policy.replays and len(self._made) < self.plan.new_blocks:
+        if not goes_on(self.plan) and len(self._made) < self.plan.new_blocks:
             if self._made:
                 log.warning("Head Forcing: the video begins again, this method's cache cannot be rebuilt from blocks")
             self._made = []
@@ -257,6 +256,12 @@ def setup_hash(
     if start_latents is not None:
         parts.append(start_latents)
     return digest(*parts)
+
+
+def goes_on(plan: RenderPlan) -> bool:
+    """Whether an unfinished video goes on from its finished blocks; with some methods it begins again."""
+    policy = plan.shape.policy
+    return not isinstance(policy, MethodPolicy) or policy.replays
 
 
 def length_of(plan: RenderPlan) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class LoadHeadForcingRun(io.ComfyNode):
             *map(str, video.about["prompts"]),
             "",
             report.text(),
+            *(f"damaged: {problem}" for problem in video.run.problems),
         ]
         pictures = min(video.about["pictures"], pictures_of(frames))
         about = {"pictures": pictures, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}

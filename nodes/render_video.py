@@ -94,7 +94,7 @@ class Sampled:
     """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened.
 
     `seconds` is wall time, decoding included; `seconds_per_block` leaves it out. `saved` is the video file; where there
-    is none, `failure` says why, or nothing was to be decoded.
+    is none, `failure` says why, or nothing was to be decoded. `problems` names what was damaged in the run folder.
     """
 
     latents: Tensor
@@ -107,6 +107,7 @@ class Sampled:
     saved: folders.OutputFile | None = None
     failure: str | None = None
     seconds_per_block: float | None = None
+    problems: Sequence[str] = ()
 
 
 def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sampled:
@@ -175,4 +176,5 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
         saved,
         failure,
         seconds_per_block,
+        rollout.problems,
     )

@@ -15,6 +15,7 @@ from ..headforcing_core.plan import RenderPlan, check_size
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.run_report import describe_events
 from ..headforcing_core.schedule import schedule
+from ..headforcing_core.video_rollout import goes_on
 from . import comfy_bridge, folders, node_helpers, render_checks
 from .prompt_timeline import timeline_of
 from .render_progress import RenderProgress
@@ -165,9 +166,10 @@ def sample_one(job: RenderJob, plan: RenderPlan, video: int, progress: RenderPro
     try:
         return sample(job, plan, video, progress)
     except BaseException as error:  # a cancel is no Exception in newer versions
-        progress.stopped(kept=job.runs is not None)
+        progress.stopped()
         if render_checks.is_out_of_memory(error):
-            raise render_checks.out_of_memory(error, needs, kept=job.runs is not None) from error
+            kept = job.runs is not None and goes_on(plan)
+            raise render_checks.out_of_memory(error, needs, kept) from error
         raise
 
 
@@ -184,6 +186,7 @@ def keep_roles(made: Sampled, weights: str) -> str:
 def _told(made: Sampled) -> list[str]:
     """What happened while a video was made, for the report."""
     lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
+    lines += [f"damaged: {problem}" for problem in made.problems]
     if made.events:
         lines.append(describe_events(made.events))
     lines.append(made.report.text())
