@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
+from .about import about_video, attention_name, file_tags
 from .arguments import (
     DTYPES,
     Result,
@@ -50,7 +51,7 @@ from .rollout import WanVideoModel
 from .run import RunFolder, count_blocks
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
-from .video_rollout import VideoRollout, finished_blocks, goes_on, length_of, setup_hash, video_keys
+from .video_rollout import VideoRollout, finished_blocks, goes_on, setup_hash, video_keys
 from .wan import WanModel
 
 
@@ -256,7 +257,10 @@ def render_one(
     `codec` is not needed where nothing is decoded; `latent_format` is ComfyUI's name for the latents' scale, for its
     nodes that load a run.
     """
-    tags, model = _tags(args, plan), WanVideoModel(backbone, embeds, dtype, device)
+    model = WanVideoModel(backbone, embeds, dtype, device)
+    about = about_video(plan, args.method, args.seed, latent_format)
+    about["weights"] = info.path.name
+    about["attention"] = attention_name(attention, args.attention, device, dtype, info.config.head_dim)
     if args.cuda_graph:
         model.forward = GraphedForward()
     options: dict[str, Any] = {
@@ -271,10 +275,8 @@ def render_one(
             setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
             autoencoder = codec.fingerprint() if codec is not None and plan.restart_frames else ""
             keys = video_keys(plan, setup, embeds, autoencoder)
-            about = {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"}
             run = stack.enter_context(RunFolder(args.runs, setup, about))
-            video_about = {"novelty_threshold": plan.novelty_threshold, "latent_format": latent_format}
-            run.save_video(keys, {**tags, **length_of(plan), **video_about})
+            run.save_video(keys, about)
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)
         bar = stack.enter_context(
@@ -287,7 +289,7 @@ def render_one(
                 mp4=None if path is None or codec is None else (path, codec.decoder(plan.restart_frames)),
                 latents=latents,
                 scale=scale,
-                metadata={"head_forcing": json.dumps(tags)},
+                metadata=file_tags(about),
                 on_step=lambda block, step, clean: bar.update(clean is not None),
             )
         except torch.OutOfMemoryError as error:
@@ -299,7 +301,7 @@ def render_one(
             raise KeyboardInterrupt(_what_is_kept(video, path)) from stop
     if result.found_profile is not None and result.found_now:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
-    return result
+    return replace(result, attention=about["attention"])
 
 
 def _what_is_kept(video: VideoRollout, path: Path | None) -> str:
@@ -312,15 +314,3 @@ def _what_is_kept(video: VideoRollout, path: Path | None) -> str:
     if partial is not None and partial.is_file():
         kept += f"; the video so far is {partial}"
     return kept
-
-
-def _tags(args: argparse.Namespace, plan: RenderPlan) -> dict[str, Any]:
-    """What a video file and a run folder say about the video."""
-    clock, segments = plan.timeline.clock, plan.timeline.segments
-    return {
-        "seed": args.seed,
-        "method": args.method,
-        "prompts": [segment.text for segment in segments],
-        "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
-        "frames_per_block": clock.frames_per_block,
-    }

@@ -40,6 +40,7 @@ class RenderResult:
     run: RunReport | None = None
     seconds_per_block: float | None = None
     problems: Sequence[str] = ()
+    attention: str | None = None  # name of the backend
 
     def report(self) -> dict[str, Any]:
         """The JSON form."""
@@ -51,6 +52,7 @@ class RenderResult:
             "cache_bytes": self.cache_bytes,
             "reused_blocks": self.reused_blocks,
             "problems": list(self.problems),
+            "attention": self.attention,
             "seconds": round(self.seconds, 2),
             "run": None if self.run is None else self.run.to_dict(),
         }
@@ -70,7 +72,8 @@ class RenderResult:
         if self.reused_blocks:
             lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged  {problem}" for problem in self.problems]
-        lines.append(f"took     {self.seconds:.1f} s")
+        attention = "" if self.attention is None else f", attention {self.attention}"
+        lines.append(f"took     {self.seconds:.1f} s{attention}")
         return "\n".join(lines)
 
 

@@ -264,12 +264,6 @@ def goes_on(plan: RenderPlan) -> bool:
     return not isinstance(policy, MethodPolicy) or policy.replays
 
 
-def length_of(plan: RenderPlan) -> dict[str, Any]:
-    """What decoding the video elsewhere needs to know, to be noted in its run folder."""
-    fps, start, restarts = plan.timeline.clock.fps, plan.start_frames, list(plan.restart_frames)
-    return {"pictures": plan.pictures, "fps": fps, "start_frames": start, "restart_frames": restarts}
-
-
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
     """How many blocks of this video are stored. One that began by finding roles goes on as such a video."""
     return count_blocks(parent / setup[:SHORT], keys)

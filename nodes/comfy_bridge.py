@@ -88,6 +88,14 @@ class HostAttention:
         heads = {"heads": len(q), "skip_reshape": True, "skip_output_reshape": True}
         return attend(q[None], k[None], v[None], **heads, transformer_options=self.options)[0]
 
+    @property
+    def name(self) -> str:
+        """What to call it in a report."""
+        kernels = comfy.ldm.modules.attention
+        chosen = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
+        override = " overridden by a node" if "optimized_attention_override" in self.options else ""
+        return f"ComfyUI's {chosen.__name__}{override}"
+
     def or_better(self, dtype: torch.dtype, device: torch.device, head_dim: int) -> AttentionFunction:
         """This, or what takes all heads of a layer in one call, where that works and nobody has chosen otherwise."""
         if _attention_chosen() or "optimized_attention_override" in self.options:

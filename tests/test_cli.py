@@ -11,6 +11,7 @@ from pathlib import Path
 import av
 import pytest
 import torch
+from headforcing.headforcing_core.about import VERSION
 from headforcing.headforcing_core.checkpoint import load_state_dict
 from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles
@@ -159,6 +160,10 @@ def test_starts_of_prompts_are_noted_as_they_are_in_the_finished_video(generate,
     generate("longer.safetensors", "--seconds", "2", *more)
     (video,) = stored_videos(tmp_path / "runs")
     assert video.about["starts_seconds"] == [21 / 16, 33 / 16]
+    assert video.about["switches"] == ["reset", "reset"] and video.about["attention"] == "sdpa"
+    assert video.about["versions"] == {"headforcing": VERSION, "torch": str(torch.__version__)}
+    (note,) = (tmp_path / "runs").glob("*/run-*.json")
+    assert json.loads(note.read_text())["about"] == video.about
 
 
 def test_every_method_and_the_memory_options_can_be_chosen(generate):

@@ -72,9 +72,12 @@ def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, back
     assert file.name == f"{background}_00001_.mp4", "nothing but the finished file is left"
     with av.open(str(file)) as container:
         assert json.loads(container.metadata["prompt"])["sampler"]["inputs"]["seed"] == 40
+        own = json.loads(container.metadata["head_forcing"])
+        assert own["seed"] == 40 and len(own["prompts"]) == len(own["starts_seconds"]) > 0
     (report,) = result.outputs["report"]["text"]
     assert f"wrote output/stream/{background}_00001_.mp4" in report
     assert "memory   about" in report and "disk     up to" in report
+    assert re.search(r"sampled in [\d.]+ s, attention \w", report)
 
 
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
