@@ -16,7 +16,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_video.py::test_a_locked_file",
         "test_video.py::test_errors_name_what_is_wrong",
     ),
-    "five minutes take the memory of one, and nothing grows with a picture": (
+    "five minutes take the memory of 30 s, and nothing grows with a picture": (
         "test_long_videos.py::",
         "test_video.py::test_memory_does_not_grow",
         "test_needs.py::test_memory_is_the_same",
