@@ -860,8 +860,9 @@ def test_no_file_name_leaves_the_output_folder(comfy_server: ComfyServer):
     queued(comfy_server, graph)
     outside = comfy_server.base_dir / "elsewhere"
     outside.mkdir()
+    (comfy_server.output_dir / "link").symlink_to(outside, target_is_directory=True)
     before = _everything_but_output(comfy_server)
-    for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x"]:
+    for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x", "link/x", "link/made/x", "a/../link/x"]:
         refused = comfy_server.queue(changed(graph, "video", filename_prefix=name))  # before anything is rendered
         assert (refused.status, refused.outcome) == (400, "invalid"), name
         (error,) = refused.node_errors["video"]["errors"]
