@@ -46,6 +46,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_nodes.py::test_interrupt",
         "test_nodes_stream.py::test_it_can_be_watched",
         "test_nodes_stream.py::test_a_cancelled_one",
+        "test_nodes_stream.py::test_a_server_that_is_killed",
         "test_nodes_stream.py::test_a_decoder_that_fails",
     ),
 }
