@@ -32,7 +32,7 @@ from .memory import MemoryEvent
 from .run_files import (
     SHORT,
     DamagedFile,
-    find,
+    files_of,
     named_hash,
     own_files,
     read_note,
@@ -71,7 +71,7 @@ def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
 
 def count_blocks(folder: Path, keys: Sequence[str]) -> int:
     """How many blocks at the beginning of `keys` are stored in a run folder, by their names."""
-    there = {path.name.split("-")[2] for path in folder.glob("block-*-*.safetensors")}
+    there = files_of(folder, "block")
     return next((place for place, key in enumerate(keys) if key[:SHORT] not in there), len(keys))
 
 
@@ -94,12 +94,13 @@ class RunReader:
     def __init__(self, folder: Path, setup: str):
         self.folder, self.setup = folder, setup
         self.problems: list[str] = []
+        self._block_hashes: dict[str, str] = {}  # in the names of blocks that were read or saved here, by key
 
     def read_blocks(self, keys: Sequence[str]) -> Iterator[StoredBlock]:
         """The finished blocks at the beginning of `keys`, up to the first that is missing or damaged."""
-        before = ""
+        before, files = "", files_of(self.folder, "block")
         for key in keys:
-            path = find(self.folder, _tensors("block", key))
+            path = files.get(key[:SHORT])
             found = self._read(path, read_tensors)
             if path is None or found is None or found[1]["key"] != key:
                 return
@@ -107,7 +108,7 @@ class RunReader:
             if fields["after"] != before:
                 self._set_aside(path, f"{path.name} does not go on from the block before it")
                 return
-            before = named_hash(path)
+            before = self._block_hashes[key] = named_hash(path)
             event = fields["event"]
             unfinished = tuple(tensors["unfinished"].unbind()) if "unfinished" in tensors else ()
             yield StoredBlock(tensors["latents"], None if event is None else MemoryEvent(**event), unfinished)
@@ -122,31 +123,29 @@ class RunReader:
         return blocks
 
     def load_state(self, keys: Sequence[str]) -> State | None:
-        """The latest intact cache state after one of these blocks."""
+        """The latest intact cache state after one of these blocks, which were read before."""
+        files = files_of(self.folder, "state")
         for key in reversed(keys):
-            found = self._read(find(self.folder, _tensors("state", key)), read_tensors)
-            if found is not None and (found[1]["key"], found[1]["after"]) == (key, self.block_file(key)):
+            found = self._read(files.get(key[:SHORT]), read_tensors)
+            if found is not None and (found[1]["key"], found[1]["after"]) == (key, self._block_hashes.get(key)):
                 return found[0], found[1]["plain"]
         return None
 
     def load_start(self) -> Tensor | None:
         """The start frames, where there are some."""
-        found = self._read(find(self.folder, _tensors("start", self.setup)), read_tensors)
+        found = self._read(files_of(self.folder, "start").get(self.setup[:SHORT]), read_tensors)
         return found[0]["latents"] if found is not None and found[1]["key"] == self.setup else None
 
     def load_note(self, kind: str, keys: Sequence[str]) -> dict[str, Any] | None:
         """The note of that kind that belongs to one of these blocks."""
-        notes = (self._read(find(self.folder, f"{kind}-{key[:SHORT]}-*.json"), read_note) for key in keys)
+        files = files_of(self.folder, kind)
+        notes = (self._read(files.get(key[:SHORT]), read_note) for key in keys)
         return next((note for note in notes if note is not None), None)
 
     def load_events(self, kind: str, keys: Sequence[str]) -> list[MemoryEvent]:
         """The events in a note of that kind; none where there is no such note."""
         note = self.load_note(kind, keys)
         return [] if note is None else [MemoryEvent(**event) for event in note["events"]]
-
-    def block_file(self, key: str | None) -> str:
-        """The hash in the name of a block's file; empty where there is none."""
-        return "" if key is None else named_hash(find(self.folder, _tensors("block", key)))
 
     def _read(self, path: Path | None, read: Callable[[Path], Found]) -> Found | None:
         """What `read` finds in a file; None where it is missing or damaged."""
@@ -189,7 +188,7 @@ class RunFolder(RunReader):
             for leftover in own_files(self.folder):
                 if leftover.suffix == ".tmp":
                     leftover.unlink(missing_ok=True)
-            self._write_note("run", {"setup": self.setup, "about": self.about})
+            self.save_note("run", "", {"setup": self.setup, "about": self.about})
         except BaseException:
             self._lock.release()
             raise
@@ -211,18 +210,19 @@ class RunFolder(RunReader):
     ) -> None:
         """Store a finished block `[frames, 16, h, w]`, what episodic memory did after it, and those that are begun.
 
-        `previous` is the key of the block before it; None for the first that is made.
+        `previous` is the key of the block before it, read or saved here; None for the first that is made.
         """
         tensors = {"latents": latents.float()}
         if unfinished:
             tensors["unfinished"] = torch.stack(tuple(unfinished)).float()
-        after = self.block_file(previous)
-        self._write_tensors("block", index, key, tensors, event=event and event.to_dict(), after=after)
+        after = "" if previous is None else self._block_hashes[previous]
+        stored = self._write_tensors("block", index, key, tensors, event=event and event.to_dict(), after=after)
+        self._block_hashes[key] = named_hash(stored)
 
     def save_state(self, index: int, key: str, state: State) -> None:
         """Store the cache state after a block; older states are removed, one is enough."""
         tensors, plain = state
-        stored = self._write_tensors("state", index, key, tensors, plain=plain, after=self.block_file(key))
+        stored = self._write_tensors("state", index, key, tensors, plain=plain, after=self._block_hashes[key])
         self._keep_only(stored, "state-*.safetensors")
 
     def save_start(self, latents: Tensor) -> None:
@@ -235,22 +235,19 @@ class RunFolder(RunReader):
         self.save_note("video", keys[-1], {"setup": self.setup, "keys": list(keys), "about": about})
 
     def save_note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
-        """Store JSON fields that belong to a block."""
-        self._write_note(f"{kind}-{key[:SHORT]}", fields)
+        """Store JSON fields that belong to a block, or to the whole setup where there is no key."""
+        stem = f"{kind}-{key[:SHORT]}" if key else kind
+        self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)  # names damage, refuses new formats
+        self._keep_only(write_note(self.folder, stem, fields), f"{stem}-*.json")
 
     def save_events(self, kind: str, key: str, events: Sequence[MemoryEvent]) -> None:
         """Store memory events that belong to no stored block."""
         self.save_note(kind, key, {"events": [event.to_dict() for event in events]})
 
-    def _write_note(self, stem: str, fields: dict[str, Any]) -> None:
-        pattern = f"{stem}-*.json"
-        self._read(find(self.folder, pattern), read_note)  # to name what is damaged, and to refuse a newer format
-        self._keep_only(write_note(self.folder, stem, fields), pattern)
-
     def _write_tensors(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], **fields: Any) -> Path:
         stem = f"{kind}-{index:05}-{key[:SHORT]}"
         stored = write_tensors(self.folder, stem, tensors, {"key": key, **fields})
-        self._keep_only(stored, _tensors(kind, key))
+        self._keep_only(stored, f"{kind}-*-{key[:SHORT]}-*.safetensors")
         return stored
 
     def _keep_only(self, stored: Path, pattern: str) -> None:
@@ -264,8 +261,3 @@ class RunFolder(RunReader):
         super()._set_aside(path, problem)
         log.warning("Head Forcing: %s (in %s)", problem, self.folder)
         path.unlink(missing_ok=True)
-
-
-def _tensors(kind: str, key: str) -> str:
-    """The pattern of a file of tensors that belongs to a key."""
-    return f"{kind}-*-{key[:SHORT]}-*.safetensors"

@@ -46,9 +46,9 @@ def file_hash(path: Path) -> str:
     return found.hexdigest()
 
 
-def named_hash(path: Path | None) -> str:
-    """The hash in a file's name; empty where there is no file."""
-    return "" if path is None else path.stem.rpartition("-")[2]
+def named_hash(path: Path) -> str:
+    """The hash in a file's name."""
+    return path.stem.rpartition("-")[2]
 
 
 def own_files(folder: Path) -> list[Path]:
@@ -56,10 +56,21 @@ def own_files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if _OWN_NAME.fullmatch(path.name) and path.is_file()]
 
 
-def find(folder: Path, pattern: str) -> Path | None:
-    """The file of such a name. Of two, which a kill can leave, the later one: what came after it was made from it."""
-    found = [path for path in folder.glob(pattern) if _OWN_NAME.fullmatch(path.name)]
-    return max(found, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+def files_of(folder: Path, kind: str) -> dict[str, Path]:
+    """The files of one kind by the key in their name (`run` has none, its kind stands for it), from one listing.
+
+    Of two with one key, which a kill can leave, the later one: what came after it was made from it.
+    """
+    found: dict[str, Path] = {}
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        if name.startswith(f"{kind}-") and _OWN_NAME.fullmatch(name):
+            path, key = folder / name, name.split("-")[-2]
+            found[key] = max(path, found[key], key=_written) if key in found else path
+    return found
+
+
+def _written(path: Path) -> tuple[int, str]:
+    return (path.stat().st_mtime_ns if path.exists() else 0), path.name
 
 
 def read_note(path: Path, any_version: bool = False) -> dict[str, Any]:
