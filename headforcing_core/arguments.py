@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .text import TextEncoder
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+MAX_SCALE = 64
 
 FOUND_PROFILES = Path.home() / ".cache" / "headforcing" / "profiles"
 
@@ -78,6 +81,15 @@ def read_text(value: str) -> str:
         return Path(value[1:]).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read as UTF-8 text: {error}") from error
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Refuse a `--scale` or `--state-seconds`, where the command has it, that no video can be made with."""
+    scale, state_seconds = vars(args).get("scale", 1), vars(args).get("state_seconds", 0.0)
+    if not 1 <= scale <= MAX_SCALE:
+        raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
+    if not (math.isfinite(state_seconds) and state_seconds >= 0):
+        raise HeadForcingError(f"--state-seconds must be 0 (never) or more, got {state_seconds}")
 
 
 def parse_size(text: str) -> tuple[int, int]:

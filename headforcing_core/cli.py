@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HeadForcingError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
         return 130
     if args.json:
         sys.stdout.write(json.dumps(result["json"]) + "\n")

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
+from .about import about_video, attention_name, file_tags
 from .arguments import (
     DTYPES,
     Result,
+    check_numbers,
     check_text_width,
     choose_profile,
     chosen_switch,
@@ -42,15 +44,15 @@ from .methods.registry import describe_method, method_policy, method_schedule
 from .needs import Needs, check_disk, check_memory, needs_of
 from .plan import RenderPlan
 from .policy import CachePolicy
-from .render import RenderResult, load_latents, render
+from .render import RenderResult, load_latents, partial_path, render
 from .replay import Case
 from .replay import replay as run_case
 from .restarts import PictureCodec
 from .rollout import WanVideoModel
-from .run import RunFolder
+from .run import RunFolder, count_blocks
 from .timeline import Timeline, parse_timeline
 from .video import contact_sheet
-from .video_rollout import VideoRollout, finished_blocks, length_of, setup_hash, video_keys
+from .video_rollout import VideoRollout, finished_blocks, goes_on, setup_hash, video_keys
 from .wan import WanModel
 
 
@@ -166,6 +168,7 @@ def planner(
     policy: CachePolicy | MethodPolicy | None = None,
 ) -> Callable[..., RenderPlan]:
     """What makes the plan of a render once its `profile` is given; `policy` stands in for that of `args.method`."""
+    check_numbers(args)
     memory = (args.episodic_frames, args.recent_frames, args.novelty_threshold, args.update_interval)
     policy = policy or method_policy(args.method)
     return partial(
@@ -255,7 +258,10 @@ def render_one(
     `codec` is not needed where nothing is decoded; `latent_format` is ComfyUI's name for the latents' scale, for its
     nodes that load a run.
     """
-    tags, model = _tags(args, plan), WanVideoModel(backbone, embeds, dtype, device)
+    model = WanVideoModel(backbone, embeds, dtype, device)
+    about = about_video(plan, args.method, args.seed, latent_format)
+    about["weights"] = info.path.name
+    about["attention"] = attention_name(attention, args.attention, device, dtype, info.config.head_dim)
     if args.compile:
         model.forward = compiled_forward()
     if args.cuda_graph:
@@ -272,10 +278,8 @@ def render_one(
             setup = setup_hash(plan, info.fingerprint, args.seed, 0, dtype, start)
             autoencoder = codec.fingerprint() if codec is not None and plan.restart_frames else ""
             keys = video_keys(plan, setup, embeds, autoencoder)
-            about = {**tags, "weights": info.path.name, "size": f"{plan.width}x{plan.height}"}
             run = stack.enter_context(RunFolder(args.runs, setup, about))
-            video_about = {"novelty_threshold": plan.novelty_threshold, "latent_format": latent_format}
-            run.save_video(keys, {**tags, **length_of(plan), **video_about})
+            run.save_video(keys, about)
             options |= {"run": run, "keys": keys, "state_seconds": args.state_seconds}
         video = VideoRollout(plan, args.seed, **options)
         bar = stack.enter_context(
@@ -288,27 +292,28 @@ def render_one(
                 mp4=None if path is None or codec is None else (path, codec.decoder(plan.restart_frames)),
                 latents=latents,
                 scale=scale,
-                metadata={"head_forcing": json.dumps(tags)},
+                metadata=file_tags(about),
                 on_step=lambda block, step, clean: bar.update(clean is not None),
             )
         except torch.OutOfMemoryError as error:
-            kept = "" if args.runs is None else " Finished blocks are kept: the same command goes on."
             raise HeadForcingError(
                 "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them "
-                f"later.{kept}"
+                f"later; {_what_is_kept(video, path)}"
             ) from error
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(_what_is_kept(video, path)) from stop
     if result.found_profile is not None and result.found_now:
         remember(args.found_profiles, info.fingerprint, result.found_profile)
-    return result
+    return replace(result, attention=about["attention"])
 
 
-def _tags(args: argparse.Namespace, plan: RenderPlan) -> dict[str, Any]:
-    """What a video file and a run folder say about the video."""
-    clock, segments = plan.timeline.clock, plan.timeline.segments
-    return {
-        "seed": args.seed,
-        "method": args.method,
-        "prompts": [segment.text for segment in segments],
-        "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
-        "frames_per_block": clock.frames_per_block,
-    }
+def _what_is_kept(video: VideoRollout, path: Path | None) -> str:
+    """What is left of a render that ended early, and how to go on."""
+    run, partial = video.run, None if path is None else partial_path(path)
+    kept = "without --runs FOLDER no block is kept"
+    if run is not None:
+        kept = f"{count_blocks(run.folder, video.keys)} of {len(video.keys)} blocks are kept in {run.folder}, "
+        kept += "the same command goes on" if goes_on(video.plan) else "but with this method a video begins again"
+    if partial is not None and partial.is_file():
+        kept += f"; the video so far is {partial}"
+    return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +14,15 @@ import torch
 from .cache import CacheShape
 from .errors import HeadForcingError
 from .plan import RenderPlan, format_bytes
+from .policy import preset
+from .profile import default_profile
 
 VIDEO_BITS_PER_PIXEL = 0.5  # H.264 at crf 18 rarely takes more
 _REMEDIES = 3
+_DISK_REMEDIES = {
+    "video": "decode later or to another disk",
+    "finished blocks": "keep none of them: turn resume off, or leave out --runs",
+}
 
 
 @dataclass(frozen=True)
@@ -157,10 +164,15 @@ def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> Non
     for disk, sizes in disks.items():
         wanted, free = sum(sizes.values()), shutil.disk_usage(places[disk]).free
         if wanted > free:
+            remedies = ["remove old renders with `headforcing runs prune`"]
+            for name, remedy in _DISK_REMEDIES.items():
+                if sizes.get(name):
+                    remedies.append(f"{remedy} (saves {format_bytes(sizes[name])})")
+            remedies.append("make a shorter or smaller video")
             raise HeadForcingError(
                 f"not enough disk: the render writes about {format_bytes(wanted)} ({_parts(sizes)}), "
-                f"{places[disk]} has {format_bytes(free)} free. Remedies, cheapest first: remove old renders with "
-                "`headforcing runs prune`; decode later or to another disk; turn resume off"
+                f"{places[disk]} has {format_bytes(free)} free. Remedies, cheapest first: "
+                + "; ".join(remedies[:_REMEDIES])
             )
 
 
@@ -176,11 +188,48 @@ def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: in
     if plan.auto is not None:
         yield "load a head profile instead of finding the roles", needs.cache - plan.shape.bytes(dtype)
     shape = plan.shape
-    if isinstance(shape, CacheShape) and shape.policy.needs_profile and shape.policy.memory.episodic_frames > 2:
-        memory = replace(shape.policy.memory, episodic_frames=2)
-        smaller = replace(shape, policy=replace(shape.policy, memory=memory))
-        yield "episodic_frames 2", shape.bytes(dtype) - smaller.bytes(dtype)
+    if isinstance(shape, CacheShape) and shape.policy.needs_profile and shape.policy.memory.episodic_frames:
+        episodic = min(2, shape.policy.memory.episodic_frames)
+        smaller = [_with_memory(shape, episodic, recent).bytes(dtype) for recent in (None, 0)]
+        yield "episodic_frames 2", shape.bytes(dtype) - smaller[0]
+        yield "recent_frames 0", smaller[0] - smaller[1]
+    else:
+        others = ((f"method {name}", needs.cache - other.bytes(dtype)) for name, other in _other_methods(plan))
+        yield max(others, key=lambda other: other[1])
+    yield _shorter(needs, plan, dtype, excess)
     by_area = needs.cache + needs.activations + needs.decode
     share = max(0.0, 1 - excess / max(1, by_area)) ** 0.5
     width, height = (max(16, int(side * share) // 16 * 16) for side in (plan.width, plan.height))
     yield f"{width}x{height}", by_area - by_area * width * height // (plan.width * plan.height)
+
+
+def _with_memory(shape: CacheShape, episodic: int, recent: int | None) -> CacheShape:
+    """The same with fewer frames in memory heads; `recent` None leaves the recent ones as they are."""
+    memory = replace(shape.policy.memory, episodic_frames=episodic)
+    memory = memory if recent is None else replace(memory, recent_frames=recent)
+    return replace(shape, policy=replace(shape.policy, memory=memory))
+
+
+def _other_methods(plan: RenderPlan) -> Iterator[tuple[str, CacheShape]]:
+    """Methods whose cache is small at any length: Head Forcing where a bundled profile fits, else the same for all."""
+    config, shape = plan.config, plan.shape
+    sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, shape.total_frames)
+    uniform = [["memory"] * config.num_heads] * config.num_layers
+    yield "uniform_memory", CacheShape(uniform, preset("uniform_memory"), *sizes)
+    with suppress(HeadForcingError):
+        roles = default_profile(config.num_layers, config.num_heads).roles
+        yield "head_forcing", CacheShape(roles, preset("head_forcing"), *sizes)
+
+
+def _shorter(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> tuple[str, int]:
+    """The longest video that fits, where the cache grows with the length; else nothing that saves."""
+    shape, size = plan.shape, plan.schedule.frames_per_block
+    start, clock = plan.blocks - plan.new_blocks, plan.timeline.clock
+    lengths = range(plan.new_blocks - 1, 0, -1) if isinstance(shape, CacheShape) else ()
+    for blocks in lengths:
+        saved = needs.cache - replace(shape, total_frames=(start + blocks) * size).bytes(dtype)
+        if saved <= 0:
+            break
+        if saved >= excess:
+            return f"{clock.pictures(blocks) / clock.fps:.2f} s", saved
+    return "", 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class RenderResult:
     reused_blocks: int = 0
     run: RunReport | None = None
     seconds_per_block: float | None = None
+    problems: Sequence[str] = ()
+    attention: str | None = None  # name of the backend
 
     def report(self) -> dict[str, Any]:
         """The JSON form."""
@@ -49,6 +51,8 @@ class RenderResult:
             "memory_events": [event.to_dict() for event in self.events],
             "cache_bytes": self.cache_bytes,
             "reused_blocks": self.reused_blocks,
+            "problems": list(self.problems),
+            "attention": self.attention,
             "seconds": round(self.seconds, 2),
             "run": None if self.run is None else self.run.to_dict(),
         }
@@ -67,7 +71,9 @@ class RenderResult:
             lines.append(f"found    {counts} heads")
         if self.reused_blocks:
             lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
-        lines.append(f"took     {self.seconds:.1f} s")
+        lines += [f"damaged  {problem}" for problem in self.problems]
+        attention = "" if self.attention is None else f", attention {self.attention}"
+        lines.append(f"took     {self.seconds:.1f} s{attention}")
         return "\n".join(lines)
 
 
@@ -111,8 +117,8 @@ def render(
     else:
         path, decoder = mp4
         fps = plan.timeline.clock.fps
-        partial = path.with_name(f"{path.stem}.part.mp4")  # plays while it grows
-        info = write_video(path, kept_blocks(), decoder, fps, plan.pictures, scale, metadata, crf=crf, partial=partial)
+        options: dict[str, Any] = {"crf": crf, "partial": partial_path(path)}
+        info = write_video(path, kept_blocks(), decoder, fps, plan.pictures, scale, metadata, **options)
     if latents is not None:
         about = {"pictures": plan.pictures, "restart_frames": plan.restart_frames}
         tags = {"head_forcing": json.dumps(about)}
@@ -130,7 +136,13 @@ def render(
         video.reused,
         video.report(),
         video.seconds_per_block,
+        video.problems,
     )
+
+
+def partial_path(path: Path) -> Path:
+    """Where a video grows until it is finished; it plays at any time."""
+    return path.with_name(f"{path.stem}.part.mp4")
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:

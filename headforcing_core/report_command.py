@@ -37,7 +37,7 @@ def report(args: argparse.Namespace) -> Result:
     if timeline is not None:  # the file's own pictures a second and blocks decide where a time falls
         starts = (start for start, _ in timeline.requested)
         prompts = [(start, segment.text) for start, segment in zip(starts, timeline.segments, strict=True)]
-    with tqdm(unit="picture", desc="measuring", disable=args.json) as bar:
+    with tqdm(unit="picture", desc="measuring", disable=args.json, delay=1e-3) as bar:  # none before an error
 
         def on_progress(done: int, expected: int) -> None:
             bar.total = expected or None

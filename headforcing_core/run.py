@@ -6,8 +6,8 @@ its blocks; a longer one finds those of the shorter and extends it; one with ano
 that prompt. Where blocks are made together (Rolling Forcing), a block's key covers those made with it, and they are
 stored beside it as they were then.
 
-Every file carries a hash of its own bytes in its name, is written under a temporary name and moved, and is checked when
-it is read.
+What a key cannot cover is how a machine rounds. Each block therefore names the very file of the block before it, and a
+cache state that of its block: blocks of two renders are never joined, even where both have the same keys.
 """
 
 from __future__ import annotations
@@ -15,30 +15,36 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import shutil
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from .cache_state import State
 from .errors import HeadForcingError
 from .files import check_writable
 from .memory import MemoryEvent
+from .run_files import (
+    SHORT,
+    DamagedFile,
+    files_of,
+    named_hash,
+    own_files,
+    read_note,
+    read_tensors,
+    write_note,
+    write_tensors,
+)
+from .run_files import file_hash as file_hash
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
-SHORT = 16  # characters of a hash in a file name
+Found = TypeVar("Found")
 
 
 def digest(*parts: Any) -> str:
@@ -65,7 +71,7 @@ def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
 
 def count_blocks(folder: Path, keys: Sequence[str]) -> int:
     """How many blocks at the beginning of `keys` are stored in a run folder, by their names."""
-    there = {path.name.split("-")[2] for path in folder.glob("block-*.safetensors")}
+    there = files_of(folder, "block")
     return next((place for place, key in enumerate(keys) if key[:SHORT] not in there), len(keys))
 
 
@@ -78,17 +84,96 @@ class StoredBlock:
     unfinished: tuple[Tensor, ...] = ()
 
 
-class RunFolder:
-    """The files of one setup. Use as a context manager: it belongs to one process at a time.
+class RunReader:
+    """Reads the files of one setup; changes nothing.
 
     Attributes:
-        problems: what was found damaged and will be made again, one sentence each.
+        problems: what was found damaged, one sentence each.
+    """
+
+    def __init__(self, folder: Path, setup: str):
+        self.folder, self.setup = folder, setup
+        self.problems: list[str] = []
+        self._block_hashes: dict[str, str] = {}  # in the names of blocks that were read or saved here, by key
+
+    def read_blocks(self, keys: Sequence[str]) -> Iterator[StoredBlock]:
+        """The finished blocks at the beginning of `keys`, up to the first that is missing or damaged."""
+        before, files = "", files_of(self.folder, "block")
+        for key in keys:
+            path = files.get(key[:SHORT])
+            found = self._read(path, read_tensors)
+            if path is None or found is None or found[1]["key"] != key:
+                return
+            tensors, fields = found
+            if fields["after"] != before:
+                self._set_aside(path, f"{path.name} does not go on from the block before it")
+                return
+            before = self._block_hashes[key] = named_hash(path)
+            event = fields["event"]
+            unfinished = tuple(tensors["unfinished"].unbind()) if "unfinished" in tensors else ()
+            yield StoredBlock(tensors["latents"], None if event is None else MemoryEvent(**event), unfinished)
+
+    def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
+        """The same, all of them; only the last one has its `unfinished`."""
+        blocks: list[StoredBlock] = []
+        for block in self.read_blocks(keys):
+            if blocks:
+                blocks[-1] = replace(blocks[-1], unfinished=())
+            blocks.append(block)
+        return blocks
+
+    def load_state(self, keys: Sequence[str]) -> State | None:
+        """The latest intact cache state after one of these blocks, which were read before."""
+        files = files_of(self.folder, "state")
+        for key in reversed(keys):
+            found = self._read(files.get(key[:SHORT]), read_tensors)
+            if found is not None and (found[1]["key"], found[1]["after"]) == (key, self._block_hashes.get(key)):
+                return found[0], found[1]["plain"]
+        return None
+
+    def load_start(self) -> Tensor | None:
+        """The start frames, where there are some."""
+        found = self._read(files_of(self.folder, "start").get(self.setup[:SHORT]), read_tensors)
+        return found[0]["latents"] if found is not None and found[1]["key"] == self.setup else None
+
+    def load_note(self, kind: str, keys: Sequence[str]) -> dict[str, Any] | None:
+        """The note of that kind that belongs to one of these blocks."""
+        files = files_of(self.folder, kind)
+        notes = (self._read(files.get(key[:SHORT]), read_note) for key in keys)
+        return next((note for note in notes if note is not None), None)
+
+    def load_events(self, kind: str, keys: Sequence[str]) -> list[MemoryEvent]:
+        """The events in a note of that kind; none where there is no such note."""
+        note = self.load_note(kind, keys)
+        return [] if note is None else [MemoryEvent(**event) for event in note["events"]]
+
+    def _read(self, path: Path | None, read: Callable[[Path], Found]) -> Found | None:
+        """What `read` finds in a file; None where it is missing or damaged."""
+        if path is None:
+            return None
+        try:
+            return read(path)
+        except DamagedFile as error:
+            self._set_aside(path, str(error))
+        except FileNotFoundError:  # the render that owns the folder has just replaced it
+            pass
+        return None
+
+    def _set_aside(self, path: Path, problem: str) -> None:
+        """Take note of a file that is not used."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+class RunFolder(RunReader):
+    """The files of one setup, to read and to write. Use as a context manager: it belongs to one process at a time.
+
+    What is found damaged is removed, so that it is made again.
     """
 
     def __init__(self, parent: Path, setup: str, about: dict[str, Any]):
-        self.folder = parent / setup[:SHORT]
-        self.setup, self.about = setup, about
-        self.problems: list[str] = []
+        super().__init__(parent / setup[:SHORT], setup)
+        self.about = about
         self._lock = FileLock(self.folder / "lock")
 
     def __enter__(self) -> RunFolder:
@@ -100,10 +185,10 @@ class RunFolder:
                 f"another render is writing to {self.folder}; wait for it, or change the seed of this one"
             ) from None
         try:
-            self._check_version()
-            for leftover in self.folder.glob(".*.tmp"):  # of a process that was killed while writing
-                leftover.unlink(missing_ok=True)
-            self._write_json("run", {"setup": self.setup, "about": self.about})
+            for leftover in own_files(self.folder):
+                if leftover.suffix == ".tmp":
+                    leftover.unlink(missing_ok=True)
+            self.save_note("run", "", {"setup": self.setup, "about": self.about})
         except BaseException:
             self._lock.release()
             raise
@@ -114,26 +199,6 @@ class RunFolder:
     ) -> None:
         self._lock.release()
 
-    # --- blocks
-
-    def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
-        """The finished blocks at the beginning of `keys`, up to the first that is missing or damaged.
-
-        Only the last one has its `unfinished`.
-        """
-        blocks: list[StoredBlock] = []
-        for key in keys:
-            found = self._load("block", key)
-            if found is None:
-                break
-            tensors, plain = found
-            event = plain["event"]
-            if blocks:
-                blocks[-1] = replace(blocks[-1], unfinished=())
-            unfinished = tuple(tensors["unfinished"].unbind()) if "unfinished" in tensors else ()
-            blocks.append(StoredBlock(tensors["latents"], None if event is None else MemoryEvent(**event), unfinished))
-        return blocks
-
     def save_block(
         self,
         index: int,
@@ -141,98 +206,49 @@ class RunFolder:
         latents: Tensor,
         event: MemoryEvent | None,
         unfinished: Sequence[Tensor] = (),
+        previous: str | None = None,
     ) -> None:
-        """Store a finished block `[frames, 16, h, w]`, what episodic memory did after it, and those that are begun."""
-        plain = {"event": None if event is None else event.to_dict()}
+        """Store a finished block `[frames, 16, h, w]`, what episodic memory did after it, and those that are begun.
+
+        `previous` is the key of the block before it, read or saved here; None for the first that is made.
+        """
         tensors = {"latents": latents.float()}
         if unfinished:
             tensors["unfinished"] = torch.stack(tuple(unfinished)).float()
-        self._save("block", index, key, tensors, plain)
-
-    # --- cache states
-
-    def load_state(self, keys: Sequence[str]) -> State | None:
-        """The latest intact cache state after one of these blocks."""
-        for key in reversed(keys):
-            found = self._load("state", key)
-            if found is not None:
-                return found
-        return None
+        after = "" if previous is None else self._block_hashes[previous]
+        stored = self._write_tensors("block", index, key, tensors, event=event and event.to_dict(), after=after)
+        self._block_hashes[key] = named_hash(stored)
 
     def save_state(self, index: int, key: str, state: State) -> None:
         """Store the cache state after a block; older states are removed, one is enough."""
-        self._keep_only(self._save("state", index, key, *state), "state-*.safetensors")
+        tensors, plain = state
+        stored = self._write_tensors("state", index, key, tensors, plain=plain, after=self._block_hashes[key])
+        self._keep_only(stored, "state-*.safetensors")
 
     def save_start(self, latents: Tensor) -> None:
         """Store the start frames `[frames, 16, h, w]` that the whole setup begins with."""
-        if self._load("start", self.setup) is None:
-            self._save("start", 0, self.setup, {"latents": latents.float()}, {})
-
-    def load_start(self) -> Tensor | None:
-        """The start frames, where there are some."""
-        found = self._load("start", self.setup)
-        return None if found is None else found[0]["latents"]
-
-    # --- small things
+        if self.load_start() is None:
+            self._write_tensors("start", 0, self.setup, {"latents": latents.float()})
 
     def save_video(self, keys: Sequence[str], about: dict[str, Any]) -> None:
         """Note which blocks make up a video, in order, and what it is."""
-        self._write_json(f"video-{keys[-1][:SHORT]}", {"keys": list(keys), "about": about})
+        self.save_note("video", keys[-1], {"setup": self.setup, "keys": list(keys), "about": about})
 
-    def save_text(self, kind: str, key: str, text: str) -> None:
-        """Store a small text that belongs to a block."""
-        self._store(f"{kind}-{key[:SHORT]}", ".json", lambda path: path.write_text(text, encoding="utf-8"))
+    def save_note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
+        """Store JSON fields that belong to a block, or to the whole setup where there is no key."""
+        stem = f"{kind}-{key[:SHORT]}" if key else kind
+        self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)  # names damage, refuses new formats
+        self._keep_only(write_note(self.folder, stem, fields), f"{stem}-*.json")
 
     def save_events(self, kind: str, key: str, events: Sequence[MemoryEvent]) -> None:
         """Store memory events that belong to no stored block."""
-        self.save_text(kind, key, json.dumps({"events": [event.to_dict() for event in events]}))
+        self.save_note(kind, key, {"events": [event.to_dict() for event in events]})
 
-    def load_events(self, kind: str, keys: Sequence[str]) -> list[MemoryEvent]:
-        """The events in a text of that kind; none where there is no such text."""
-        text = self.load_text(kind, keys)
-        return [] if text is None else [MemoryEvent(**event) for event in json.loads(text)["events"]]
-
-    def load_text(self, kind: str, keys: Sequence[str]) -> str | None:
-        """The text of that kind that belongs to one of these blocks."""
-        for key in keys:
-            path = self._find(f"{kind}-{key[:SHORT]}-*.json")
-            if path is not None and self._intact(path):
-                return path.read_text(encoding="utf-8")
-        return None
-
-    # --- files
-
-    def _check_version(self) -> None:
-        path = self._find("run-*.json")
-        if path is None or not self._intact(path):
-            return
-        version = json.loads(path.read_text(encoding="utf-8")).get("format_version")
-        if version != FORMAT_VERSION:
-            raise HeadForcingError(
-                f"{path} has format version {version}, this version of Head Forcing reads {FORMAT_VERSION}; "
-                "update the pack, or move the folder away"
-            )
-
-    def _save(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], plain: dict[str, Any]) -> Path:
-        tags = {"plain": json.dumps(plain), "key": key}
-        held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    def _write_tensors(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], **fields: Any) -> Path:
         stem = f"{kind}-{index:05}-{key[:SHORT]}"
-        return self._store(stem, ".safetensors", lambda path: save_file(held, path, metadata=tags))
-
-    def _load(self, kind: str, key: str) -> State | None:
-        path = self._find(f"{kind}-*-{key[:SHORT]}-*.safetensors")
-        if path is None or not self._intact(path):
-            return None
-        with safe_open(path, "pt") as file:
-            tags = file.metadata()
-            if tags["key"] != key:
-                return None
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(tags["plain"])
-
-    def _write_json(self, stem: str, fields: dict[str, Any]) -> None:
-        text = json.dumps({"format_version": FORMAT_VERSION, **fields}, indent=1, default=str)
-        stored = self._store(stem, ".json", lambda path: path.write_text(text, encoding="utf-8"))
-        self._keep_only(stored, f"{stem}-*.json")
+        stored = write_tensors(self.folder, stem, tensors, {"key": key, **fields})
+        self._keep_only(stored, f"{kind}-*-{key[:SHORT]}-*.safetensors")
+        return stored
 
     def _keep_only(self, stored: Path, pattern: str) -> None:
         """Remove older files, once the new one is safe."""
@@ -240,40 +256,8 @@ class RunFolder:
             if path.name != stored.name:
                 path.unlink(missing_ok=True)
 
-    def _store(self, stem: str, suffix: str, write: Callable[[Path], Any]) -> Path:
-        temporary = self.folder / f".{uuid.uuid4().hex}.tmp"
-        try:
-            write(temporary)
-            with open(temporary, "rb+") as file:
-                os.fsync(file.fileno())
-            path = self.folder / f"{stem}-{file_hash(temporary)}{suffix}"
-            os.replace(temporary, path)
-            return path
-        except (OSError, SafetensorError) as error:
-            free = shutil.disk_usage(self.folder).free / 1e9
-            raise HeadForcingError(
-                f"{self.folder} cannot be written ({error}; {free:.1f} GB free): make room and queue the "
-                "same render again, everything finished so far is kept there"
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def _find(self, pattern: str) -> Path | None:
-        return next(iter(sorted(self.folder.glob(pattern))), None)
-
-    def _intact(self, path: Path) -> bool:
-        if file_hash(path) == path.stem.rpartition("-")[2]:
-            return True
-        self.problems.append(f"{path.name} is damaged and will be made again")
-        log.warning("Head Forcing: %s in %s is damaged and will be made again", path.name, self.folder)
+    def _set_aside(self, path: Path, problem: str) -> None:
+        problem += "; it was removed, and is made again where it is needed"
+        super()._set_aside(path, problem)
+        log.warning("Head Forcing: %s (in %s)", problem, self.folder)
         path.unlink(missing_ok=True)
-        return False
-
-
-def file_hash(path: Path) -> str:
-    """A hash of a file's bytes, as it stands in the name of every file of a run."""
-    found = hashlib.blake2b(digest_size=SHORT // 2)
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 22):
-            found.update(chunk)
-    return found.hexdigest()

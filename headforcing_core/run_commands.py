@@ -12,7 +12,7 @@ from .arguments import Result
 from .errors import HeadForcingError
 from .files import check_writable, replacing
 from .plan import format_bytes
-from .stored_runs import folder_bytes, prune, stored_videos
+from .stored_runs import folder_bytes, prune, survey
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
@@ -33,12 +33,14 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
 def list_runs(args: argparse.Namespace) -> Result:
     """Kept videos, the newest first."""
     _check_folder(args.folder)
+    videos, problems = survey(args.folder)
     found, lines = [], []
-    for video in stored_videos(args.folder):
+    for video in videos:
         size, prompts = folder_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
         found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
         lines.append(f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}")
-    return {"text": "\n".join(lines) or f"no runs in {args.folder}", "json": {"runs": found}}
+    lines = [*(lines or [f"no runs in {args.folder}"]), *_told(problems)]
+    return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
 
 
 def show_run(args: argparse.Namespace) -> Result:
@@ -47,13 +49,15 @@ def show_run(args: argparse.Namespace) -> Result:
     if args.plot is not None and args.plot.suffix != ".png":
         raise HeadForcingError(f"the picture to write must end in .png, got {args.plot.name!r}")
     check_writable(args.plot)
-    videos = stored_videos(args.folder)
+    videos, problems = survey(args.folder)
     video = next((video for video in videos if args.name in (None, video.name)), None)
     if video is None:
-        raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them")
+        damaged = "".join(f"; {problem}" for problem in problems)
+        raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}")
     report = video.report()
-    text = f"{video.name}: {video.finished} of {len(video.keys)} blocks\n{report.text()}"
-    result = {"name": video.name, **report.to_dict()}
+    problems += video.run.problems
+    lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_told(problems)]
+    text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
     if args.plot is not None:
         from .plot_run import run_picture
 
@@ -70,6 +74,10 @@ def prune_runs(args: argparse.Namespace) -> Result:
         raise HeadForcingError(f"--keep-gb must be 0 or more, got {args.keep_gb}")
     removed = [folder.name for folder in prune(args.folder, int(args.keep_gb * 1e9))]
     return {"text": f"removed {len(removed)}: {', '.join(removed)}".rstrip(": "), "json": {"removed": removed}}
+
+
+def _told(problems: list[str]) -> list[str]:
+    return [f"damaged  {problem}" for problem in problems]
 
 
 def _check_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import statistics
 import time
@@ -29,7 +28,8 @@ from .noise import SeededNoise
 from .plan import RenderPlan
 from .profile import HeadProfile
 from .rollout import Block, StepCallback, rollout, split_start_latents
-from .run import SHORT, RunFolder, StoredBlock, block_keys, count_blocks, digest
+from .run import RunFolder, StoredBlock, block_keys, count_blocks, digest
+from .run_files import FORMAT_VERSION, SHORT
 from .run_report import RunMeter, RunReport
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,11 @@ class VideoRollout:
         return len(self._made)
 
     @property
+    def problems(self) -> list[str]:
+        """What was found damaged in the run folder, one sentence each."""
+        return [] if self.run is None else list(self.run.problems)
+
+    @property
     def seconds_per_block(self) -> float | None:
         """The median of the blocks made so far, without what is done with them afterwards.
 
@@ -109,8 +114,8 @@ class VideoRollout:
         """
         if self._block_seconds:
             return statistics.median(self._block_seconds)
-        text = None if self.run is None else self.run.load_text(SECONDS, self.keys[-1:])
-        return None if text is None else float(json.loads(text))
+        note = None if self.run is None else self.run.load_note(SECONDS, self.keys[-1:])
+        return None if note is None else note["seconds"]
 
     @property
     def reused_steps(self) -> int:
@@ -148,7 +153,7 @@ class VideoRollout:
             begun = time.perf_counter()
         if self.run is not None and self._block_seconds:
             with suppress(HeadForcingError):  # the video is there, this is only told in reports
-                self.run.save_text(SECONDS, self.keys[-1], json.dumps(self.seconds_per_block))
+                self.run.save_note(SECONDS, self.keys[-1], {"seconds": self.seconds_per_block})
 
     def report(self) -> RunReport:
         """What the blocks so far tell."""
@@ -173,18 +178,16 @@ class VideoRollout:
         """Take the roles an earlier render found; without them its blocks are of no use, measuring needs every pass."""
         if self.run is None or self.plan.auto is None or not self._made:
             return
-        text = self.run.load_text(FOUND, self.keys[: len(self._made)])
-        if text is None:
+        found = self.run.load_note(FOUND, self.keys[: len(self._made)])
+        if found is None:
             self._made = []
             return
-        found = json.loads(text)
         self.found_profile = HeadProfile.from_json(found["profile"])
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
     def _drop_what_cannot_go_on(self) -> None:
         """Begin again where the cache of an unfinished video does not come back from its blocks."""
-        policy = self.plan.shape.policy
-        if isinstance(policy, MethodPolicy) and not policy.replays and len(self._made) < self.plan.new_blocks:
+        if not goes_on(self.plan) and len(self._made) < self.plan.new_blocks:
             if self._made:
                 log.warning("Head Forcing: the video begins again, this method's cache cannot be rebuilt from blocks")
             self._made = []
@@ -207,7 +210,8 @@ class VideoRollout:
     def _store(self, place: int, block: Block) -> None:
         if self.run is not None:
             unfinished = block.unfinished if isinstance(block, RolledBlock) else ()
-            self.run.save_block(place, self.keys[place], block.latents, block.event, unfinished)
+            previous = self.keys[place - 1] if place else None
+            self.run.save_block(place, self.keys[place], block.latents, block.event, unfinished, previous)
 
     def _store_state(self, place: int) -> None:
         cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
@@ -228,7 +232,7 @@ class VideoRollout:
             if self.run is not None:
                 events = [event.to_dict() for event in self.events]
                 found = {"profile": self.found_profile.to_json(), "events": events}
-                self.run.save_text(FOUND, self.keys[place], json.dumps(found))
+                self.run.save_note(FOUND, self.keys[place], found)
 
 
 def setup_hash(
@@ -237,6 +241,7 @@ def setup_hash(
     """The hash of everything a block depends on but the prompts, their switches and the length of the video."""
     shape = plan.shape
     parts: list[Any] = [
+        FORMAT_VERSION,  # a render does not stumble over what another version of the pack left
         fingerprint,
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
@@ -253,10 +258,10 @@ def setup_hash(
     return digest(*parts)
 
 
-def length_of(plan: RenderPlan) -> dict[str, Any]:
-    """What decoding the video elsewhere needs to know, to be noted in its run folder."""
-    fps, start, restarts = plan.timeline.clock.fps, plan.start_frames, list(plan.restart_frames)
-    return {"pictures": plan.pictures, "fps": fps, "start_frames": start, "restart_frames": restarts}
+def goes_on(plan: RenderPlan) -> bool:
+    """Whether an unfinished video goes on from its finished blocks; with some methods it begins again."""
+    policy = plan.shape.policy
+    return not isinstance(policy, MethodPolicy) or policy.replays
 
 
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ the diffusion model's forward hands each call to `forward_block` while our sampl
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from ..headforcing_core.profiler import profile_heads
 from ..headforcing_core.rollout import BlockCache, StepCallback, reads_queries
 from ..headforcing_core.schedule import Schedule
 from ..headforcing_core.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
+from .fingerprint import fingerprint as fingerprint
 
 _KEY = "head_forcing"
 
@@ -87,6 +87,14 @@ class HostAttention:
         attend = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
         heads = {"heads": len(q), "skip_reshape": True, "skip_output_reshape": True}
         return attend(q[None], k[None], v[None], **heads, transformer_options=self.options)[0]
+
+    @property
+    def name(self) -> str:
+        """What to call it in a report."""
+        kernels = comfy.ldm.modules.attention
+        chosen = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
+        override = " overridden by a node" if "optimized_attention_override" in self.options else ""
+        return f"ComfyUI's {chosen.__name__}{override}"
 
     def or_better(self, dtype: torch.dtype, device: torch.device, head_dim: int) -> AttentionFunction:
         """This, or what takes all heads of a layer in one call, where that works and nobody has chosen otherwise."""
@@ -236,37 +244,6 @@ def measure(
         return torch.zeros(1, block_shape[1], block_shape[0], *block_shape[2:])
 
     host(model, embeds, setup.schedule, block_shape, setup.shape(config).bytes(dtype), body)
-
-
-_FINGERPRINT_WEIGHTS = ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "cross_attn.q", "ffn.0", "ffn.2")
-
-
-def fingerprint(model: Any) -> str:
-    """Names the weights of a MODEL and the patches (LoRA) on it, from a few numbers of every layer.
-
-    The same whether the model is loaded or not: where a LoRA was merged into a loaded weight, the original counts.
-    """
-    net = model.model.diffusion_model
-    digest = hashlib.blake2b(digest_size=8)
-    for parameter in (net.head.modulation, *(block.modulation for block in net.blocks)):
-        digest.update(parameter.detach().to(device="cpu", dtype=torch.float32).numpy().tobytes())
-    for layer, block in enumerate(net.blocks):
-        for name in _FINGERPRINT_WEIGHTS:
-            original = model.backup.get(f"diffusion_model.blocks.{layer}.{name}.weight") or block.get_submodule(name)
-            weight: Any = getattr(original, "weight", None)
-            if type(weight) in (Tensor, torch.nn.Parameter) and not weight.is_meta:  # quantised ones have other types
-                digest.update(repr(weight.detach().flatten()[:4].float().tolist()).encode())
-    for name, patches in sorted(model.patches.items()):
-        digest.update(repr((name, [(patch[0], _few_numbers(patch[1])) for patch in patches])).encode())
-    return digest.hexdigest()
-
-
-def _few_numbers(patch: Any) -> list[Any]:
-    """The first numbers of every tensor in a patch: a weight adapter, or tuples of tensors and settings."""
-    parts = getattr(patch, "weights", patch)
-    if isinstance(parts, Tensor):
-        return parts.detach().flatten()[:4].float().tolist()
-    return [_few_numbers(part) for part in parts] if isinstance(parts, (list, tuple)) else []
 
 
 def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:

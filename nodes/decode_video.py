@@ -1,6 +1,6 @@
 """Decode Latents to Video: latents, connected or of a run folder, to an MP4, chunk by chunk, in constant memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +124,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 crf=crf,
                 pictures=video.pictures,
                 scale=upscale,
-                metadata=node_helpers.graph_tags(cls.hidden),
+                metadata={**node_helpers.graph_tags(cls.hidden), **node_helpers.video_tags(video.about, fps)},
                 on_progress=on_progress,
             )
             before += video.total
@@ -137,7 +137,8 @@ class DecodeLatentsToVideo(io.ComfyNode):
 class _Latents:
     """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` trims it, `total` is for the progress bar.
 
-    `restart_frames` are those that its rollouts begin with, see `RestartingDecoder`.
+    `restart_frames` are those that its rollouts begin with, see `RestartingDecoder`; `about` is what `about_video`
+    noted, empty for latents from elsewhere.
     """
 
     chunks: Iterable[Tensor]
@@ -145,6 +146,7 @@ class _Latents:
     pictures: int | None
     total: int
     restart_frames: Sequence[int]
+    about: Mapping[str, Any]
 
 
 def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
@@ -162,7 +164,8 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     total = wanted or pictures_of(latents.shape[2])
     size = (latents.shape[3], latents.shape[4])
     videos = latents.transpose(1, 2)
-    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, total, restarts) for video in videos]
+    about = trim.get("about", {})
+    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, total, restarts, about) for video in videos]
 
 
 def _of_run(name: str) -> _Latents:
@@ -172,4 +175,5 @@ def _of_run(name: str) -> _Latents:
     pictures = video.about["pictures"]
     chunks = (chunk for block in video.blocks() for chunk in load_run.to_latent(video, block).split(CHUNK_FRAMES))
     height, width = first.shape[-2:]
-    return _Latents(chunks, (height, width), pictures, pictures, video.about.get("restart_frames", ()))
+    restarts = video.about.get("restart_frames", ())
+    return _Latents(chunks, (height, width), pictures, pictures, restarts, video.about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -53,14 +54,24 @@ def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, 
             f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix[:80]!r}"
         )
     try:
+        _check_inside(os.path.dirname(os.path.normpath(filename_prefix)))  # ComfyUI makes folders, and follows links
         folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
-            filename_prefix, folder_paths.get_output_directory(), width, height
+            filename_prefix, str(output_folder()), width, height
         )
+        _check_inside(folder)  # its %date% and the like are filled in now
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside the output folder
         raise HeadForcingError(
-            f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder"
+            f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder, and not lead out of it "
+            "through a link"
         ) from error
     return Path(folder), name, counter, subfolder
+
+
+def _check_inside(place: str) -> None:
+    """Refuse a path, absolute or below the output folder, that leaves it once links are followed."""
+    output = output_folder().resolve()
+    if not (output / place).resolve().is_relative_to(output):
+        raise ValueError(place)
 
 
 def output_folder() -> Path:
@@ -76,6 +87,12 @@ def runs_folder() -> Path:
 def user_folder(name: str) -> Path:
     """The pack's own folder of that name in ComfyUI's user folder."""
     return Path(folder_paths.get_user_directory()) / "head_forcing" / name
+
+
+def profile_file(name: str) -> Path | None:
+    """The head profile of that name in ComfyUI's models, to read; None where there is none."""
+    found = folder_paths.get_full_path(PROFILE_FOLDER, name)
+    return None if found is None else Path(found)
 
 
 def profile_path(name: str) -> Path:

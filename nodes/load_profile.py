@@ -85,10 +85,10 @@ class LoadHeadProfile(io.ComfyNode):
 
 def _path(profile: str) -> Path:
     bundled = bundled_profiles()
-    path = bundled.get(profile) or folder_paths.get_full_path(folders.PROFILE_FOLDER, profile)
+    path = bundled.get(profile) or folders.profile_file(profile)
     if path is None:
         raise HeadForcingError(
             f"profile: {profile[:80]!r} is neither shipped with the pack nor in ComfyUI/models/head_profiles; "
             f"put the file there, or choose one of {', '.join(bundled)}"
         )
-    return Path(path)
+    return path

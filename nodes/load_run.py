@@ -54,10 +54,11 @@ class LoadHeadForcingRun(io.ComfyNode):
             *map(str, video.about["prompts"]),
             "",
             report.text(),
+            *(f"damaged: {problem}" for problem in video.run.problems),
         ]
         pictures = min(video.about["pictures"], pictures_of(frames))
-        about = {"pictures": pictures, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
-        samples = {"samples": latents, "head_forcing": about}
+        trim = {"pictures": pictures, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
+        samples = {"samples": latents, "head_forcing": {**trim, "about": video.about}}
         picture = node_helpers.picture_or_nothing(
             lambda: run_picture(report, "dark", video.about.get("novelty_threshold"))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from comfy.cli_args import args
 from torch import Tensor
 
 from ..headforcing_core import plots
+from ..headforcing_core.about import file_tags
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.profile import HeadProfile
 
@@ -66,3 +67,8 @@ def graph_tags(hidden: Any) -> dict[str, str]:
     if hidden.prompt is not None:
         tags["prompt"] = hidden.prompt
     return {key: json.dumps(value) for key, value in tags.items()}
+
+
+def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
+    """The tag with which *Video Drift Report* knows when which prompt began, see `about.file_tags`."""
+    return {} if args.disable_metadata or not about else file_tags(about, fps)

@@ -17,7 +17,8 @@ from ..headforcing_core.clock import PICTURES_PER_FRAME, format_time
 from ..headforcing_core.memory import MemoryEvent
 from ..headforcing_core.plan import RenderPlan
 from ..headforcing_core.rollout import Block
-from ..headforcing_core.video_rollout import VideoRollout
+from ..headforcing_core.run import RunFolder
+from ..headforcing_core.video_rollout import VideoRollout, goes_on
 from . import comfy_bridge
 from .growing_video import GrowingVideo
 
@@ -39,6 +40,7 @@ class RenderProgress:
         self.block: int | None = None  # that is being made, or read again; None before the first
         self.stepped = False  # whether it is being made
         self.growing: GrowingVideo | None = None
+        self.run: RunFolder | None = None
         self.bar = comfy.utils.ProgressBar(sum(plan.steps for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model) if previews else None
@@ -48,11 +50,11 @@ class RenderProgress:
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
         """Go on to this video of the batch; the plan has the roles that the first one found."""
         self.plan, self.name = plan, name
-        self.video, self.block, self.growing, self.event = video, None, None, None
+        self.video, self.block, self.growing, self.run, self.event = video, None, None, None, None
 
     def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
-        """Take note of what need not be made, and of the file that grows."""
-        self.growing = growing
+        """Take note of what need not be made, of where blocks are kept, and of the file that grows."""
+        self.growing, self.run = growing, rollout.run
         self.reused += rollout.reused_steps
         self.done += rollout.reused_steps
 
@@ -89,16 +91,18 @@ class RenderProgress:
     def _pictures_per_second(self, took: float) -> float:
         return self.made * self.plan.schedule.frames_per_block * PICTURES_PER_FRAME / took
 
-    def stopped(self, kept: bool) -> None:
-        """Say, after a cancel or an error, what is `kept` on disk."""
+    def stopped(self) -> None:
+        """Say, after a cancel or an error, what is kept on disk and how to go on."""
         if self.block is None:
             return
         frames_per_block = self.plan.schedule.frames_per_block
         text = (self.name and f"{self.name} ") + f"stopped in block {self.block + 1} of {self.plan.blocks}"
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
             text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
-        elif kept:
-            text += "; the others are kept, queue again to go on"
+        elif self.run is not None:
+            text += f"; the others are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
+            again = "but with this method a video begins again: see them with Load Head Forcing Run"
+            text += "queue again to go on" if goes_on(self.plan) else again
         if self.growing is not None and self.growing.partial.path.is_file():
             text += f"; the video so far is output/{self.growing.partial.label}"
         log.info("Head Forcing: %s", text)

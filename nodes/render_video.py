@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from ..headforcing_core import video_rollout
+from ..headforcing_core.about import attention_name
 from ..headforcing_core.memory import MemoryEvent
 from ..headforcing_core.plan import RenderPlan
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.rollout import Block
 from ..headforcing_core.run import RunFolder
 from ..headforcing_core.run_report import RunReport
-from ..headforcing_core.video_rollout import VideoRollout, length_of, setup_hash, video_keys
-from . import folders, vae_decoding
+from ..headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
+from . import folders, node_helpers, vae_decoding
 from .comfy_bridge import HostedModel, compute_dtype, fingerprint, host, wan_config
 from .growing_video import GrowingVideo
 
@@ -94,7 +95,8 @@ class Sampled:
     """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened.
 
     `seconds` is wall time, decoding included; `seconds_per_block` leaves it out. `saved` is the video file; where there
-    is none, `failure` says why, or nothing was to be decoded.
+    is none, `failure` says why, or nothing was to be decoded. `problems` names what was damaged in the run folder,
+    `attention` the backend.
     """
 
     latents: Tensor
@@ -107,6 +109,8 @@ class Sampled:
     saved: folders.OutputFile | None = None
     failure: str | None = None
     seconds_per_block: float | None = None
+    problems: Sequence[str] = ()
+    attention: str = ""
 
 
 def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sampled:
@@ -123,11 +127,11 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
             plan,
             to_latent,
             keys[-1][:8],
-            job.tags,
+            {**job.tags, **node_helpers.video_tags(job.about)},
             model.load_device,
             job.decode_in_background,
         )
-    done: list[VideoRollout] = []
+    done: list[tuple[VideoRollout, str]] = []
     block_seconds: list[float | None] = []
 
     def body(hosted: HostedModel, device: torch.device) -> Tensor:
@@ -135,9 +139,11 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
             attention = hosted.attention.or_better(dtype, device, wan_config(model).head_dim)
             options: dict[str, Any] = {"dtype": dtype, "device": device, "attention": attention, "start_latents": start}
             options["reencode"] = None if job.vae is None else job.reencode
+            name = attention_name(attention, "auto", device, dtype, wan_config(model).head_dim)
             if job.runs is not None:
-                run = stack.enter_context(RunFolder(job.runs, setup, job.about))
-                run.save_video(keys, {**job.about, **length_of(plan)})
+                about = {**job.about, "attention": name}
+                run = stack.enter_context(RunFolder(job.runs, setup, about))
+                run.save_video(keys, about)
                 options |= {"run": run, "keys": keys, "state_seconds": job.state_seconds}
             rollout = VideoRollout(plan, job.seed, video, **options)
             if growing is not None:
@@ -154,7 +160,7 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
                     growing.add(blocks[-1])
             if growing is not None:
                 growing.finish()
-            done.append(rollout)
+            done.append((rollout, name))
             block_seconds.append(rollout.seconds_per_block)
         return torch.cat(blocks).transpose(0, 1)[None]
 
@@ -162,7 +168,7 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
     extra_bytes = plan.cache_bytes(dtype) + (0 if growing is None else growing.decode_bytes)
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
     latents = host(model, job.embeds, plan.schedule, one_pass, extra_bytes, body, also)[0].transpose(0, 1)
-    (rollout,), (seconds_per_block,) = done, block_seconds
+    ((rollout, attention),), (seconds_per_block,) = done, block_seconds
     saved, failure = (None, None) if growing is None else (growing.saved, growing.failure)
     return Sampled(
         latents,
@@ -175,4 +181,6 @@ def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sa
         saved,
         failure,
         seconds_per_block,
+        rollout.problems,
+        attention,
     )

@@ -7,6 +7,7 @@ import torch
 from comfy_api.latest import InputImpl, io, ui
 from comfy_execution.graph_utils import ExecutionBlocker
 
+from ..headforcing_core.about import about_video
 from ..headforcing_core.auto_profile import AutoProfile, recall, remember
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import describe_method, method_policy, method_schedule
@@ -15,6 +16,7 @@ from ..headforcing_core.plan import RenderPlan, check_size
 from ..headforcing_core.profile import HeadProfile
 from ..headforcing_core.run_report import describe_events
 from ..headforcing_core.schedule import schedule
+from ..headforcing_core.video_rollout import goes_on
 from . import comfy_bridge, folders, node_helpers, render_checks
 from .prompt_timeline import timeline_of
 from .render_progress import RenderProgress
@@ -145,12 +147,14 @@ class HeadForcingSampler(io.ComfyNode):
             progress.next_video(video, plan)
             made = sample_one(job, plan, video, progress, needs)
             videos.append(made)
-            report += ["", f"video {video + 1} of {count}: sampled in {made.seconds:.1f} s", *_told(made)]
+            took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
+            report += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
             if made.found_profile is not None:
                 plan = make_plan(profile=made.found_profile)  # the other videos of a batch have the same roles
                 report.append(keep_roles(made, weights))
         progress.completed()
         trim = {"pictures": plan.pictures, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
+        trim["about"] = job.about
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos])
         return io.NodeOutput(
             {"samples": samples, "head_forcing": trim},
@@ -165,9 +169,10 @@ def sample_one(job: RenderJob, plan: RenderPlan, video: int, progress: RenderPro
     try:
         return sample(job, plan, video, progress)
     except BaseException as error:  # a cancel is no Exception in newer versions
-        progress.stopped(kept=job.runs is not None)
+        progress.stopped()
         if render_checks.is_out_of_memory(error):
-            raise render_checks.out_of_memory(error, needs, kept=job.runs is not None) from error
+            kept = job.runs is not None and goes_on(plan)
+            raise render_checks.out_of_memory(error, needs, kept) from error
         raise
 
 
@@ -184,6 +189,7 @@ def keep_roles(made: Sampled, weights: str) -> str:
 def _told(made: Sampled) -> list[str]:
     """What happened while a video was made, for the report."""
     lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
+    lines += [f"damaged: {problem}" for problem in made.problems]
     if made.events:
         lines.append(describe_events(made.events))
     lines.append(made.report.text())
@@ -212,13 +218,5 @@ def _preview(videos: list[Sampled]) -> Any:
 
 
 def about_run(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, Any]:
-    """What to note in the run folder, for people and for Load Head Forcing Run."""
-    return {
-        "method": method,
-        "seed": seed,
-        "frames_per_block": plan.schedule.frames_per_block,
-        "novelty_threshold": plan.novelty_threshold,
-        "size": f"{plan.width}x{plan.height}",
-        "prompts": [segment.text for segment in plan.timeline.segments],
-        "latent_format": type(model.model.latent_format).__name__,
-    }
+    """What to note in the run folder and in the video file."""
+    return about_video(plan, method, seed, type(model.model.latent_format).__name__)

@@ -16,15 +16,16 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_video.py::test_a_locked_file",
         "test_video.py::test_errors_name_what_is_wrong",
     ),
-    "five minutes take the memory of one, and nothing grows with a picture": (
+    "five minutes take the memory of 30 s, and nothing grows with a picture": (
         "test_long_videos.py::",
         "test_video.py::test_memory_does_not_grow",
         "test_needs.py::test_memory_is_the_same",
     ),
     "bit flips and truncation in every file of a run are named, a newer format is refused": (
-        "test_run.py::test_a_damaged_file",
-        "test_run.py::test_every_file_of_a_run",
-        "test_run.py::test_a_newer_format",
+        "test_run_files.py::test_a_damaged_file",
+        "test_run_files.py::test_looking_at_a_run",
+        "test_run_files.py::test_every_file_of_a_run",
+        "test_run_files.py::test_a_newer_format",
     ),
     "no widget reaches a file outside ComfyUI's folders": (
         "test_containment.py::",
@@ -45,6 +46,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_nodes.py::test_interrupt",
         "test_nodes_stream.py::test_it_can_be_watched",
         "test_nodes_stream.py::test_a_cancelled_one",
+        "test_nodes_stream.py::test_a_server_that_is_killed",
         "test_nodes_stream.py::test_a_decoder_that_fails",
     ),
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 import av
 import pytest
 import torch
+from headforcing.headforcing_core.about import VERSION
 from headforcing.headforcing_core.checkpoint import load_state_dict
 from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles
+from headforcing.headforcing_core.rollout import WanVideoModel
 from headforcing.headforcing_core.stored_runs import stored_videos
 from headforcing.headforcing_core.text import save_embeddings
 from PIL import Image
@@ -157,6 +160,10 @@ def test_starts_of_prompts_are_noted_as_they_are_in_the_finished_video(generate,
     generate("longer.safetensors", "--seconds", "2", *more)
     (video,) = stored_videos(tmp_path / "runs")
     assert video.about["starts_seconds"] == [21 / 16, 33 / 16]
+    assert video.about["switches"] == ["reset", "reset"] and video.about["attention"] == "sdpa"
+    assert video.about["versions"] == {"headforcing": VERSION, "torch": str(torch.__version__)}
+    (note,) = (tmp_path / "runs").glob("*/run-*.json")
+    assert json.loads(note.read_text())["about"] == video.about
 
 
 def test_every_method_and_the_memory_options_can_be_chosen(generate):
@@ -215,6 +222,39 @@ def test_json_output_is_one_line_for_programs_and_text_is_for_people(weights, ca
         json.loads(capsys.readouterr().out)
 
 
+INTERRUPTED = {
+    "kept": (
+        "head_forcing",
+        True,
+        r"interrupted; 3 of 7 blocks are kept in .+, the same command goes on; the video so",
+    ),
+    "begins again": ("deep_forcing", True, r"interrupted; 3 of 7 blocks are kept in .+, but with this method a video"),
+    "not kept": ("head_forcing", False, r"interrupted; without --runs FOLDER no block is kept; the video so far is "),
+}
+
+
+@pytest.mark.parametrize("case", INTERRUPTED)
+def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_path, capsys, monkeypatch):
+    method, kept, expected = INTERRUPTED[case]
+    denoise, calls = WanVideoModel.denoise, []
+
+    def pressed(*arguments):
+        calls.append(1)
+        if len(calls) == 14:
+            raise KeyboardInterrupt
+        return denoise(*arguments)
+
+    command = ["demo", "--seconds", "5", "--out", str(tmp_path), "--scale", "1", "--method", method]
+    command += ["--runs", str(tmp_path / "runs")] if kept else []
+    with monkeypatch.context() as patch:
+        patch.setattr(WanVideoModel, "denoise", pressed)
+        assert main(command) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(expected, said) and said.endswith("demo.part.mp4")
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reused_blocks"] == (3 if case == "kept" else 0)
+
+
 # ------------------------------------------------------------------------------------------------------ errors
 
 
@@ -267,6 +307,14 @@ WRONG = {
     "a memory of one": ("demo|--episodic-frames|1|--out|{tmp}", "episodic_frames"),
     "a device that is not here": ("demo|--device|cuda:77|--out|{tmp}", "--device 'cuda:77'"),
     "a CUDA graph without CUDA": ("demo|--cuda-graph|--device|cpu|--out|{tmp}", "--cuda-graph needs a CUDA device"),
+    "a picture of less than nothing": ("demo|--scale|-2|--out|{tmp}", "--scale must be from 1 to 64, got -2"),
+    "a state stored every nan seconds": ("demo|--state-seconds|nan|--out|{tmp}", "0 (never) or more, got nan"),
+    "a state stored in the past": (
+        "generate|--prompts|a|--latents|{tmp}/x|--state-seconds|-5",
+        "--state-seconds must be 0 (never) or more, got -5.0",
+    ),
+    "a video that is not there": ("report|{tmp}/none.mp4", "none.mp4"),
+    "a video that is none": ("report|{weights}", "model.safetensors"),
     "a wrong number of heads": ("inspect|{weights}|--num-heads|3", "num_heads"),
 }
 

@@ -27,7 +27,7 @@ def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing"
     config = config or WanConfig()
     return RenderPlan.make(
         config,
-        preset(method),
+        method_policy(method),
         schedule("self_forcing"),
         timeline,
         width,
@@ -117,7 +117,7 @@ def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedi
     remedies = text.partition("cheapest first: ")[2].split("; ")
     assert len(remedies) == 3
     assert remedies[0] == "decode afterwards, without a vae on the sampler (saves 6.00 GB)"
-    assert remedies[1].startswith("episodic_frames 2 (saves ") and "816x464 (saves" in remedies[2]
+    assert remedies[1].startswith("episodic_frames 2 (saves ") and remedies[2].startswith("recent_frames 0 (saves ")
 
 
 def test_a_remedy_really_saves_what_it_says():
@@ -127,12 +127,36 @@ def test_a_remedy_really_saves_what_it_says():
         WanConfig(), preset("head_forcing").with_memory(2, 3, 0.95, 3), schedule("self_forcing"),
         parse_timeline("a minute", 60.0), 832, 480, family="self_forcing",
     )  # fmt: skip
-    saved = render.cache_bytes(torch.bfloat16) - fewer.cache_bytes(torch.bfloat16)
-    assert f"episodic_frames 2 (saves {format_bytes(saved)})" in text
+    none = RenderPlan.make(
+        WanConfig(), preset("head_forcing").with_memory(2, 0, 0.95, 3), schedule("self_forcing"),
+        parse_timeline("a minute", 60.0), 832, 480, family="self_forcing",
+    )  # fmt: skip
+    sizes = [one.cache_bytes(torch.bfloat16) for one in (render, fewer, none)]
+    for remedy, before, after in zip(("episodic_frames 2", "recent_frames 0"), sizes, sizes[1:], strict=False):
+        assert f"{remedy} (saves {format_bytes(before - after)})" in text
     size = text.rpartition("; ")[2].partition(" ")[0]
     width, height = map(int, size.split("x"))
     smaller = plan(width=width, height=height)
     check_memory(needs_of(smaller, torch.bfloat16, WEIGHTS), smaller, torch.bfloat16, int(2e9), streams_weights=True)
+
+
+@pytest.mark.parametrize(("method", "room"), [("self_forcing", 5e9), ("longlive", 2e9), ("self_forcing_sink", 4e9)])
+def test_other_methods_and_shorter_videos_are_remedies_that_save_what_they_say(method, room):
+    render = plan(method=method)
+    needs = needs_of(render, torch.bfloat16, WEIGHTS, decode=DECODE if method == "longlive" else 0)
+    remedies = refused(needs, room, render).partition("cheapest first: ")[2].split("; ")
+    other = next(remedy for remedy in remedies if remedy.startswith("method "))
+    better = plan(method=other.split()[1])
+    saved = render.cache_bytes(torch.bfloat16) - better.cache_bytes(torch.bfloat16)
+    assert f"(saves {format_bytes(saved)})" in other
+    assert len(remedies) == (2 if method == "self_forcing_sink" else 3)
+    if method == "self_forcing":
+        seconds = float(remedies[1].split()[0])
+        shorter = plan(method=method, seconds=seconds)
+        fitting = needs_of(shorter, torch.bfloat16, WEIGHTS)
+        check_memory(fitting, shorter, torch.bfloat16, int(room), streams_weights=True)
+        longer = plan(method=method, seconds=seconds + 0.75)
+        refused(needs_of(longer, torch.bfloat16, WEIGHTS), room, longer)
 
 
 def test_weights_count_where_the_host_cannot_stream_them():
@@ -157,8 +181,11 @@ def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, mon
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
     check_disk(needs, tmp_path, tmp_path)
     free -= 1
-    with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first"):
+    with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first") as error:
         check_disk(needs, tmp_path, tmp_path)
+    remedies = str(error.value).partition("cheapest first: ")[2].split("; ")
+    assert len(remedies) == 3 and "leave out --runs" in remedies[2]
+    assert f"(saves {format_bytes(needs.run_folder)})" in remedies[2]
     check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
 
 

@@ -484,7 +484,7 @@ def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(comfy
     with status_texts(comfy_server) as texts:
         assert comfy_server.queue(graph, on_event=stop).outcome == "interrupted"
     last = [text for name, text in texts if name == "sampler"][-1]
-    kept = re.match(r"stopped in block (\d+) of 9; the others are kept", last)
+    kept = re.match(r"stopped in block (\d+) of 9; the others are kept in output/head_forcing/\w{16}, queue", last)
     assert kept and int(kept[1]) >= 3, last
     (report,) = queued(comfy_server, graph).outputs["report"]["text"]
     reused = re.search(r"reused (\d+) blocks of an earlier render", report)
@@ -864,8 +864,9 @@ def test_no_file_name_leaves_the_output_folder(comfy_server: ComfyServer):
     queued(comfy_server, graph)
     outside = comfy_server.base_dir / "elsewhere"
     outside.mkdir()
+    (comfy_server.output_dir / "link").symlink_to(outside, target_is_directory=True)
     before = _everything_but_output(comfy_server)
-    for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x"]:
+    for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x", "link/x", "link/made/x", "a/../link/x"]:
         refused = comfy_server.queue(changed(graph, "video", filename_prefix=name))  # before anything is rendered
         assert (refused.status, refused.outcome) == (400, "invalid"), name
         (error,) = refused.node_errors["video"]["errors"]

@@ -69,7 +69,7 @@ def run(folder, background):
         with torch.inference_mode():
             return render.sample(job, plan, 0, watcher)
     except BaseException:
-        watcher.stopped(kept=True)
+        watcher.stopped()
         raise
 
 def left(folder):

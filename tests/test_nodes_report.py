@@ -72,6 +72,18 @@ def test_the_demo_is_measured_with_its_prompts_read_from_the_file(comfy_server: 
     assert "sampler" not in queued(comfy_server, again).executed
 
 
+def test_prompts_of_a_timeline_that_the_graph_does_not_tell_are_read_from_the_file(comfy_server: ComfyServer):
+    """A linked text and start frames: only the sampler knows when which prompt began."""
+    graph = demo_graph()
+    graph["text"] = node("PrimitiveStringMultiline", value=graph["timeline"]["inputs"]["prompts"])
+    graph["timeline"]["inputs"]["prompts"] = ["text", 0]
+    graph["start"] = node("EmptyHunyuanLatentVideo", width=64, height=64, length=9, batch_size=1)
+    graph["sampler"]["inputs"]["start_frames"] = ["start", 0]
+    graph["video"]["inputs"]["fps"] = 8.0
+    text = said(queued(comfy_server, graph))
+    assert "Prompt switches (" in text and "a yellow ring circling" in text and "7.12 s  80 %" in text
+
+
 def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: ComfyServer):
     graph = demo_graph()
     graph["frames"] = node("VAEDecode", samples=["sampler", 0], vae=["demo", 2])

@@ -11,6 +11,7 @@ import av
 import numpy as np
 import pytest
 from comfy_harness import ComfyServer, RunResult
+from conftest import NEWEST, _install
 from PIL import Image
 from test_nodes import (
     FLOOR,
@@ -25,6 +26,7 @@ from test_nodes import (
     tiny,
     tiny_graph,
 )
+from websockets.exceptions import ConnectionClosed
 
 pytestmark = pytest.mark.comfy
 
@@ -72,9 +74,12 @@ def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, back
     assert file.name == f"{background}_00001_.mp4", "nothing but the finished file is left"
     with av.open(str(file)) as container:
         assert json.loads(container.metadata["prompt"])["sampler"]["inputs"]["seed"] == 40
+        own = json.loads(container.metadata["head_forcing"])
+        assert own["seed"] == 40 and len(own["prompts"]) == len(own["starts_seconds"]) > 0
     (report,) = result.outputs["report"]["text"]
     assert f"wrote output/stream/{background}_00001_.mp4" in report
     assert "memory   about" in report and "disk     up to" in report
+    assert re.search(r"sampled in [\d.]+ s, attention \w", report)
 
 
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
@@ -149,6 +154,33 @@ def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy_server: Com
     after = shown(comfy_server, done, "sampler")
     assert len(after) == 480 and (after[:100] == before[:100]).all()
     assert [path.name for path in (comfy_server.output_dir / "cancel").iterdir()] == ["stream_00001_.mp4"]
+
+
+def test_a_server_that_is_killed_goes_on_when_it_is_back(tmp_path: Path):
+    """SIGKILL while sampling, and one of the blocks is damaged; the same graph ends with the same latents."""
+    graph = changed(streaming_graph("killed/v", seed=60), "timeline", seconds=20.0)
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="killed_latents")
+    server = ComfyServer(_install(NEWEST), tmp_path)
+
+    def kill(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 40:
+            server.stop()
+
+    with server, pytest.raises(ConnectionClosed):
+        server.queue(graph, on_event=kill)
+    (partial,) = (server.output_dir / "killed").iterdir()
+    before = pictures(partial)
+    assert len(before) > 48, "what was written until then plays"
+    damaged = max((server.output_dir / "head_forcing").glob("*/block-*"), key=lambda path: path.name)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with server:
+        done = queued(server, graph)
+        (report,) = done.outputs["report"]["text"]
+        again = queued(server, changed(graph, "sampler", resume=False, filename_prefix="killed/straight"))
+        assert (saved_latents(server, done) == saved_latents(server, again)).all()
+        assert (shown(server, done, "sampler")[: len(before)] == before).all()
+    reused = re.search(r"reused (\d+) blocks of an earlier render", report)
+    assert reused and int(reused[1]) >= 8 and f"damaged: {damaged.name} is damaged; it was removed" in report
 
 
 def test_a_run_folder_is_decoded_without_its_latents(comfy_server: ComfyServer):

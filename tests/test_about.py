@@ -1,0 +1,50 @@
+"""What is noted about a video: versions, times that fit the file, and the backend's name."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.about import VERSION, about_video, attention_name, file_tags
+from headforcing.headforcing_core.attention import attention_function, explicit, sdpa
+from headforcing.headforcing_core.plan import RenderPlan
+from headforcing.headforcing_core.policy import preset
+from headforcing.headforcing_core.schedule import schedule
+from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.video_tags import read_tags
+from headforcing.headforcing_core.wan import WanConfig
+
+
+@pytest.fixture
+def about():
+    timeline = parse_timeline("0:00 a red ball\n0:05 [flush] a pink star", 10.0)
+    plan = RenderPlan.make(
+        WanConfig(), preset("head_forcing"), schedule("self_forcing"), timeline, 832, 480, family="self_forcing"
+    )
+    return about_video(plan, "head_forcing", 7, "Wan21")
+
+
+def test_the_version_is_that_of_the_package(repo_root: Path):
+    assert re.search(rf'^version = "{re.escape(VERSION)}"$', (repo_root / "pyproject.toml").read_text(), re.MULTILINE)
+
+
+def test_what_is_noted_is_plain_json_with_times_switches_and_versions(about):
+    assert json.loads(json.dumps(about)) == about
+    assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
+    assert about["versions"] == {"headforcing": VERSION, "torch": str(torch.__version__)}
+
+
+@pytest.mark.parametrize("fps", [None, 8.0])
+def test_the_tag_of_a_file_is_read_back_with_times_of_that_file(about, fps):
+    found = read_tags(file_tags(about, fps), fps or 16.0)
+    assert (found.method, found.seed, found.frames_per_block) == ("head_forcing", 7, 3)
+    assert found.prompts == ((0.0, "a red ball"), (81 / (fps or 16), "a pink star"))
+
+
+def test_a_backend_has_its_own_name_or_that_of_the_choice():
+    cpu = (torch.device("cpu"), torch.float32, 32)
+    assert attention_name(explicit, "explicit", *cpu) == "explicit"
+    assert attention_name(attention_function("auto", *cpu), "auto", *cpu) == "sdpa"
+    named = type("Named", (), {"name": "the host's", "__call__": staticmethod(sdpa)})()
+    assert attention_name(named, "auto", *cpu) == "the host's"
