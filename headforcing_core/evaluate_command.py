@@ -17,7 +17,7 @@ from .compare_commands import Loaded, Source, add_source_arguments, own_argument
 from .comparison import Entry
 from .demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from .errors import HeadForcingError
-from .evaluate import QUESTIONS, UNJUDGED, Measure, Numbers, Question, answer
+from .evaluate import QUESTIONS, UNJUDGED, Measure, Numbers, Question, Rendered, Row, answer
 from .files import check_writable
 from .needs import check_disk, in_turn
 from .prompts import PROFILING_PROMPTS
@@ -26,6 +26,7 @@ from .timeline import Timeline
 MAX_VIDEOS = 10_000
 STORIES: dict[str, Callable[[int], list[Timeline]]] = {
     "mixed": lambda count: mixed(count, seconds=81 / 16),
+    "still": lambda count: one_prompt(count, seconds=81 / 16),
     "one_prompt": lambda count: one_prompt(count, seconds=60.0),
     "six_prompts": lambda count: six_prompts(count, seconds=60.0),
     "there_and_back": lambda count: there_and_back(count, blocks=16),
@@ -82,14 +83,18 @@ class ToyVideos:
     def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
         timelines = STORIES[story](self.videos) if story in STORIES else []
 
-        def measured(entry: Entry, number: int) -> Numbers:
-            key = (story, entry.policy, entry.roles, number)
+        def made(row: Row, number: int) -> Numbers:
+            if isinstance(row, Rendered):
+                return self.judge.measure_rendered(timelines[number], seed=number, encoded=row.encoded)
+            if timelines:
+                return self.judge.measure(row.policy, row.roles, timelines[number], seed=number)
+            return self.judge.history_losses(row.policy, row.roles, number)
+
+        def measured(row: Row, number: int) -> Numbers:
+            settings = row if isinstance(row, Rendered) else (row.policy, row.roles)
+            key = (story, settings, number)
             if key not in self._known:
-                settings = entry.policy, entry.roles
-                if timelines:
-                    self._known[key] = self.judge.measure(*settings, timelines[number], seed=number)
-                else:
-                    self._known[key] = self.judge.history_losses(*settings, number)
+                self._known[key] = made(row, number)
             on_video()
             return self._known[key]
 
@@ -122,7 +127,7 @@ class RealVideos:
     def _check(self) -> None:
         """Everything that can be refused, room on the disk for all videos included, before anything is loaded."""
         needs = []
-        for entry in dict.fromkeys(entry for name in self.args.questions for entry in QUESTIONS[name].rows):
+        for entry in dict.fromkeys(entry for name in self.args.questions for entry in _entries(QUESTIONS[name])):
             for number, source in enumerate(self.sources):
                 own = own_arguments(source.args, entry, self.args.seed + number)
                 plan = source.planned(entry, own)(profile=choose_profile(own.profile))
@@ -134,7 +139,8 @@ class RealVideos:
         return replace(question, columns=UNJUDGED)
 
     def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
-        def measured(entry: Entry, number: int) -> Numbers:
+        def measured(entry: Row, number: int) -> Numbers:
+            assert isinstance(entry, Entry)  # only the toy world can be rendered, see `ANY_WORLD`
             source = self.sources[number]
             embeds = [self._embeds[text] for text in source.texts]
             loaded = (
@@ -149,6 +155,10 @@ class RealVideos:
             return {key: found.drift[key] for key in UNJUDGED}
 
         return measured
+
+
+def _entries(question: Question) -> list[Entry]:
+    return [row for row in question.rows if isinstance(row, Entry)]
 
 
 def story_texts(given: str | None, story: str, count: int) -> list[str]:

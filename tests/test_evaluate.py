@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +12,16 @@ import torch
 from headforcing.headforcing_core import evaluate_command
 from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.comparison import Entry
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.demo.judge import Judge, one_prompt
+from headforcing.headforcing_core.demo.training import initialise, save
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.evaluate import COLUMNS, QUESTIONS, UNJUDGED, Question, answer, window
+from headforcing.headforcing_core.evaluate import COLUMNS, QUESTIONS, UNJUDGED, Question, Rendered, answer, window
 from headforcing.headforcing_core.intervals import difference_interval, mean_interval
 from headforcing.headforcing_core.paper_tables import PAPER_TABLES
 from headforcing.headforcing_core.profile import HeadProfile
 from headforcing.headforcing_core.text import save_embeddings
+from headforcing.headforcing_core.wan import WanModel
 from tiny_checkpoints import wan_vae
 
 BEFORE, AFTER = Entry("before", "self_forcing"), Entry("after", "head_forcing")
@@ -67,6 +72,15 @@ def test_a_table_is_bold_where_a_row_surely_differs_from_the_last_and_leaves_out
     assert "Means of 30 videos with 95 % bootstrap intervals" in lines[-1]
 
 
+def test_what_is_planned_is_told_without_an_interval():
+    def sized(entry, number):
+        return {"frames_a_head": 8.541666 if entry is AFTER else 21.0}
+
+    lines = answer(replace(QUESTION, columns=("frames_a_head", "motion")), 3, sized).table().splitlines()
+    assert lines[0] == "|  | frames a head |"
+    assert lines[2:4] == ["| before | 21 |", "| after | 8.54 |"]
+
+
 def test_the_json_holds_every_video_and_the_means_follow_from_them():
     found = json.loads(json.dumps(answer(QUESTION, 5, measured).to_dict()))
     assert [row["label"] for row in found["rows"]] == ["before", "after"]
@@ -81,9 +95,10 @@ def test_the_json_holds_every_video_and_the_means_follow_from_them():
 
 def test_every_question_compares_with_head_forcing_and_shows_known_columns():
     for name, question in QUESTIONS.items():
-        assert question.rows[-1].policy == AFTER.policy, name
-        assert question.rows[-1].roles == "profile" and question.rows[-1].rope is None
-        assert len({(row.policy, row.roles) for row in question.rows}) == len(question.rows), name
+        entries = [row for row in question.rows if isinstance(row, Entry)]
+        assert entries[-1] is question.rows[-1] and entries[-1].policy == AFTER.policy, name
+        assert entries[-1].roles == "profile" and entries[-1].rope is None
+        assert len({(row.policy, row.roles) for row in entries}) == len(entries), name
         assert set(question.columns) <= set(COLUMNS)
         assert question.story in {*evaluate_command.STORIES, "history"}
     assert [name for name in QUESTIONS if name in PAPER_TABLES] == list(PAPER_TABLES)
@@ -96,13 +111,49 @@ def test_a_window_counts_its_sink_and_the_current_block():
     assert window(9).policy.rope == "contiguous"
 
 
+def test_questions_of_the_method_have_rows_of_plain_windows():
+    """Of nine frames a head, with and without a sink; Head Forcing has 8.5 on this model."""
+    for name, question in QUESTIONS.items():
+        if name not in ("horizon", "still"):
+            assert {window(9).policy, window(9, sink=3).policy} < {row.policy for row in question.rows}, name
+
+
+def test_other_weights_of_the_toy_world_may_have_another_size(tmp_path):
+    """A file that says nothing of its heads and words, such as the first checkpoint's."""
+    config = replace(assets.TOY_CONFIG, dim=64, num_heads=2, num_layers=2, ffn_dim=128)
+    model = WanModel(config)
+    initialise(model)
+    save(model.state_dict(), tmp_path / "small.safetensors")
+    judge = Judge(str(tmp_path / "small.safetensors"))
+    assert judge.info.config == config
+    (story,) = one_prompt(1, seconds=9 / 16)
+    assert judge.measure(AFTER.policy, "profile", story, seed=0)["early_present"] is not None
+
+
+def test_the_embedded_model_is_judged_as_its_own_file_describes_it():
+    judge = Judge()
+    assert judge.info.config == assets.TOY_CONFIG and judge.backbone.text_len == 12
+
+
+def test_what_is_rendered_is_seen_as_what_was_asked_for_and_after_the_autoencoder_too():
+    judge = Judge()
+    for number, story in enumerate(one_prompt(4, seconds=81 / 16)):
+        raw, encoded = (judge.measure_rendered(story, number, encoded=again) for again in (False, True))
+        for key in ("background", "pattern", "present", "single"):
+            assert raw[f"early_{key}"] == encoded[f"early_{key}"] == 1.0, key
+        assert encoded["early_shape"] > 0.9
+        assert raw["early_colour_error"] < encoded["early_colour_error"] < 0.05  # the autoencoder is not perfect
+
+
 def test_the_command_writes_tables_of_the_embedded_model(tmp_path, capsys):
     assert main(["evaluate", "horizon", "--demo", "--videos", "2", "--out", str(tmp_path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["horizon"]
     stored = json.loads((tmp_path / "horizon.json").read_text())
     assert stored == printed and stored["weights"]
-    assert [len(row["videos"]) for row in stored["rows"]] == [2, 2]
-    background = stored["rows"][0]["means"]["early_background"]
+    assert [len(row["videos"]) for row in stored["rows"]] == [2, 2, 2, 2]
+    rows = QUESTIONS["horizon"].rows
+    assert [isinstance(row, Rendered) for row in rows] == [True, True, False, False]
+    background = stored["rows"][2]["means"]["early_background"]
     assert background["mean"] > 0.9  # the model does know its backgrounds
     assert "| all 21 frames |" in (tmp_path / "horizon.md").read_text(encoding="utf-8")
 
@@ -128,9 +179,10 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
     }
     assert main(["evaluate", "rope", "--json", *(str(part) for pair in options.items() for part in pair)]) == 0
     found = json.loads((tmp_path / "out" / "rope.json").read_text("utf-8"))
-    assert [row["label"] for row in found["rows"]] == [entry.label for entry in PAPER_TABLES["rope"].rows]
+    assert [row["label"] for row in found["rows"]] == [row.label for row in QUESTIONS["rope"].rows]
+    assert [row["label"] for row in found["rows"]][2:] == [entry.label for entry in PAPER_TABLES["rope"].rows]
     assert all(set(video) == set(UNJUDGED) and video["motion"] > 0 for row in found["rows"] for video in row["videos"])
-    assert len(list((tmp_path / "out").glob("*.mp4"))) == 4
+    assert len(list((tmp_path / "out").glob("*.mp4"))) == 8
 
 
 def test_a_video_is_made_once_for_all_questions(monkeypatch):

@@ -25,7 +25,7 @@ from ..schedule import Schedule
 from ..wan import WanModel
 from .assets import TOY_CONFIG
 from .parallel_forward import BLOCK_FRAMES, KeysValues, forward, teacher_forced_flow
-from .training import BLOCKS, Average, Optimizer, Workers, add_noise, draw_texts, draw_times, load, save
+from .training import BLOCKS, STRUCTURE, Average, Optimizer, Workers, add_noise, draw_texts, draw_times, load, save
 
 log = logging.getLogger(__name__)
 SIGMAS = Schedule.warped([1000, 750, 500, 250]).sigmas
@@ -147,7 +147,7 @@ def main() -> None:
             minutes = (time.monotonic() - begun) / 60
             log.info("step %d: own flow loss %.4f, %.1f min", step + 1, fake_loss.item(), minutes)
         if average and (step + 1) % args.save_every == 0 and workers.rank == 0:
-            save(average.state_dict(student), args.out / f"student-{step + 1}.safetensors")
+            save(average.state_dict(student), args.out / f"student-{step + 1}.safetensors", metadata=STRUCTURE)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from ..checkpoint import inspect_checkpoint
 from ..methods.base import MethodPolicy
 from ..methods.rolling_cache import RollingCache
 from ..plan import RenderPlan
-from ..policy import CachePolicy
+from ..policy import CachePolicy, preset
 from ..report import report_pictures
 from ..rollout import WanVideoModel
 from ..schedule import Schedule, schedule
@@ -73,11 +74,16 @@ def there_and_back(count: int, blocks: int) -> list[Timeline]:
 
 
 class Judge:
-    """The embedded model, or other weights of its architecture, ready to make and measure videos on the CPU."""
+    """The embedded model, or other weights of the toy world, ready to make and measure videos on the CPU.
+
+    Others may have another size: all have heads of the same width, and the same few words of text.
+    """
 
     def __init__(self, weights: str | None = None, autoencoder: str | None = None):
         path = weights or assets.model_path()
-        self.info = inspect_checkpoint(path, num_heads=assets.TOY_CONFIG.num_heads)
+        found = inspect_checkpoint(path, num_heads=1)
+        heads = found.config.dim // (assets.TOY_CONFIG.dim // assets.TOY_CONFIG.num_heads)
+        self.info = replace(found, config=replace(found.config, num_heads=heads, text_len=word_hash.TEXT_LEN))
         self.backbone = WanModel.from_state_dict(self.info.config, load_file(path), torch.float32)
         self.autoencoder = assets.load_autoencoder(weights=autoencoder)
         self.schedule: Schedule = schedule("self_forcing")
@@ -99,8 +105,20 @@ class Judge:
         """Numbers of one video; those without a prefix are of its last quarter, `early_` ones of the first 5 s."""
         plan = self.plan(policy, roles, story, seed)
         pictures = self.autoencoder.decode(self.latents(plan, seed))
-        looks = [Look.parse(plan.timeline.segments[number].text) for number in plan.prompts]
+        return numbers_of(pictures, looks_of_pictures(_looks(plan)), plan) | self._size(plan)
+
+    def measure_rendered(self, story: Timeline, seed: int, encoded: bool) -> dict[str, float | None]:
+        """Numbers of what the world draws for a story, `encoded`: after the autoencoder has had it."""
+        plan = self.plan(preset("self_forcing"), "profile", story, seed)
+        looks = tuple(_looks(plan))
+        pictures = render(looks, FIRST_STORY + seed).pictures
+        if encoded:
+            pictures = self.autoencoder.decode(self.autoencoder.encode(pictures))
         return numbers_of(pictures, looks_of_pictures(looks), plan)
+
+    def _size(self, plan: RenderPlan) -> dict[str, float | None]:
+        """Of the cache when it is full, as a mean over heads."""
+        return {"frames_a_head": plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)}
 
     @torch.no_grad()
     def history_losses(self, policy: CachePolicy | MethodPolicy, roles: str, number: int) -> dict[str, float | None]:
@@ -126,7 +144,12 @@ class Judge:
                     errors[f"loss_{level}"].append(float((flow - (wrong - clean)).square().mean()))
             model.write_clean(clean, cache)
             cache.commit(model.prompt)
-        return {name: float(np.mean(values)) for name, values in errors.items()}
+        return {name: float(np.mean(values)) for name, values in errors.items()} | self._size(plan)
+
+
+def _looks(plan: RenderPlan) -> list[Look]:
+    """What is asked for, block by block."""
+    return [Look.parse(plan.timeline.segments[number].text) for number in plan.prompts]
 
 
 def numbers_of(pictures: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ..run import digest
 from . import assets
 from .autoencoder import fit_preview_factors
 from .train_autoencoder import random_clip
+from .training import STRUCTURE
 
 log = logging.getLogger(__name__)
 ABOUT = {
@@ -27,18 +27,6 @@ ABOUT = {
     "title": "Head Forcing toy world",
     "description": "Trained from scratch on procedurally drawn shapes; no other data, no other weights.",
     "license": "Apache-2.0",
-}
-STRUCTURE = {
-    "config": json.dumps(
-        {
-            "transformer": {
-                "causal_ar": True,
-                "num_heads": assets.TOY_CONFIG.num_heads,
-                "text_len": assets.TOY_CONFIG.text_len,
-            }
-        }
-    ),
-    "head_forcing": json.dumps({"frames_per_block": assets.BLOCK_FRAMES}),
 }
 
 

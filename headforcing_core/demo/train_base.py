@@ -16,7 +16,7 @@ from torch import Tensor
 from ..wan import WanModel
 from .assets import TOY_CONFIG, load_autoencoder
 from .parallel_forward import BLOCK_FRAMES, teacher_forced_flow
-from .training import Average, ClipPool, Optimizer, Workers, add_noise, draw_times, initialise, load, save
+from .training import STRUCTURE, Average, ClipPool, Optimizer, Workers, add_noise, draw_times, initialise, load, save
 
 log = logging.getLogger(__name__)
 MUON_RATE, ADAM_RATE = 0.02, 2e-3
@@ -71,7 +71,7 @@ def main() -> None:
             minutes = (time.monotonic() - begun) / 60
             log.info("step %d: loss %.4f, %.1f min", step + 1, running, minutes)
         if (step % 200 == 199 or step + 1 == args.steps) and workers.rank == 0:
-            save(average.state_dict(model), args.out / "base.safetensors")
+            save(average.state_dict(model), args.out / "base.safetensors", metadata=STRUCTURE)
 
 
 if __name__ == "__main__":

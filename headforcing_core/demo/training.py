@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,13 +16,26 @@ from torch.nn import functional as F
 
 from ..files import replacing
 from ..wan import TransformerBlock, WanConfig, WanModel
-from . import word_hash
+from . import assets, word_hash
 from .autoencoder import SPATIAL_FACTOR, ToyAutoencoder
 from .parallel_forward import BLOCK_FRAMES
 from .world import Look, random_looks, render
 
 log = logging.getLogger(__name__)
 BLOCKS = 7  # the trained horizon, 21 latent frames
+STRUCTURE = {
+    "config": json.dumps(
+        {
+            "transformer": {
+                "causal_ar": True,
+                "num_heads": assets.TOY_CONFIG.num_heads,
+                "text_len": assets.TOY_CONFIG.text_len,
+            }
+        }
+    ),
+    "head_forcing": json.dumps({"frames_per_block": assets.BLOCK_FRAMES}),
+}
+"""What the shapes of a toy transformer's weights do not say, as metadata of its files."""
 
 
 class ClipPool:
@@ -159,9 +173,15 @@ class Workers:
                 parameter.copy_(mean.view_as(parameter))
 
 
-def save(state_dict: dict[str, Tensor], path: Path, dtype: torch.dtype = torch.float32) -> None:
+def save(
+    state_dict: dict[str, Tensor],
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    metadata: dict[str, str] | None = None,
+) -> None:
+    tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in state_dict.items()}
     with replacing(path) as partial:
-        save_file({name: tensor.detach().to(dtype).contiguous() for name, tensor in state_dict.items()}, partial)
+        save_file(tensors, partial, metadata)
 
 
 def load(config: WanConfig, path: Path) -> WanModel:
