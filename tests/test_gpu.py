@@ -78,13 +78,13 @@ def test_a_block_is_made_without_waiting_for_the_device(name):
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("run", ["paper_defaults", "overflow"])
-def test_recorded_runs_come_out_of_every_backend_with_all_kernels(name, run, monkeypatch):
+def test_recorded_runs_come_out_of_every_backend_with_all_kernels(name, run):
     """In float32 without its shortcuts, so that only the order of sums differs; a backend without float32 says so."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert torch.get_float32_matmul_precision() == "highest"
     case = Case.open(GOLDEN)
     backend(name, torch.float32, case.dimensions().head_dim)
-    done = replay(case, run, device="cuda", attention=name)
+    with torch.backends.cudnn.flags(enabled=False):
+        done = replay(case, run, device="cuda", attention=name)
     assert (done.latents - case.tensors[f"latents/{run}"]).abs().max() < 1e-3
     recorded = case.run(run)["memory_events"]
     assert [event["admitted"] for event in done.memory_events] == [event["admitted"] for event in recorded]
