@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .attention import AUTO, AUTO_ON_CPU, AttentionFunction, first_working
+from .attention import AttentionFunction, auto_order, first_working
 from .errors import HeadForcingError
 from .plan import RenderPlan
 
@@ -55,7 +55,7 @@ def attention_name(
     """What to call a backend in a report: its own name where it has one, else that of the choice, `auto` looked up."""
     if chosen != "auto" or hasattr(attention, "name"):
         return getattr(attention, "name", chosen)
-    for name in AUTO_ON_CPU if device.type == "cpu" else AUTO:
+    for name in auto_order(device, dtype, head_dim):
         try:
             first_working((name,), device, dtype, head_dim)
         except HeadForcingError:

@@ -187,7 +187,7 @@ def attention_function(
     """The backend of that name, tried on this device; `auto` is the first of `AUTO` that works there."""
     device = torch.device(device)
     if name == "auto":
-        return first_working(_auto(device, dtype, head_dim), device, dtype, head_dim)
+        return first_working(auto_order(device, dtype, head_dim), device, dtype, head_dim)
     if name not in BACKENDS:
         raise HeadForcingError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {name!r}")
     try:
@@ -199,7 +199,7 @@ def attention_function(
         ) from error
 
 
-def _auto(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
+def auto_order(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
     """The order to try backends in: without a flash kernel, PyTorch's dense one stands behind the pack's own."""
     if device.type == "cpu":
         return AUTO_ON_CPU

@@ -226,7 +226,7 @@ def test_nothing_is_logged_where_the_first_works(added, caplog):
 def test_on_a_gpu_the_packs_kernel_comes_before_a_dense_attention_without_flash(monkeypatch, flash):
     monkeypatch.setattr(attention, "flash_in_sdpa", lambda *_: flash)
     gpu = torch.device("cuda")
-    order = [attention._auto(gpu, dtype, 128) for dtype in (torch.bfloat16, torch.float32)]
+    order = [attention.auto_order(gpu, dtype, 128) for dtype in (torch.bfloat16, torch.float32)]
     assert [names.index("triton") < names.index("sdpa") for names in order] == [not flash, False]
     assert {*order[0]} == {*AUTO}
 
