@@ -16,6 +16,7 @@ from .argument_groups import add_file_arguments, add_render_arguments
 from .arguments import (
     DTYPES,
     Result,
+    check_numbers,
     check_text_width,
     choose_profile,
     chosen_switch,
@@ -47,7 +48,6 @@ from .timeline import Timeline, parse_timeline
 from .versions import versions
 from .wan import WanModel
 
-MAX_SCALE = 64
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 
@@ -150,8 +150,7 @@ class Source:
     @classmethod
     def inspect(cls, args: argparse.Namespace) -> Source:
         """From `--demo`, or from `--weights` and what goes with them."""
-        if not 1 <= args.scale <= MAX_SCALE:
-            raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {args.scale}")
+        check_numbers(args)
         device = pick_device(args.device)
         if args.demo:
             timeline = demo_timeline(args)
