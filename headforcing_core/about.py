@@ -11,8 +11,8 @@ import torch
 from .attention import AttentionFunction, auto_order, first_working
 from .errors import HeadForcingError
 from .plan import RenderPlan
+from .versions import versions
 
-VERSION = "0.1.0"  # of the pack
 _IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block")
 
 
@@ -37,7 +37,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "restart_frames": list(plan.restart_frames),
         "novelty_threshold": plan.novelty_threshold,
         "latent_format": latent_format,
-        "versions": {"headforcing": VERSION, "torch": str(torch.__version__)},
+        "versions": versions(),
     }
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.about import VERSION, about_video, attention_name, file_tags
+from headforcing.headforcing_core.about import about_video, attention_name, file_tags
 from headforcing.headforcing_core.attention import attention_function, explicit, sdpa
 from headforcing.headforcing_core.plan import RenderPlan
 from headforcing.headforcing_core.policy import preset
 from headforcing.headforcing_core.schedule import schedule
 from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.versions import VERSION, versions
 from headforcing.headforcing_core.video_tags import read_tags
 from headforcing.headforcing_core.wan import WanConfig
 
@@ -32,7 +33,7 @@ def test_the_version_is_that_of_the_package(repo_root: Path):
 def test_what_is_noted_is_plain_json_with_times_switches_and_versions(about):
     assert json.loads(json.dumps(about)) == about
     assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
-    assert about["versions"] == {"headforcing": VERSION, "torch": str(torch.__version__)}
+    assert about["versions"] == versions()
 
 
 @pytest.mark.parametrize("fps", [None, 8.0])

@@ -11,13 +11,13 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.about import VERSION
 from headforcing.headforcing_core.checkpoint import load_state_dict
 from headforcing.headforcing_core.cli import main
 from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles
 from headforcing.headforcing_core.rollout import WanVideoModel
 from headforcing.headforcing_core.stored_runs import stored_videos
 from headforcing.headforcing_core.text import save_embeddings
+from headforcing.headforcing_core.versions import versions
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -161,7 +161,7 @@ def test_starts_of_prompts_are_noted_as_they_are_in_the_finished_video(generate,
     (video,) = stored_videos(tmp_path / "runs")
     assert video.about["starts_seconds"] == [21 / 16, 33 / 16]
     assert video.about["switches"] == ["reset", "reset"] and video.about["attention"] == "sdpa"
-    assert video.about["versions"] == {"headforcing": VERSION, "torch": str(torch.__version__)}
+    assert video.about["versions"] == versions()
     (note,) = (tmp_path / "runs").glob("*/run-*.json")
     assert json.loads(note.read_text())["about"] == video.about
 
