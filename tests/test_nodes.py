@@ -651,7 +651,9 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
     assert result.outcome == "error", (result.outcome, result.error)
     message = result.error or ""
     assert all(part in message for part in expected), message
-    assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 450, message
+    assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 500, (
+        message
+    )  # all methods by name
     return message
 
 

@@ -17,6 +17,7 @@ from headforcing.headforcing_core.wan_vae import load_streaming_decoder
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_t2v, wan_vae
 from torch import Tensor
+from torch.nn import Parameter
 
 FRAMES, HEIGHT, WIDTH = 10, 3, 5
 CHUNKINGS = {
@@ -136,7 +137,7 @@ def test_memory_does_not_grow_with_the_video(vae_path, latents):
     def held_bytes() -> int:
         gc.collect()
         tensors = [
-            thing for thing in gc.get_objects() if issubclass(type(thing), Tensor) and thing.device.type == "cpu"
+            thing for thing in gc.get_objects() if type(thing) in (Tensor, Parameter) and thing.device.type == "cpu"
         ]
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
