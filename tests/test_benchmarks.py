@@ -222,7 +222,10 @@ def test_scaling_writes_every_table(tmp_path: Path):
 MEASURED = Path(__file__).parent / "benchmarks" / "cpu"
 
 
-@pytest.mark.parametrize(("name", "page"), [("results", report.markdown), ("scaling", scaling.page)])
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("results", report.markdown), ("two_threads/results", report.markdown), ("scaling", scaling.page)],
+)
 def test_the_committed_pages_are_those_of_the_committed_numbers(name, page):
     assert (MEASURED / f"{name}.md").read_text("utf-8") == page(json.loads((MEASURED / f"{name}.json").read_text()))
 
@@ -237,6 +240,8 @@ def test_the_text_says_what_was_measured():
         f"Self-attention with its cache took V1 {with_attention['V1']:.2f} times and a window of 21 frames "
         f"{with_attention['W21']:.2f} times as long" in text
     )
+    threads = json.loads((MEASURED / "two_threads" / "results.json").read_text())["ratios"]["cache_and_attention"]
+    assert f"V1 took {threads['V1']:.2f} times and V2 {threads['V2']:.2f} times as long" in text
     assert 1 - with_attention_share() == pytest.approx(0.9, abs=0.04)  # nine tenths
     lengths = (MEASURED / "scaling.md").read_text("utf-8").split("## Length\n\n")[1].split("\n\n")[0].strip()
     assert lengths in (MEASURED.parents[2] / "README.md").read_text("utf-8")
