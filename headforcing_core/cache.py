@@ -256,9 +256,7 @@ class HeadCache(RoleSwitching):
         tables = block_tables(self.spans(layer), tuple(starts), tuple(self.places[layer]), len(k), self.device)
         most = max(max(row) for row in indices) + 1
         k_buffer, v_buffer = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
-        return write_block(
-            q, k, v, weights, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most)
-        )  # fmt: skip
+        return write_block(q, k, v, weights, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most))
 
     def _by_group(self, layer: int, heads: Tensor) -> Iterator[tuple[HeadGroup, Tensor]]:
         """Every group that has heads in a layer, and its part of something `[heads, ...]` in the buffers' order."""

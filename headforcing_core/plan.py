@@ -109,8 +109,7 @@ class RenderPlan:
             for segment in timeline.segments[1:]:
                 policy.own_switch(segment.switch)
             policy.check_video(schedule, len(prompts), start_frames)
-            own = policy.for_video(seed, len(timeline.segments))
-            shape = MethodShape.for_model(config, head_roles, own, *sizes)
+            shape = MethodShape.for_model(config, head_roles, policy.for_video(seed, len(timeline.segments)), *sizes)
         else:
             shape = CacheShape.for_model(config, head_roles, policy, *sizes)
         pictures = pictures_of(start_frames) + wanted

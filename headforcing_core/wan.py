@@ -208,10 +208,13 @@ def _add_norm(
         return x[None], y[None]
     if added is not None:
         y, gate = added
-        x = x + y if gate is None else torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).view_as(x)
+        if gate is not None:
+            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[None]
+        else:
+            x = x + y
     y = norm(x)
     if scale is not None and shift is not None:
-        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).view_as(x)
+        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[None]
     return x, y
 
 
@@ -252,10 +255,12 @@ def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
 
 def _untouched(norm: nn.Module, device: torch.device) -> bool:
     """Whether a norm's weights are what it uses: no host moves, casts or patches them on the way, as ComfyUI may."""
-    hosted = getattr(norm, "comfy_cast_weights", False) or getattr(norm, "weight_function", None)
-    if hosted or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return False
-    return norm.weight is None or norm.weight.device == device
+    if norm.weight is None:
+        return True
+    hosted = getattr(norm, "comfy_cast_weights", False) or getattr(norm, "weight_function", None)
+    return not hosted and norm.weight.device == device
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

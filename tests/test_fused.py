@@ -90,7 +90,10 @@ def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, mark):
     for norm in (model.blocks[1].norm3, attention.norm_k):
         setattr(norm, *mark)
         norm.register_forward_hook(lambda module, *_: called.append(module))
+    setattr(model.blocks[0].norm1, *mark)  # without weights there is nothing to have hands on
+    fused.clear()
     found, _ = video(model, CachePolicy())
+    assert fused.count("norm_modulate") == BLOCKS * 5
     passes = BLOCKS * 5
     assert [called.count(norm) for norm in (model.blocks[1].norm3, attention.norm_k)] == [passes, passes]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
