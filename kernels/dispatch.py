@@ -16,7 +16,6 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from ..headforcing_core.errors import first_sentence
 from .layout import LayoutError
 
 log = logging.getLogger(__name__)
@@ -118,7 +117,12 @@ class Operation(Generic[P, R]):
 
     def _put_aside(self, place: tuple[torch.device, torch.dtype], reason: Exception | str) -> None:
         self._usable[place] = False
-        log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, first_sentence(reason))
+        log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, _first_line(reason))
+
+
+def _first_line(reason: Exception | str) -> str:
+    """The first sentence of what an exception says, or its name: compilers say pages."""
+    return (str(reason).strip() or type(reason).__name__).splitlines()[0].split(". ")[0]
 
 
 def _place(*args: Any, **kwargs: Any) -> tuple[torch.device, torch.dtype]:

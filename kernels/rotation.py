@@ -7,7 +7,6 @@ import functools
 import torch
 from torch import Tensor
 
-from ..headforcing_core.rope import rotate
 from .language import kernel, tl
 
 
@@ -42,3 +41,17 @@ def turn_pairs(x, cos, sin):
     """The tile `x [rows, channels]`, float32, turned by `cos, sin [rows or 1, channels / 2]`."""
     even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
     return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (x.shape[0], x.shape[1]))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
+    """Turn adjacent channel pairs of `x [..., d]` by angles given as `cos, sin [..., d/2]` (broadcast, float32).
+
+    Computed in float32 and rounded once, into `out` where one is given, which may be `x` itself.
+    """
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    even_out, odd_out = out.unflatten(-1, (-1, 2)).unbind(-1)
+    products = even * cos, odd * sin, even * sin, odd * cos  # all of them before anything is overwritten
+    torch.sub(*products[:2], out=even_out)
+    torch.add(*products[2:], out=odd_out)
+    return out

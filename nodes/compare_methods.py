@@ -6,20 +6,20 @@ from typing import Any
 import comfy.model_management
 from comfy_api.latest import InputImpl, io, ui
 
-from ..headforcing_core.auto_profile import AutoProfile, recall
-from ..headforcing_core.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.head_profiles.auto import AutoProfile, recall
+from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import method_names, method_schedule
-from ..headforcing_core.needs import Needs
-from ..headforcing_core.plan import RenderPlan, check_size
-from ..headforcing_core.profile import HeadProfile
-from ..headforcing_core.schedule import SCHEDULES
-from . import comfy_bridge, folders, node_helpers, render_checks
-from .load_profile import HeadProfileType
-from .prompt_timeline import timeline_of
-from .render_progress import RenderProgress
-from .render_video import RenderJob
-from .sampler import FOUND_PROFILES, RUNS, about_run, keep_roles, sample_one
+from ..headforcing_core.render.plan import RenderPlan, check_size
+from ..headforcing_core.render.resources import Needs
+from ..headforcing_core.rollout.schedule import SCHEDULES
+from ..headforcing_core.studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
+from .host import bridge, checks, folders, helpers
+from .host.conditioning import timeline_of
+from .host.helpers import HeadProfileType
+from .host.job import FOUND_PROFILES, RUNS, about_run, keep_roles, sample_one
+from .host.progress import RenderProgress
+from .host.render import RenderJob
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 
@@ -30,7 +30,7 @@ class CompareMethods(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingCompareMethods",
             display_name="Compare Methods",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "Makes one video per method from the same prompts and the same noise, shows them side by side, and "
                 "says in one table what each keeps, how long a block takes and how the video drifts. The numbers are "
@@ -76,7 +76,7 @@ class CompareMethods(io.ComfyNode):
                     tooltip="Roles of the heads, for methods that use them. Not connected: the bundled profile that "
                     "fits the model.",
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Combo.Input(
                         "model_family",
                         options=list(SCHEDULES),
@@ -97,7 +97,7 @@ class CompareMethods(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
-        return node_helpers.aliases(schema, "compare", "side by side", "grid", "ablation", "benchmark")
+        return helpers.aliases(schema, "compare", "side by side", "grid", "ablation", "benchmark")
 
     @classmethod
     def validate_inputs(
@@ -137,11 +137,11 @@ class CompareMethods(io.ComfyNode):
         resume: bool = True,
     ) -> io.NodeOutput:
         timeline, texts = timeline_of(positive, seconds)
-        render_checks.check_text_width(model, texts)
-        weights, tags = comfy_bridge.fingerprint(model), node_helpers.graph_tags(cls.hidden)
+        checks.check_text_width(model, texts)
+        weights, tags = bridge.fingerprint(model), helpers.graph_tags(cls.hidden)
         make_plan = functools.partial(
             RenderPlan.make,
-            comfy_bridge.wan_config(model),
+            bridge.wan_config(model),
             timeline=timeline,
             width=width,
             height=height,
@@ -166,8 +166,8 @@ class CompareMethods(io.ComfyNode):
         for entry in entries_of(methods):  # all are checked before the first is made
             plan = planned(entry, head_profile)
             job = job_of(entry, plan)
-            todo.append((entry, plan, job, render_checks.check_needs(job, plan, 1)))
-        render_checks.check_room([needs for *_, needs in todo])
+            todo.append((entry, plan, job, checks.check_needs(job, plan, 1)))
+        checks.check_room([needs for *_, needs in todo])
         progress = RenderProgress(model, [plan for _, plan, *_ in todo], cls.hidden.unique_id, previews=False)
         rows: list[Compared] = []
         for place, (entry, plan, job, needs) in enumerate(todo):
@@ -193,7 +193,7 @@ def _compared(
     if made.saved is None:
         kept = "; its finished blocks are kept, queue again to go on" if job.runs is not None else ""
         raise HeadForcingError(f"{entry.label}: the video could not be written ({made.failure}){kept}")
-    dtype = comfy_bridge.compute_dtype(job.model)
+    dtype = bridge.compute_dtype(job.model)
     took, reused = made.seconds_per_block, made.reused_blocks
     return measured(entry, job.seed, plan, dtype, made.saved.path, made.report, took, reused, _stop_where_asked)
 

@@ -9,10 +9,11 @@ import comfy.utils
 from comfy_api.latest import InputImpl, io, ui
 from torch import Tensor
 
-from ..headforcing_core.clock import pictures_of
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.video import write_video
-from . import folders, load_run, node_helpers, vae_decoding
+from ..headforcing_core.timeline.clock import pictures_of
+from ..headforcing_core.video.stream import write_video
+from . import load_run
+from .host import folders, helpers
 
 CHUNK_FRAMES = 3
 CONNECTED = "connected samples"
@@ -24,7 +25,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingDecodeVideo",
             display_name="Decode Latents to Video",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "Decodes latents of any length with the Wan VAE, a few frames at a time, straight into an H.264 MP4 in "
                 "the output folder. The result equals decoding everything at once; memory does not grow with length."
@@ -42,7 +43,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     tooltip="Name of the file under ComfyUI's output folder; a counter is added.",
                 ),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0, tooltip="Wan 2.1 is made for 16."),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Int.Input(
                         "crf",
                         default=18,
@@ -52,7 +53,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                         tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Int.Input(
                         "upscale",
                         default=1,
@@ -62,7 +63,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                         tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Combo.Input(
                         "run",
                         options=[CONNECTED, *load_run.run_names()],
@@ -104,7 +105,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         upscale: int = 1,
         run: str = CONNECTED,
     ) -> io.NodeOutput:
-        vae_decoding.check_vae(vae)
+        vae.check_vae(vae)
         videos = [_of_run(run)] if run != CONNECTED else _of_latent(samples)
         progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
         files, before = [], 0
@@ -119,12 +120,12 @@ class DecodeLatentsToVideo(io.ComfyNode):
             write_video(
                 file.path,
                 video.chunks,
-                vae_decoding.load_decoder(vae, video.size, video.restart_frames),
+                vae.load_decoder(vae, video.size, video.restart_frames),
                 fps=fps,
                 crf=crf,
                 pictures=video.pictures,
                 scale=upscale,
-                metadata={**node_helpers.graph_tags(cls.hidden), **node_helpers.video_tags(video.about, fps)},
+                metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, fps)},
                 on_progress=on_progress,
             )
             before += video.total

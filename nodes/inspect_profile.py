@@ -2,13 +2,13 @@
 
 from comfy_api.latest import io
 
-from ..headforcing_core import plots
-from ..headforcing_core.auto_profile import AutoProfile
-from ..headforcing_core.compare import compare_profiles, sanity_checks
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.profile import HeadProfile
-from . import node_helpers
-from .load_profile import HeadProfileType
+from ..headforcing_core.head_profiles.agreement import compare_profiles, sanity_checks
+from ..headforcing_core.head_profiles.auto import AutoProfile
+from ..headforcing_core.head_profiles.profile import HeadProfile
+from ..headforcing_core.plots import head_profile as pictures
+from .host import helpers
+from .host.helpers import HeadProfileType
 
 
 class InspectHeadProfile(io.ComfyNode):
@@ -17,7 +17,7 @@ class InspectHeadProfile(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingInspectProfile",
             display_name="Inspect Head Profile",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description="Shows which head plays which role, and how far two profiles of one model agree.",
             inputs=[
                 HeadProfileType.Input("head_profile", tooltip="The profile to look at."),
@@ -38,10 +38,10 @@ class InspectHeadProfile(io.ComfyNode):
                 "head_profile: auto has nothing to show before the sampler has found the roles; load one"
             )
         if compare_with is None:
-            picture = plots.profile_picture(head_profile, theme=theme)
+            picture = pictures.profile_picture(head_profile, theme=theme)
             lines = [", ".join(f"{count} {role}" for role, count in head_profile.counts().items())]
             lines += [f"{key}: {value}" for key, value in head_profile.provenance.items()]
         else:
-            picture = plots.comparison_map(head_profile, compare_with, theme=theme)
+            picture = pictures.comparison_map(head_profile, compare_with, theme=theme)
             lines = [compare_profiles(head_profile, compare_with).text()]
-        return io.NodeOutput(node_helpers.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))
+        return io.NodeOutput(helpers.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))

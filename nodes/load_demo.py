@@ -3,7 +3,7 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.demo import word_hash
-from . import node_helpers, toy_world
+from .host import helpers, toy_world
 
 
 class LoadDemoModel(io.ComfyNode):
@@ -12,7 +12,7 @@ class LoadDemoModel(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingLoadDemo",
             display_name="Load Demo Model",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "A tiny model of moving shapes that comes with the pack and runs on any computer: the same engine, not "
                 "the same pictures as Self Forcing. Use width and height 64. " + word_hash.HELP + "."

@@ -4,8 +4,8 @@ import folder_paths
 import torch
 from comfy_api.latest import io
 
-from ..headforcing_core.checkpoint import load_state_dict
-from . import comfy_bridge, node_helpers
+from ..headforcing_core.weights.checkpoint import load_state_dict
+from .host import bridge, helpers
 
 WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3fn": torch.float8_e4m3fn}
 
@@ -16,7 +16,7 @@ class LoadSelfForcing(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingLoadModel",
             display_name="Load Self Forcing",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive Wan 2.1 weights, as published "
                 "(.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers "
@@ -28,7 +28,7 @@ class LoadSelfForcing(io.ComfyNode):
                     options=folder_paths.get_filename_list("diffusion_models"),
                     tooltip="A file in ComfyUI/models/diffusion_models: Self Forcing or a relative of it.",
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Combo.Input(
                         "weights",
                         options=["auto", "generator_ema", "generator"],
@@ -37,7 +37,7 @@ class LoadSelfForcing(io.ComfyNode):
                         tooltip="Which copy to take when a file holds several. auto: the averaged one (EMA).",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Combo.Input(
                         "weight_dtype",
                         options=list(WEIGHT_DTYPES),
@@ -49,10 +49,10 @@ class LoadSelfForcing(io.ComfyNode):
             ],
             outputs=[io.Model.Output(display_name="model")],
         )
-        return node_helpers.aliases(schema, "LongLive", "Causal Forcing", "RAVEN", "autoregressive", "causal Wan")
+        return helpers.aliases(schema, "LongLive", "Causal Forcing", "RAVEN", "autoregressive", "causal Wan")
 
     @classmethod
     def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
         path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
         state_dict, _ = load_state_dict(path, weights=weights)
-        return io.NodeOutput(comfy_bridge.native_model(state_dict, WEIGHT_DTYPES[weight_dtype]))
+        return io.NodeOutput(bridge.native_model(state_dict, WEIGHT_DTYPES[weight_dtype]))

@@ -5,14 +5,13 @@ from pathlib import Path
 import folder_paths
 from comfy_api.latest import io
 
-from ..headforcing_core.auto_profile import AutoProfile
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
-from . import folders, node_helpers
+from ..headforcing_core.head_profiles.auto import AutoProfile
+from ..headforcing_core.head_profiles.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
+from .host import folders, helpers
+from .host.helpers import HeadProfileType
 
 AUTO = "auto"
-
-HeadProfileType = io.Custom("HEAD_PROFILE")
 
 
 class LoadHeadProfile(io.ComfyNode):
@@ -21,7 +20,7 @@ class LoadHeadProfile(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingLoadProfile",
             display_name="Load Head Profile",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 io.Combo.Input(
@@ -35,7 +34,7 @@ class LoadHeadProfile(io.ComfyNode):
                     tooltip="Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: found while the "
                     "first five seconds are sampled, and kept for the next run with the same model.",
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Float.Input(
                         "anchor_percent",
                         default=-1.0,
@@ -47,7 +46,7 @@ class LoadHeadProfile(io.ComfyNode):
                         "-1: as in the file. 20 to 35 is stable in the paper. Needs a profile with measured shares.",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Float.Input(
                         "local_percent",
                         default=-1.0,
@@ -73,14 +72,14 @@ class LoadHeadProfile(io.ComfyNode):
         if profile == AUTO:
             anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
             local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
-            return io.NodeOutput(AutoProfile(anchor, local), node_helpers.no_picture())
+            return io.NodeOutput(AutoProfile(anchor, local), helpers.no_picture())
         loaded = load_profile(_path(profile))
         if anchor_percent >= 0 or local_percent >= 0:
             loaded = loaded.with_thresholds(
                 anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
                 local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
             )
-        return io.NodeOutput(loaded, node_helpers.profile_picture(loaded))
+        return io.NodeOutput(loaded, helpers.profile_picture(loaded))
 
 
 def _path(profile: str) -> Path:

@@ -9,17 +9,17 @@ import torch
 from comfy_api.latest import io
 from server import PromptServer
 
-from ..headforcing_core import plots
-from ..headforcing_core.clock import BlockClock
-from ..headforcing_core.compare import sanity_checks
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.head_shares import HeadShares, ProfileSetup
-from ..headforcing_core.profiler import PRESETS
-from ..headforcing_core.prompts import PROFILING_PROMPTS
-from ..headforcing_core.schedule import SCHEDULES, schedule
-from . import comfy_bridge, folders, node_helpers, toy_world
-from .load_profile import HeadProfileType
+from ..headforcing_core.head_profiles.agreement import sanity_checks
+from ..headforcing_core.head_profiles.profiler import PRESETS
+from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from ..headforcing_core.plots import head_profile as pictures
+from ..headforcing_core.rollout.schedule import SCHEDULES, schedule
+from ..headforcing_core.timeline.clock import BlockClock
+from .host import bridge, folders, helpers, toy_world
+from .host.helpers import HeadProfileType
 
 
 class ProfileHeads(io.ComfyNode):
@@ -28,7 +28,7 @@ class ProfileHeads(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingProfileHeads",
             display_name="Profile Heads",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "Measures which attention heads of a model are local, anchor or memory heads, while it makes videos "
                 "that are thrown away. Needed once per model. Cancelling keeps what was measured; queue again to go on."
@@ -57,7 +57,7 @@ class ProfileHeads(io.ComfyNode):
                     optional=True,
                     tooltip="One prompt per line. Empty: the ones that come with the pack.",
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Combo.Input(
                         "rope",
                         options=["absolute", "contiguous"],
@@ -67,7 +67,7 @@ class ProfileHeads(io.ComfyNode):
                         "the sampler will use the heads.",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Combo.Input(
                         "model_family",
                         options=list(SCHEDULES),
@@ -84,7 +84,7 @@ class ProfileHeads(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id],
         )
-        return node_helpers.aliases(schema, "head roles", "attention", "measure")
+        return helpers.aliases(schema, "head roles", "attention", "measure")
 
     @classmethod
     def execute(
@@ -103,13 +103,13 @@ class ProfileHeads(io.ComfyNode):
         path = folders.profile_path(save_name) if save_name.strip() else None
         if width % 16 or height % 16:
             raise HeadForcingError(f"width and height must be multiples of 16, got {width}x{height}")
-        config, family = comfy_bridge.wan_config(model), schedule(model_family)
+        config, family = bridge.wan_config(model), schedule(model_family)
         count, seconds = PRESETS[preset]
         texts = tuple(line.strip() for line in prompts.splitlines() if line.strip())
         if not texts:
             texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]
         setup = ProfileSetup(
-            comfy_bridge.fingerprint(model),
+            bridge.fingerprint(model),
             config.num_layers,
             config.num_heads,
             texts,
@@ -128,7 +128,7 @@ class ProfileHeads(io.ComfyNode):
         if path is not None:
             profile.save(path)
             report.append(f"saved as {path.name} in models/head_profiles")
-        picture = node_helpers.to_image(plots.profile_picture(profile, shares, theme="dark"))
+        picture = helpers.to_image(pictures.profile_picture(profile, shares, theme="dark"))
         return io.NodeOutput(profile, picture, "\n".join(report))
 
 
@@ -144,7 +144,7 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadSh
     if not missing:
         return shares
     bar = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas))
-    previewer = comfy_bridge.previewer(model)
+    previewer = bridge.previewer(model)
 
     def on_step(block: int, step: int, latents: torch.Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -158,7 +158,7 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadSh
             bar.update_absolute(bar.current + 1, preview=image)
 
     try:
-        comfy_bridge.measure(model, shares, embeds, missing, on_step, lambda prompt: shares.save(path))
+        bridge.measure(model, shares, embeds, missing, on_step, lambda prompt: shares.save(path))
     finally:
         shares.save(path)
     return shares

@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.switching import MAX_BLEND_BLOCKS, SWITCHES, Switch
-from ..headforcing_core.timeline import Timeline, parse_timeline
-from . import node_helpers
-
-_KEY = "head_forcing_timeline"
+from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
+from ..headforcing_core.timeline.timeline import parse_timeline
+from .host import helpers
+from .host.conditioning import _KEY
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 0:20 The fox stops at a frozen lake and looks at its reflection
@@ -23,7 +21,7 @@ class PromptTimeline(io.ComfyNode):
         return io.Schema(
             node_id="HeadForcingPromptTimeline",
             display_name="Prompt Timeline",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
                 "by |, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend 3] before a "
@@ -45,7 +43,7 @@ class PromptTimeline(io.ComfyNode):
                     step=0.25,
                     tooltip="Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.",
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.String.Input(
                         "shared_prompt",
                         default="",
@@ -53,7 +51,7 @@ class PromptTimeline(io.ComfyNode):
                         tooltip="Put before every prompt, for what stays the same: the subject, the style.",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Combo.Input(
                         "switch",
                         options=list(SWITCHES),
@@ -64,7 +62,7 @@ class PromptTimeline(io.ComfyNode):
                         "a prompt, such as [flush], says otherwise for that one.",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Int.Input(
                         "blend_blocks",
                         default=0,
@@ -75,7 +73,7 @@ class PromptTimeline(io.ComfyNode):
                         "[blend 3].",
                     )
                 ),
-                node_helpers.advanced(
+                helpers.advanced(
                     io.Boolean.Input(
                         "re_anchor",
                         default=False,
@@ -123,23 +121,3 @@ class PromptTimeline(io.ComfyNode):
         ride = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
         tensor, options = encoded[texts[0]][0]
         return io.NodeOutput([[tensor, {**options, _KEY: ride}]], timeline.table(), timeline.seconds)
-
-
-def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[torch.Tensor]]:
-    """The timeline inside a CONDITIONING and one `[tokens, text_dim]` embedding per segment.
-
-    A plain CONDITIONING is a timeline of one prompt that lasts `seconds`, 10 when that is 0.
-    """
-    if not positive:
-        raise HeadForcingError("positive is empty; connect Prompt Timeline or CLIP Text Encode")
-    if len(positive) > 1:
-        raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
-    tensor, options = positive[0]
-    ride = options.get(_KEY)
-    if ride is not None:
-        if not torch.equal(tensor, ride["embeds"][0]):
-            raise HeadForcingError(
-                "positive was changed after Prompt Timeline by a node that knows only one prompt; connect it directly"
-            )
-        return ride["timeline"], [embeds[0] for embeds in ride["embeds"]]
-    return parse_timeline("the connected prompt", seconds or None), [tensor[0]]

@@ -7,24 +7,20 @@ import torch
 from comfy_api.latest import InputImpl, io, ui
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..headforcing_core.about import about_video
-from ..headforcing_core.auto_profile import AutoProfile, recall, remember
+from ..headforcing_core.drift.latents import describe_events
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.head_profiles.auto import AutoProfile, recall
+from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import describe_method, method_policy, method_schedule
-from ..headforcing_core.needs import Needs
-from ..headforcing_core.plan import RenderPlan, check_size
-from ..headforcing_core.profile import HeadProfile
-from ..headforcing_core.run_report import describe_events
-from ..headforcing_core.schedule import schedule
-from ..headforcing_core.video_rollout import goes_on
-from . import comfy_bridge, folders, node_helpers, render_checks
-from .prompt_timeline import timeline_of
-from .render_progress import RenderProgress
-from .render_video import RenderJob, Sampled, sample
+from ..headforcing_core.render.describe import describe
+from ..headforcing_core.render.plan import RenderPlan, check_size
+from ..headforcing_core.rollout.schedule import schedule
+from .host import bridge, checks, folders, helpers
+from .host.conditioning import timeline_of
+from .host.job import FOUND_PROFILES, RUNS, about_run, keep_roles, sample_one
+from .host.progress import RenderProgress
+from .host.render import RenderJob, Sampled
 from .sampler_inputs import sampler_inputs
-
-FOUND_PROFILES = folders.user_folder("found_profiles")
-RUNS = folders.runs_folder()
 
 
 class HeadForcingSampler(io.ComfyNode):
@@ -33,7 +29,7 @@ class HeadForcingSampler(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingSampler",
             display_name="Head Forcing Sampler",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "Makes long videos with a five-second autoregressive Wan model: every attention head keeps the frames "
                 "its role needs, so memory stays the same at any length. No negative prompt: these models are "
@@ -47,7 +43,7 @@ class HeadForcingSampler(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
         )
-        return node_helpers.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
+        return helpers.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
 
     @classmethod
     def validate_inputs(
@@ -100,12 +96,12 @@ class HeadForcingSampler(io.ComfyNode):
         timeline, texts = timeline_of(positive, seconds)
         policy = method_policy(method)
         chosen = method_schedule(policy, model_family, sigmas)
-        start, dropped = render_checks.start_latents(start_frames, chosen.frames_per_block)
+        start, dropped = checks.start_latents(start_frames, chosen.frames_per_block)
         if start is not None:
             height, width = start.shape[-2] * 8, start.shape[-1] * 8
         make_plan = functools.partial(
             RenderPlan.make,
-            comfy_bridge.wan_config(model),
+            bridge.wan_config(model),
             policy.with_memory(episodic_frames, recent_frames, novelty_threshold, memory_every_blocks),
             chosen,
             timeline,
@@ -118,7 +114,7 @@ class HeadForcingSampler(io.ComfyNode):
             family=model_family,
         )
         plan = make_plan(profile=head_profile)
-        render_checks.check_text_width(model, texts)
+        checks.check_text_width(model, texts)
         job = RenderJob(
             model,
             plan.embeddings(texts),
@@ -129,16 +125,16 @@ class HeadForcingSampler(io.ComfyNode):
             about_run(model, plan, method, seed),
             vae,
             filename_prefix,
-            node_helpers.graph_tags(cls.hidden),
+            helpers.graph_tags(cls.hidden),
             decode_in_background,
         )
-        weights = comfy_bridge.fingerprint(model)
+        weights = bridge.fingerprint(model)
         if plan.auto is not None and not job.finished(plan, 0):
             plan = make_plan(profile=recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
         count = batch_size if start is None else max(batch_size, len(start))
-        needs = render_checks.check_needs(job, plan, count)
-        render_checks.check_room([needs])
-        report = [*describe_method(method), plan.describe(comfy_bridge.compute_dtype(model)), "", needs.describe()]
+        needs = checks.check_needs(job, plan, count)
+        checks.check_room([needs])
+        report = [*describe_method(method), describe(plan, bridge.compute_dtype(model)), "", needs.describe()]
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id)
@@ -162,28 +158,6 @@ class HeadForcingSampler(io.ComfyNode):
             [_video(made) for made in videos],
             ui=_preview(videos),
         )
-
-
-def sample_one(job: RenderJob, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs) -> Sampled:
-    """One video; says on the node what is kept when something ends it early."""
-    try:
-        return sample(job, plan, video, progress)
-    except BaseException as error:  # a cancel is no Exception in newer versions
-        progress.stopped()
-        if render_checks.is_out_of_memory(error):
-            kept = job.runs is not None and goes_on(plan)
-            raise render_checks.out_of_memory(error, needs, kept) from error
-        raise
-
-
-def keep_roles(made: Sampled, weights: str) -> str:
-    """Keep roles that were found for the next run with these weights; a line for the report."""
-    assert made.found_profile is not None
-    counts = ", ".join(f"{n} {role}" for role, n in made.found_profile.counts().items())
-    if not made.found_now:
-        return f"found {counts} heads"
-    path = remember(FOUND_PROFILES, weights, made.found_profile)
-    return f"found {counts} heads; kept for the next run with this model in {path.name}"
 
 
 def _told(made: Sampled) -> list[str]:
@@ -215,8 +189,3 @@ def _preview(videos: list[Sampled]) -> Any:
     files = [made.saved for made in videos if made.saved is not None]
     results = [ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files]
     return ui.PreviewVideo(results) if results else None
-
-
-def about_run(model: Any, plan: RenderPlan, method: str, seed: int) -> dict[str, Any]:
-    """What to note in the run folder and in the video file."""
-    return about_video(plan, method, seed, type(model.model.latent_format).__name__)

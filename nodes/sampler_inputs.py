@@ -4,11 +4,11 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..headforcing_core.cache.policy import ROLE_ARRANGEMENTS
 from ..headforcing_core.methods.registry import method_names
-from ..headforcing_core.policy import ROLE_ARRANGEMENTS
-from ..headforcing_core.schedule import SCHEDULES
-from . import node_helpers
-from .load_profile import HeadProfileType
+from ..headforcing_core.rollout.schedule import SCHEDULES
+from .host import helpers
+from .host.helpers import HeadProfileType
 
 
 def sampler_inputs() -> list[Any]:
@@ -61,7 +61,7 @@ def sampler_inputs() -> list[Any]:
             tooltip="Latents of a video to go on from (VAE Encode). The result begins with them and has their "
             "width and height.",
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Combo.Input(
                 "method",
                 options=method_names(),
@@ -71,7 +71,7 @@ def sampler_inputs() -> list[Any]:
                 "The report names the paper and the weights a method is meant for.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Combo.Input(
                 "model_family",
                 options=list(SCHEDULES),
@@ -80,7 +80,7 @@ def sampler_inputs() -> list[Any]:
                 tooltip="Which weights: sets noise levels, frames per block and the bundled head profile.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.String.Input(
                 "sigmas",
                 default="",
@@ -88,7 +88,7 @@ def sampler_inputs() -> list[Any]:
                 tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the method's or the family's.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Int.Input(
                 "episodic_frames",
                 default=5,
@@ -98,7 +98,7 @@ def sampler_inputs() -> list[Any]:
                 tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Int.Input(
                 "recent_frames",
                 default=3,
@@ -109,7 +109,7 @@ def sampler_inputs() -> list[Any]:
                 tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Float.Input(
                 "novelty_threshold",
                 default=0.95,
@@ -121,7 +121,7 @@ def sampler_inputs() -> list[Any]:
                 "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Int.Input(
                 "memory_every_blocks",
                 default=3,
@@ -131,7 +131,7 @@ def sampler_inputs() -> list[Any]:
                 tooltip="A frame is considered for memory every this many blocks.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Combo.Input(
                 "roles",
                 options=list(ROLE_ARRANGEMENTS),
@@ -140,7 +140,7 @@ def sampler_inputs() -> list[Any]:
                 tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
             )
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Int.Input(
                 "batch_size",
                 default=1,
@@ -157,7 +157,7 @@ def sampler_inputs() -> list[Any]:
             tooltip="Keep every finished block in ComfyUI/output/head_forcing. The same graph queued again "
             "goes on where it stopped, a longer one extends it, one with another prompt begins at that prompt.",
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Float.Input(
                 "checkpoint_seconds",
                 default=300.0,
@@ -181,7 +181,7 @@ def sampler_inputs() -> list[Any]:
             optional=True,
             tooltip="With a vae: name of the file under ComfyUI's output folder; a counter is added.",
         ),
-        node_helpers.advanced(
+        helpers.advanced(
             io.Boolean.Input(
                 "decode_in_background",
                 default=False,

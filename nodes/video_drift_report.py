@@ -9,9 +9,9 @@ import comfy.utils
 import numpy as np
 from comfy_api.latest import InputImpl, io
 
-from ..headforcing_core.plot_drift import drift_picture
-from ..headforcing_core.report import DriftReport, report_pictures, report_video
-from . import node_helpers
+from ..headforcing_core.drift.report import DriftReport, report_pictures, report_video
+from ..headforcing_core.plots.drift import drift_picture
+from .host import helpers
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class VideoDriftReport(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingVideoDriftReport",
             display_name="Video Drift Report",
-            category=node_helpers.CATEGORY,
+            category=helpers.CATEGORY,
             description=(
                 "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
                 "fast new prompts are followed, next to the same numbers for the first 5 seconds. Works on videos of "
@@ -42,7 +42,7 @@ class VideoDriftReport(io.ComfyNode):
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return node_helpers.aliases(schema, "drift", "flicker", "video quality", "metrics")
+        return helpers.aliases(schema, "drift", "flicker", "video quality", "metrics")
 
     @classmethod
     def execute(cls, video: Any, theme: str = "dark") -> io.NodeOutput:
@@ -55,7 +55,7 @@ class VideoDriftReport(io.ComfyNode):
             progress[0].update_absolute(done)
 
         report = _measure(video, on_progress)
-        picture = node_helpers.picture_or_nothing(lambda: drift_picture(report, theme))
+        picture = helpers.picture_or_nothing(lambda: drift_picture(report, theme))
         return io.NodeOutput(picture, report.text())
 
 

@@ -76,7 +76,16 @@ def comfy_install(request: pytest.FixtureRequest) -> "ComfyInstall":
 def pytest_collection_finish(session: pytest.Session) -> None:
     """In a run of everything, each promise must have tests."""
     option = session.config.option
-    chosen = any((option.keyword, option.markexpr, option.ignore, option.ignore_glob, option.deselect, option.lf))
+    chosen = any(
+        (
+            option.keyword,
+            option.markexpr,
+            option.ignore,
+            option.ignore_glob,
+            option.deselect,
+            getattr(option, "lf", False),
+        )
+    )
     if chosen or session.config.args not in ([str(Path(__file__).parent)], ["tests"]):
         return
     ids = [item.nodeid for item in session.items]

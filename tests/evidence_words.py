@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headforcing.headforcing_core.evaluate import COLUMNS
+from headforcing.headforcing_core.studies.questions import COLUMNS
 
 EVIDENCE = Path(__file__).parent / "evidence"
 LOSSES = ("loss_0.625", "loss_0.8333", "loss_0.9375")

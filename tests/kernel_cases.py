@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.attention import explicit
-from headforcing.headforcing_core.cache import CacheShape, HeadCache, HeadGroup
-from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy, RolePolicy
-from headforcing.headforcing_core.rope import angles, axis_dims
-from headforcing.headforcing_core.wan import PromptKV
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache, HeadGroup
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.model.rope import angles, axis_dims
+from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels.attend import attend, attend_turning
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.merge import merge_frames

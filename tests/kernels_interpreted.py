@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing import kernels
-from headforcing.headforcing_core.attention import attention_function, explicit
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.policy import CachePolicy
-from headforcing.headforcing_core.replay import Case, new_cache, read_run
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.model.attention import attention_function, explicit
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, new_cache, read_run
 from headforcing.kernels import attend, move, write
 from headforcing.kernels.attend import attend_turning
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using

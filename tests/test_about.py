@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.about import about_video, attention_name, file_tags
-from headforcing.headforcing_core.attention import attention_function, explicit, sdpa
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.policy import preset
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.timeline import parse_timeline
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.drift.video_tags import read_tags
+from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.provenance import about_video, attention_name, file_tags
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.versions import VERSION, versions
-from headforcing.headforcing_core.video_tags import read_tags
-from headforcing.headforcing_core.wan import WanConfig
 
 
 @pytest.fixture

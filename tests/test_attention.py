@@ -12,8 +12,13 @@ import types
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER, sequence_attention
-from headforcing.headforcing_core import attention
-from headforcing.headforcing_core.attention import (
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.cache.state import cache_state
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
+from headforcing.headforcing_core.model import attention
+from headforcing.headforcing_core.model.attention import (
     AUTO,
     BACKENDS,
     LayerAttention,
@@ -25,13 +30,8 @@ from headforcing.headforcing_core.attention import (
     self_test,
     sequence_starts,
 )
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache_state import cache_state
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
-from headforcing.headforcing_core.profiler import ShareMeter
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")

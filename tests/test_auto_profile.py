@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.auto_profile import (
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy, preset
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import (
     AutoProfile,
     AutoProfileCache,
     recall,
@@ -16,18 +19,17 @@ from headforcing.headforcing_core.auto_profile import (
     warm_up_frames,
     warm_up_shape,
 )
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_shares import HeadShares, ProfileSetup
-from headforcing.headforcing_core.noise import SeededNoise
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy, preset
-from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles, classify, load_profile
-from headforcing.headforcing_core.profiler import measure_prompt
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.schedule import Schedule, schedule
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.profiler import measure_prompt
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
+from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
 SIGMAS = (1.0, 0.8, 0.4)
@@ -283,7 +285,7 @@ def test_cost_of_a_14b_model_is_known_before_anything_is_allocated():
     assert made.shape.frame_slots == slots
     assert warm_up_shape(made.shape).frame_slots == 1600 * 21
     assert made.cache_bytes(torch.bfloat16) == (slots + 1600 * 21) * frame_of_a_head
-    text = made.describe(torch.bfloat16)
+    text = describe(made, torch.bfloat16)
     assert "320 local, 400 anchor, 880 memory (to be found in the first seconds)" in text
     assert f"while the roles are being found, up to {made.cache_bytes(torch.bfloat16) / 1e9:.2f} GB" in text
 
@@ -309,7 +311,7 @@ def test_without_a_fitting_bundled_profile_the_roles_are_found():
     found = plan()
     assert found.auto == AutoProfile() and isinstance(found.make_cache(torch.float32, "cpu"), AutoProfileCache)
     bundled = plan(WanConfig())
-    assert bundled.auto is None and "bundled profile 'self_forcing'" in bundled.describe(torch.float32)
+    assert bundled.auto is None and "bundled profile 'self_forcing'" in describe(bundled, torch.float32)
     other = plan(method="self_forcing_window_21")
     assert other.auto is None and isinstance(other.make_cache(torch.float32, "cpu"), HeadCache)
 

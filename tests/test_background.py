@@ -5,8 +5,8 @@ import time
 
 import pytest
 import torch
-from headforcing.headforcing_core.background import WAITING_BLOCKS, BackgroundStream
-from headforcing.headforcing_core.video import VideoStream
+from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
+from headforcing.headforcing_core.video.stream import VideoStream
 from test_video import FlatColourDecoder, decoded, latents
 
 

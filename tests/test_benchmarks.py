@@ -22,10 +22,10 @@ from benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, Pack
 from benchmarks.rows import HEAD_FORCING, ROWS
 from benchmarks.stopwatch import Stopwatch, tensor_bytes
 from benchmarks.varlen import head_by_head
-from headforcing.headforcing_core.cache import HeadCache
-from headforcing.headforcing_core.policy import CachePolicy, Roles, preset
-from headforcing.headforcing_core.rollout import rollout
-from headforcing.headforcing_core.wan import PromptKV, WanConfig
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, Roles, preset
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
+from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting
 from torch import Tensor
 

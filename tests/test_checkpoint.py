@@ -15,9 +15,9 @@ import checkpoint_files as files
 import pytest
 import torch
 from checkpoint_files import Weights
-from headforcing.headforcing_core.checkpoint import convert, inspect_checkpoint, load_state_dict
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.lora import merge_lora
+from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.lora import merge_lora
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.checkpoint import load_state_dict
-from headforcing.headforcing_core.cli import main
-from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.stored_runs import stored_videos
-from headforcing.headforcing_core.text import save_embeddings
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.versions import versions
+from headforcing.headforcing_core.weights.checkpoint import load_state_dict
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
 

@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from headforcing.headforcing_core.compare import compare_profiles, sanity_checks
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.profile import HeadProfile, bundled_profiles, load_profile
+from headforcing.headforcing_core.head_profiles.agreement import compare_profiles, sanity_checks
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 
 LETTERS = {"L": "local", "A": "anchor", "M": "memory"}
 
@@ -160,5 +160,5 @@ def test_local_heads_that_look_elsewhere_are_remarked_on():
 
 
 def test_importing_compare_imports_no_matplotlib(tmp_path):
-    program = "import sys, headforcing.headforcing_core.compare; assert 'matplotlib' not in sys.modules"
+    program = "import sys, headforcing.headforcing_core.head_profiles.agreement; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

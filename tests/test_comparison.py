@@ -10,17 +10,17 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint
-from headforcing.headforcing_core.cli import main
-from headforcing.headforcing_core.comparison import COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.drift.report import report_video
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.grid_video import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_names
-from headforcing.headforcing_core.profile import HeadProfile
-from headforcing.headforcing_core.report import report_video
-from headforcing.headforcing_core.text import save_embeddings
-from headforcing.headforcing_core.video_writer import VideoWriter
+from headforcing.headforcing_core.studies.comparison import COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
+from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from tiny_checkpoints import wan_vae
 
 METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
@@ -108,9 +108,9 @@ def test_all_methods_get_the_same_noise_and_another_seed_another_video(made: Pat
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, made: Path):
-    from headforcing.headforcing_core import compare_commands
+    from headforcing.headforcing_core.commands import compare
 
-    runs, render_one, calls = tmp_path / "runs", compare_commands.render_one, []
+    runs, render_one, calls = tmp_path / "runs", compare.render_one, []
 
     def stopping(own, *args, **options):
         if len(calls) == 2:
@@ -118,7 +118,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monk
         calls.append(own.method)
         return render_one(own, *args, **options)
 
-    monkeypatch.setattr(compare_commands, "render_one", stopping)
+    monkeypatch.setattr(compare, "render_one", stopping)
     same = ["--scale", "2", "--seed", "3", "--runs", str(runs)]
     assert compare(tmp_path / "out", *same) == 130
     assert calls == METHODS[:2] and not (tmp_path / "out" / "grid.mp4").exists()
@@ -244,7 +244,7 @@ GRID = f"""
 import sys
 sys.path.append({str(Path(__file__).parent)!r})
 from pathlib import Path
-from headforcing.headforcing_core.grid_video import write_grid
+from headforcing.headforcing_core.video.grid import write_grid
 from peak_memory import peak_bytes
 video = Path(sys.argv[1])
 print(write_grid(video.with_name("grid.mp4"), [("a", video), ("b", video)]).pictures, peak_bytes())

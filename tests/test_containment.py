@@ -1,4 +1,4 @@
-"""Every path that nodes write to is made in `nodes/folders.py`, which holds names from widgets inside their folders."""
+"""Nodes write only to paths made in `nodes/host/folders.py`, which holds names from widgets inside their folders."""
 
 import ast
 from collections.abc import Iterable
@@ -30,7 +30,8 @@ PLACES = {
     "base_path",
     "get_full_path",
 }
-OTHERS = sorted(path.name for path in NODES.glob("*.py") if path.name != "folders.py")
+FOLDERS = NODES / "host" / "folders.py"
+OTHERS = sorted(path.relative_to(NODES).as_posix() for path in NODES.rglob("*.py") if path != FOLDERS)
 
 
 def names(path: Path) -> set[str]:
@@ -131,4 +132,4 @@ def test_every_writer_is_seen_and_a_path_from_a_widget_is_not_let_through(tmp_pa
 
 
 def test_the_folders_are_made_in_one_place():
-    assert PLACES & names(NODES / "folders.py") >= {"get_output_directory", "get_user_directory", "get_save_image_path"}
+    assert PLACES & names(FOLDERS) >= {"get_output_directory", "get_user_directory", "get_save_image_path"}

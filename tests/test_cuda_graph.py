@@ -10,16 +10,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core import cuda_graph
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cuda_graph import GraphedForward
-from headforcing.headforcing_core.noise import SeededNoise
-from headforcing.headforcing_core.policy import CachePolicy, preset
-from headforcing.headforcing_core.profiler import ShareMeter
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.switching import Switch
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, preset
+from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
+from headforcing.headforcing_core.model import cuda_graph
+from headforcing.headforcing_core.model.cuda_graph import GraphedForward
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.switch import Switch
 from torch import Tensor
 
 CONFIG = WanConfig(dim=88, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)

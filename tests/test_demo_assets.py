@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.demo.autoencoder import (
     PREVIEW_BIAS,
@@ -13,6 +12,7 @@ from headforcing.headforcing_core.demo.autoencoder import (
     fit_preview_factors,
 )
 from headforcing.headforcing_core.demo.world import Look
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.demo import assets, distill
-from headforcing.headforcing_core.demo.parallel_forward import forward, teacher_forced_flow, teacher_forcing
-from headforcing.headforcing_core.demo.train_autoencoder import Crops, reconstruct
-from headforcing.headforcing_core.demo.train_autoencoder import train as train_autoencoder
-from headforcing.headforcing_core.demo.train_base import flow_loss, rate_factor
-from headforcing.headforcing_core.demo.training import (
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.demo.training import distill
+from headforcing.headforcing_core.demo.training.parallel_forward import forward, teacher_forced_flow, teacher_forcing
+from headforcing.headforcing_core.demo.training.train_autoencoder import Crops, reconstruct
+from headforcing.headforcing_core.demo.training.train_autoencoder import train as train_autoencoder
+from headforcing.headforcing_core.demo.training.train_base import flow_loss, rate_factor
+from headforcing.headforcing_core.demo.training.training import (
     Average,
     ClipPool,
     Optimizer,
@@ -23,12 +25,11 @@ from headforcing.headforcing_core.demo.training import (
     text_of,
 )
 from headforcing.headforcing_core.demo.world import random_looks
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.policy import preset
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 TINY = WanConfig(dim=32, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
 

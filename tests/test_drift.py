@@ -6,11 +6,18 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from headforcing.headforcing_core.clock import BlockClock
-from headforcing.headforcing_core.drift import DriftMeter, colour, detail_share, flicker, laplacian_variance, motion
-from headforcing.headforcing_core.drift_numbers import GROUPS, Numbers, numbers_of, ratio, slope_per_minute
-from headforcing.headforcing_core.drift_thumbnails import Thumbnails, repetition, self_similarity
+from headforcing.headforcing_core.drift.meter import (
+    DriftMeter,
+    colour,
+    detail_share,
+    flicker,
+    laplacian_variance,
+    motion,
+)
+from headforcing.headforcing_core.drift.numbers import GROUPS, Numbers, numbers_of, ratio, slope_per_minute
+from headforcing.headforcing_core.drift.thumbnails import Thumbnails, repetition, self_similarity
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.timeline.clock import BlockClock
 
 SHAPE = (36, 64)  # height, width
 FPS = 16

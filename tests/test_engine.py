@@ -11,11 +11,8 @@ import random
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER
-from headforcing.headforcing_core import rope as rope_module
-from headforcing.headforcing_core.attention import BACKENDS, attention_function, explicit
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.memory import (
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.memory import (
     EpisodicMemory,
     candidate_frame,
     most_redundant_entry,
@@ -24,13 +21,17 @@ from headforcing.headforcing_core.memory import (
     select_tokens,
     similarities,
 )
-from headforcing.headforcing_core.noise import SeededNoise
-from headforcing.headforcing_core.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
-from headforcing.headforcing_core.reference import ReferenceCache
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout, split_start_latents
-from headforcing.headforcing_core.rope import RotaryEmbedding, axis_dims
-from headforcing.headforcing_core.schedule import Schedule
-from headforcing.headforcing_core.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.cache.reference import ReferenceCache
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model import rope as rope_module
+from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
+from headforcing.headforcing_core.model.rope import RotaryEmbedding, axis_dims
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
+from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from no_float64 import RefuseFloat64
 
 F = 3

@@ -9,19 +9,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core import evaluate_command
-from headforcing.headforcing_core.cli import main
-from headforcing.headforcing_core.comparison import Entry
+from headforcing.headforcing_core.commands import evaluate
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, one_prompt
-from headforcing.headforcing_core.demo.training import initialise, save
+from headforcing.headforcing_core.demo.training.training import initialise, save
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.evaluate import COLUMNS, QUESTIONS, UNJUDGED, Question, Rendered, answer, window
-from headforcing.headforcing_core.intervals import difference_interval, mean_interval
-from headforcing.headforcing_core.paper_tables import PAPER_TABLES
-from headforcing.headforcing_core.profile import HeadProfile
-from headforcing.headforcing_core.text import save_embeddings
-from headforcing.headforcing_core.wan import WanModel
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.studies.comparison import Entry
+from headforcing.headforcing_core.studies.intervals import difference_interval, mean_interval
+from headforcing.headforcing_core.studies.paper_tables import PAPER_TABLES
+from headforcing.headforcing_core.studies.questions import (
+    COLUMNS,
+    QUESTIONS,
+    UNJUDGED,
+    Question,
+    Rendered,
+    answer,
+    window,
+)
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from tiny_checkpoints import wan_vae
 
 BEFORE, AFTER = Entry("before", "self_forcing"), Entry("after", "head_forcing")
@@ -100,7 +108,7 @@ def test_every_question_compares_with_head_forcing_and_shows_known_columns():
         assert entries[-1].roles == "profile" and entries[-1].rope is None
         assert len({(row.policy, row.roles) for row in entries}) == len(entries), name
         assert set(question.columns) <= set(COLUMNS)
-        assert question.story in {*evaluate_command.STORIES, "history"}
+        assert question.story in {*evaluate.STORIES, "history"}
     assert [name for name in QUESTIONS if name in PAPER_TABLES] == list(PAPER_TABLES)
 
 
@@ -198,8 +206,8 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
             made.append((policy, roles, seed))
             return {"present": 1.0}
 
-    monkeypatch.setattr(evaluate_command, "Judge", Counted)
-    videos = evaluate_command.ToyVideos(argparse.Namespace(demo_weights=None, demo_autoencoder=None, videos=2))
+    monkeypatch.setattr(evaluate, "Judge", Counted)
+    videos = evaluate.ToyVideos(argparse.Namespace(demo_weights=None, demo_autoencoder=None, videos=2))
     for name in ("length", "roles", "components"):
         answer(QUESTIONS[name], 2, videos.measure("one_prompt", lambda: None))
     assert len(made) == len(set(made)) and len(made) < 2 * sum(
@@ -225,6 +233,6 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments, message, tmp
 
 def test_six_prompts_are_read_from_lines_of_json():
     line = json.dumps({"prompts": ["a", "b", "c", "d", "e", "f"]})
-    assert evaluate_command.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
+    assert evaluate.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
     with pytest.raises(HeadForcingError, match="each line must be JSON"):
-        evaluate_command.story_texts("just text", "six_prompts", 1)
+        evaluate.story_texts("just text", "six_prompts", 1)

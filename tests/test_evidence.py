@@ -23,14 +23,14 @@ from evidence_words import (
     sentences,
     sentences_of_the_readme,
 )
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint
-from headforcing.headforcing_core.comparison import Entry
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, mixed, one_prompt
-from headforcing.headforcing_core.evaluate import QUESTIONS, Answer, Numbers, window
-from headforcing.headforcing_core.intervals import mean_interval
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core.studies.comparison import Entry
+from headforcing.headforcing_core.studies.intervals import mean_interval
+from headforcing.headforcing_core.studies.questions import QUESTIONS, Answer, Numbers, window
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 
 STORED = sorted(EVIDENCE.glob("*.json"))
 HEAD_FORCING = method_policy("head_forcing")
@@ -229,6 +229,6 @@ def test_a_minute_of_video_takes_seconds():
 
 def test_the_base_that_was_measured_is_the_one_that_is_described(repo_root: Path):
     profile = load_profile(EVIDENCE / "heads" / "base.json")
-    about = (repo_root / "headforcing_core" / "demo" / "TRAINING.md").read_text("utf-8")
+    about = (repo_root / "headforcing_core" / "demo" / "training" / "TRAINING.md").read_text("utf-8")
     assert Stored("history_base").answer["weights"] == profile.measured["fingerprint"]
     assert f"`{profile.measured['fingerprint']}`" in about

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.compiled import compiled_forward
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.noise import RecordedNoise
-from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
-from headforcing.headforcing_core.profiler import ShareMeter
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.schedule import SCHEDULES
-from headforcing.headforcing_core.wan import WanConfig, WanModel, forward_block
+from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
+from headforcing.headforcing_core.model.compiled import compiled_forward
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.rollout.schedule import SCHEDULES
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.kernels.dispatch import Operation
 
 CONFIG = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)

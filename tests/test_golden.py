@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER
-from headforcing.headforcing_core.attention import BACKENDS
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.noise import RecordedNoise
-from headforcing.headforcing_core.policy import CachePolicy, RolePolicy
-from headforcing.headforcing_core.replay import Case, Replay, replay
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.schedule import SCHEDULES, Schedule
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
+from headforcing.headforcing_core.model.attention import BACKENDS
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, Replay, replay
 from safetensors.torch import load_file
 
 TOLERANCE = 1e-4

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodCache
 from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
@@ -18,8 +18,9 @@ from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
 from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.replay import Case, new_cache, read_run, replay
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, new_cache, read_run, replay
 from safetensors.torch import load_file
 
 TOLERANCE = 1e-4

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.checkpoint import load_state_dict
-from headforcing.headforcing_core.clock import pictures_of
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
-from headforcing.headforcing_core.methods.causvid import Overlap, overlapping_rollouts
-from headforcing.headforcing_core.methods.rolling_cache import RollingCache, context
-from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, rolling_rollout
-from headforcing.headforcing_core.noise import RecordedNoise, SeededNoise
-from headforcing.headforcing_core.reference import ReferenceCache
-from headforcing.headforcing_core.replay import Case, replay
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.schedule import Schedule
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.methods.base import Overlap
+from headforcing.headforcing_core.methods.causvid import overlapping_rollouts
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingCache, context, rolling_rollout
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, replay
+from headforcing.headforcing_core.timeline.clock import pictures_of
+from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import load_file
 
 TOLERANCE = 1e-4

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.attention import BACKENDS, attention_function, explicit
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.noise import SeededNoise
-from headforcing.headforcing_core.policy import CachePolicy, EpisodicPolicy
-from headforcing.headforcing_core.replay import Case, replay
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.schedule import SCHEDULES
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import SCHEDULES
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing was run on CUDA")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.policy import CachePolicy
-from headforcing.headforcing_core.rope import RotaryEmbedding
-from headforcing.headforcing_core.wan import WanConfig, WanModel, encode_prompt, forward_block
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.model.rope import RotaryEmbedding
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel, encode_prompt, forward_block
 from headforcing.kernels import dispatch, paper
 from headforcing.kernels.attend import attend_reference, attend_turning_reference
 from headforcing.kernels.dispatch import Operation

@@ -8,7 +8,7 @@ from pathlib import Path
 RUN = f"""
 import sys, threading
 sys.path.append({str(Path(__file__).parent)!r})
-from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.commands.cli import main
 from peak_memory import peak_bytes
 peaks, done = [], threading.Event()
 def watch():

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.auto_profile import AutoProfile
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint
-from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.cache.policy import PRESETS
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.base import MethodCache, MethodPolicy
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
 from headforcing.headforcing_core.methods.infinity_rope import InfinityRope
@@ -22,16 +23,17 @@ from headforcing.headforcing_core.methods.registry import (
     method_schedule,
 )
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
-from headforcing.headforcing_core.needs import needs_of
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.policy import PRESETS
-from headforcing.headforcing_core.profile import HeadProfile
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.run import RunFolder
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
+from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from torch import Tensor, nn
 
 ONE = "0:00 a red ball"
@@ -246,7 +248,7 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
                     break
     assert torch.equal(torch.cat(latents), straight)
     assert reused == [0, 8 if made.shape.policy.replays else 0, made.new_blocks]
-    assert ("begins again" in made.describe(torch.float32)) == (not made.shape.policy.replays)
+    assert ("begins again" in describe(made, torch.float32)) == (not made.shape.policy.replays)
 
 
 def test_run_folders_of_methods_and_of_their_settings_differ():
@@ -413,8 +415,8 @@ def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(
 def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae(backbone):
     assert causvid_plan(5.0).restart_frames == () and plan("longlive").restart_frames == ()
     assert causvid_plan(60.0).restart_frames == tuple(range(18, 243 - 3, 18))
-    assert "rollouts" not in causvid_plan(5.0).describe(torch.float32)
-    assert "3 rollouts of 21 latent frames" in causvid_plan(12.0).describe(torch.float32)
+    assert "rollouts" not in describe(causvid_plan(5.0), torch.float32)
+    assert "3 rollouts of 21 latent frames" in describe(causvid_plan(12.0), torch.float32)
     assert latents_of(causvid_plan(5.0), backbone, reencode=None).isfinite().all()
     with pytest.raises(HeadForcingError, match=r"vae: this method encodes .* got no VAE .*, or make at most 5\.06 s"):
         video_of(causvid_plan(5.25), backbone, reencode=None)

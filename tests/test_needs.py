@@ -9,14 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.needs import Needs, check_disk, check_memory, in_turn, needs_of
-from headforcing.headforcing_core.plan import RenderPlan, format_bytes
-from headforcing.headforcing_core.policy import preset
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.wan import WanConfig
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.describe import format_bytes
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.resources import Needs, check_disk, check_memory, in_turn, needs_of
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 WEIGHTS = 2_838_000_000  # of the 1.3B model in bf16
 DECODE = 6_000_000_000
@@ -44,15 +45,15 @@ def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
         import sys, torch
         sys.path.append({str(Path(__file__).parent)!r})
         from peak_memory import peak_bytes
-        from headforcing.headforcing_core.needs import needs_of
-        from headforcing.headforcing_core.plan import RenderPlan
-        from headforcing.headforcing_core.policy import preset
-        from headforcing.headforcing_core.profile import HeadProfile
-        from headforcing.headforcing_core.rollout import WanVideoModel
-        from headforcing.headforcing_core.schedule import schedule
-        from headforcing.headforcing_core.timeline import parse_timeline
-        from headforcing.headforcing_core.video_rollout import VideoRollout
-        from headforcing.headforcing_core.wan import WanConfig, WanModel
+        from headforcing.headforcing_core.render.resources import needs_of
+        from headforcing.headforcing_core.render.plan import RenderPlan
+        from headforcing.headforcing_core.cache.policy import preset
+        from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+        from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+        from headforcing.headforcing_core.rollout.schedule import schedule
+        from headforcing.headforcing_core.timeline.timeline import parse_timeline
+        from headforcing.headforcing_core.render.video_rollout import VideoRollout
+        from headforcing.headforcing_core.model.wan import WanConfig, WanModel
         def render(width, height):
             plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),
                 parse_timeline("x", 2.0), width, height, profile=profile)

@@ -23,35 +23,37 @@ pack = load_pack()
 module = lambda name: importlib.import_module(pack.__name__ + name)
 said = []
 server.PromptServer.instance = types.SimpleNamespace(send_progress_text=lambda text, node: said.append(text))
-toy, render, progress_module = (module(f".nodes.{n}") for n in ("toy_world", "render_video", "render_progress"))
-folders, sampler_checks, bridge = (module(f".nodes.{n}") for n in ("folders", "render_checks", "comfy_bridge"))
+toy, render, progress_module = (module(f".nodes.host.{n}") for n in ("toy_world", "render", "progress"))
+folders, sampler_checks, bridge = (module(f".nodes.host.{n}") for n in ("folders", "checks", "bridge"))
 core = {n: module(f".headforcing_core.{n}") for n in (
-    "background", "cache", "demo.word_hash", "demo.autoencoder", "errors", "plan", "policy", "run", "schedule",
-    "timeline", "video_writer")}
+    "video.background", "cache.head_cache", "demo.word_hash", "demo.autoencoder", "errors", "render.plan",
+    "cache.policy", "runs.folder", "rollout.schedule", "timeline.timeline", "video.writer")}
 
 model, vae = toy.load_model(), toy.ToyVAE()
-timeline = core["timeline"].parse_timeline("a red ball bouncing on a teal floor | a yellow ring on a navy floor", 6.0)
-plan = core["plan"].RenderPlan.make(
-    bridge.wan_config(model), core["policy"].preset("head_forcing"), core["schedule"].schedule("self_forcing"),
+timeline = core["timeline.timeline"].parse_timeline(
+    "a red ball bouncing on a teal floor | a yellow ring on a navy floor", 6.0)
+plan = core["render.plan"].RenderPlan.make(
+    bridge.wan_config(model), core["cache.policy"].preset("head_forcing"),
+    core["rollout.schedule"].schedule("self_forcing"),
     timeline, 64, 64)
 embeds = [core["demo.word_hash"].encode(segment.text) for segment in timeline.segments]
 caches = []
-build = core["cache"].HeadCache.__init__
+build = core["cache.head_cache"].HeadCache.__init__
 def tracked(self, *args, **kwargs):
     caches.append(weakref.ref(self))
     build(self, *args, **kwargs)
-core["cache"].HeadCache.__init__ = tracked
+core["cache.head_cache"].HeadCache.__init__ = tracked
 
 STAGES = {  # where, and at which call there
     "before_block_0": (progress_module.RenderProgress, "begin", 1),
     "first_step": (bridge.HostedModel, "denoise", 1),
     "mid_step": (bridge.HostedModel, "denoise", 14),
     "clean_pass": (bridge.HostedModel, "write_clean", 3),
-    "cache_update": (core["cache"].HeadCache, "commit", 4),
-    "storing": (core["run"].RunFolder, "save_block", 4),
+    "cache_update": (core["cache.head_cache"].HeadCache, "commit", 4),
+    "storing": (core["runs.folder"].RunFolder, "save_block", 4),
     "decode": (core["demo.autoencoder"].ToyStreamingDecoder, "decode", 4),
-    "writer": (core["video_writer"].VideoWriter, "write", 4),
-    "last_of_video": (core["video_writer"].VideoWriter, "_remux", 1),
+    "writer": (core["video.writer"].VideoWriter, "write", 4),
+    "last_of_video": (core["video.writer"].VideoWriter, "_remux", 1),
 }
 KINDS = {
     "cancel": lambda: mm.InterruptProcessingException(),

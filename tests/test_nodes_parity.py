@@ -58,13 +58,15 @@ def importing():
 
 
 results["importing"], module = importing()
-bridge, toy = module(".nodes.comfy_bridge"), module(".nodes.toy_world")
-render_video = module(".nodes.render_video")
-vae_decoding = module(".nodes.vae_decoding")
+bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
+render_video = module(".nodes.host.render")
+vae_decoding = module(".nodes.host.vae")
 core = types.SimpleNamespace(
-    **{name: module(f".headforcing_core.{name}") for name in (
-        "auto_profile", "cache", "checkpoint", "errors", "head_shares", "lora", "noise", "plan", "policy", "profile",
-        "profiler", "rollout", "schedule", "timeline", "video", "video_rollout", "wan")}
+    **{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in (
+        "cache.head_cache", "cache.policy", "errors", "head_profiles.auto", "head_profiles.profile",
+        "head_profiles.profiler", "head_profiles.shares", "model.wan", "render.block_keys", "render.plan",
+        "render.video_rollout", "rollout.loop", "rollout.noise", "rollout.schedule", "rollout.wan_video_model",
+        "timeline.timeline", "video.stream", "weights.checkpoint", "weights.lora")}
 )
 methods = module(".headforcing_core.methods.registry")
 TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
@@ -120,7 +122,7 @@ def own(state_dict, plan, seed=7, video=0, start=None, model=None):
     inner = native().model
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
-    video_model = core.rollout.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
+    video_model = core.wan_video_model.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
     start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
     made = core.video_rollout.VideoRollout(plan, seed, video, dtype=torch.float32, start_latents=start)
     blocks = list(made.blocks(video_model))
@@ -326,7 +328,7 @@ def aftermath():
             "options": "head_forcing" in options or "Hosted" in options, "spread": float(before.std())}
 
 
-class Watched(core.cache.HeadCache):
+class Watched(core.head_cache.HeadCache):
     """Remembers every cache without keeping it alive."""
 
     alive = []
@@ -354,7 +356,7 @@ def leftovers(run):
     finally:
         gc.enable()
         for maker in makers:
-            maker.HeadCache = core.cache.HeadCache
+            maker.HeadCache = core.head_cache.HeadCache
 
 
 @probe
@@ -367,7 +369,7 @@ def memory_after_sampling():
 @probe
 def memory_after_finding_roles():
     model, kept = native(), []
-    plan = dataclasses.replace(make_plan(model, 7.5), auto=core.auto_profile.AutoProfile())
+    plan = dataclasses.replace(make_plan(model, 7.5), auto=core.auto.AutoProfile())
     found = leftovers(lambda: kept.append(sampled(model, plan)))
     roles = kept[0].found_profile.roles
     given = dataclasses.replace(plan, auto=None, shape=dataclasses.replace(plan.shape, roles=roles))
@@ -381,15 +383,15 @@ def memory_after_finding_roles():
 @probe
 def memory_after_measuring():
     model, family = native(), core.schedule.schedule("self_forcing")
-    setup = core.head_shares.ProfileSetup(
+    setup = core.shares.ProfileSetup(
         bridge.fingerprint(model), 2, 2, ("one", "two"), 4, family.sigmas, 3, 80, 48, seed=7)
-    by_host, by_core = core.head_shares.HeadShares(setup), core.head_shares.HeadShares(setup)
+    by_host, by_core = core.shares.HeadShares(setup), core.shares.HeadShares(setup)
     with torch.inference_mode():
         found = leftovers(
             lambda: bridge.measure(model, by_host, EMBEDS, [0, 1], lambda *_: None, lambda prompt: None))
         config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
         backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
-        video = core.rollout.WanVideoModel(backbone, EMBEDS, torch.float32)
+        video = core.wan_video_model.WanVideoModel(backbone, EMBEDS, torch.float32)
         core.profiler.profile_heads(video, config, by_core, [0, 1], dtype=torch.float32)
     means = by_host.mean(), by_core.mean()
     return found | {"difference": apart(*means), "spread": float(means[0].std()), "missing": by_host.missing_prompts()}
@@ -416,7 +418,7 @@ def memory_after_interrupt():
     """Cancel is pressed during the 7th model call."""
     server.PromptServer.instance = types.SimpleNamespace(
         send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None)
-    sampler = module(".nodes.sampler")
+    progress = module(".nodes.host.progress")
     model, found = native(), {"calls": 0}
     plan, forward = make_plan(model, 3.0), bridge.forward_block
 
@@ -428,7 +430,7 @@ def memory_after_interrupt():
 
     def run():
         try:
-            hosted(model, plan, on_step=sampler.RenderProgress(model, [plan], "3"))
+            hosted(model, plan, on_step=progress.RenderProgress(model, [plan], "3"))
         except mm.InterruptProcessingException as stop:
             found["kind"] = "Exception" if isinstance(stop, Exception) else "BaseException"
 
@@ -447,7 +449,7 @@ def rolling_cancelled():
     """Cancel is pressed while four blocks are made together, and the same is queued again."""
     server.PromptServer.instance = types.SimpleNamespace(
         send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None)
-    progress = module(".nodes.render_progress")
+    progress = module(".nodes.host.progress")
     model, calls, forward = native(), [], bridge.forward_block
     plan = make_plan(model, method="rolling_forcing")
     runs = pathlib.Path(tempfile.mkdtemp(dir=folder))
@@ -540,7 +542,7 @@ def toy_objects():
 
 
 def decoded(streaming, latents, size):
-    chunks = core.video.Chunks()
+    chunks = core.stream.Chunks()
     pictures = [streaming.decode(chunk) for block in latents.split(size) for chunk in chunks.add(block)]
     return torch.cat(pictures + [streaming.decode(chunk) for chunk in chunks.rest()])
 

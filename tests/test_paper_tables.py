@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.paper_tables import PAPER_TABLES, Budget, budget_table, budgets
-from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.studies.paper_tables import PAPER_TABLES, Budget, budget_table, budgets
 
 BALL = "a red ball bouncing on a teal floor"
 

@@ -6,15 +6,16 @@ import re
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.memory import MemoryEvent
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.drift.latents import describe_events
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.memory import MemoryEvent
-from headforcing.headforcing_core.plan import RenderPlan, format_bytes
-from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
-from headforcing.headforcing_core.profile import HeadProfile
-from headforcing.headforcing_core.run_report import describe_events
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.wan import WanConfig
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.describe import describe, format_bytes
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 TWO_PROMPTS = "0:00 a cat wakes up\n0:10 the cat jumps"  # 20 s
 TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
@@ -180,7 +181,7 @@ def test_the_description_says_length_roles_slots_and_bytes():
     flat = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198
     random.Random(1).shuffle(flat)
     paper = profile([flat[12 * layer : 12 * layer + 12] for layer in range(30)], "paper")
-    text = plan(seconds=60, profile=paper).describe(torch.bfloat16)
+    text = describe(plan(seconds=60, profile=paper), torch.bfloat16)
     assert "832x480, 960 pictures = 60.00 s at 16 fps, 81 blocks of 3 latent frames to make" in text
     assert "72 local, 90 anchor, 198 memory (profile 'paper'); rotary positions contiguous" in text
     assert "3,096 frame-slots = 2.47 GB" in text
@@ -189,7 +190,7 @@ def test_the_description_says_length_roles_slots_and_bytes():
 
 
 def test_the_description_of_an_extension_names_the_given_frames_and_counts_from_their_end():
-    text = plan("one prompt", seconds=6, start_frames=9).describe(torch.float32)
+    text = describe(plan("one prompt", seconds=6, start_frames=9), torch.float32)
     assert "8 blocks of 3 latent frames to make after 9 given ones" in text
     assert text.endswith(
         "Times and blocks are counted from the end of the 9 start frames, pictures from the start of the video."
@@ -197,7 +198,7 @@ def test_the_description_of_an_extension_names_the_given_frames_and_counts_from_
 
 
 def test_a_cache_that_keeps_everything_is_not_called_small():
-    text = plan(method="self_forcing", seconds=10).describe(torch.bfloat16)
+    text = describe(plan(method="self_forcing", seconds=10), torch.bfloat16)
     assert re.search(r"KV cache: 15,120 frame-slots = 12\.08 GB$", text.splitlines()[2])
 
 

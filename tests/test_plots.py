@@ -9,12 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core import plot_page, plots
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_shares import FRAME_STEP, HeadShares, ProfileSetup
-from headforcing.headforcing_core.profile import ROLES, HeadProfile, bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.profile import (
+    ROLES,
+    HeadProfile,
+    bundled_profiles,
+    classify,
+    load_profile,
+)
+from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares, ProfileSetup
+from headforcing.headforcing_core.plots import head_profile, page
 
-BOTH_THEMES = pytest.mark.parametrize("theme", sorted(plot_page.THEMES))
+BOTH_THEMES = pytest.mark.parametrize("theme", sorted(page.THEMES))
 
 
 pytest.importorskip("matplotlib")
@@ -61,18 +67,18 @@ def rgb(text):
 
 
 PICTURES = {
-    "scatter": lambda theme: plots.share_scatter(a_profile(), theme),
-    "scatter of roles only": lambda theme: plots.share_scatter(replace(a_profile(), shares=None), theme),
-    "map": lambda theme: plots.role_map(a_profile(), theme),
-    "counts": lambda theme: plots.role_counts(a_profile(), theme),
-    "stability": lambda theme: plots.stability_bars(some_shares(), theme),
-    "stability of nothing": lambda theme: plots.stability_bars(some_shares(measured=0), theme),
-    "head": lambda theme: plots.head_over_time(some_shares(), 1, 2, theme),
-    "head of nothing": lambda theme: plots.head_over_time(some_shares(measured=0), 0, 0, theme),
-    "framewise head": lambda theme: plots.head_over_time(some_shares(frames=1, window=3), 0, 0, theme),
-    "comparison": lambda theme: plots.comparison_map(a_profile(), a_profile(seed=1), theme),
-    "profile": lambda theme: plots.profile_picture(a_profile(), some_shares(), theme),
-    "profile of roles only": lambda theme: plots.profile_picture(replace(a_profile(), shares=None), None, theme),
+    "scatter": lambda theme: head_profile.share_scatter(a_profile(), theme),
+    "scatter of roles only": lambda theme: head_profile.share_scatter(replace(a_profile(), shares=None), theme),
+    "map": lambda theme: head_profile.role_map(a_profile(), theme),
+    "counts": lambda theme: head_profile.role_counts(a_profile(), theme),
+    "stability": lambda theme: head_profile.stability_bars(some_shares(), theme),
+    "stability of nothing": lambda theme: head_profile.stability_bars(some_shares(measured=0), theme),
+    "head": lambda theme: head_profile.head_over_time(some_shares(), 1, 2, theme),
+    "head of nothing": lambda theme: head_profile.head_over_time(some_shares(measured=0), 0, 0, theme),
+    "framewise head": lambda theme: head_profile.head_over_time(some_shares(frames=1, window=3), 0, 0, theme),
+    "comparison": lambda theme: head_profile.comparison_map(a_profile(), a_profile(seed=1), theme),
+    "profile": lambda theme: head_profile.profile_picture(a_profile(), some_shares(), theme),
+    "profile of roles only": lambda theme: head_profile.profile_picture(replace(a_profile(), shares=None), None, theme),
 }
 
 
@@ -84,11 +90,7 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(na
     assert picture.mode == "RGB" and picture.width == 900 and 120 <= picture.height < 2200
     found = colours(picture)
     assert len(found) > 20
-    assert (
-        picture.getpixel((0, 0))
-        == picture.getpixel((899, picture.height - 1))
-        == rgb(plot_page.THEMES[theme].background)
-    )
+    assert picture.getpixel((0, 0)) == picture.getpixel((899, picture.height - 1)) == rgb(page.THEMES[theme].background)
     edges = np.asarray(picture)
     assert (edges[:, -4:] == edges[0, 0]).all() and (edges[-4:] == edges[0, 0]).all()  # nothing runs out of the picture
 
@@ -102,8 +104,8 @@ def test_the_same_input_gives_the_same_picture(name):
 @pytest.mark.parametrize("size", [(30, 12), (6, 4), (40, 40)])
 def test_the_area_of_a_role_in_the_map_follows_its_count(size, theme):
     profile = a_profile(*size)
-    found = colours(plots.role_map(profile, theme))
-    areas = {role: found[rgb(plot_page.THEMES[theme].roles[role])] for role in ROLES}
+    found = colours(head_profile.role_map(profile, theme))
+    areas = {role: found[rgb(page.THEMES[theme].roles[role])] for role in ROLES}
     total, counts = sum(areas.values()), profile.counts()
     for role in ROLES:
         assert areas[role] / total == pytest.approx(counts[role] / (size[0] * size[1]), abs=0.04)
@@ -111,8 +113,8 @@ def test_the_area_of_a_role_in_the_map_follows_its_count(size, theme):
 
 def test_the_area_of_a_role_in_the_bars_follows_its_count():
     profile = a_profile(40, 40)
-    found = colours(plots.role_counts(profile))
-    areas = {role: found[rgb(plot_page.THEMES["dark"].roles[role])] for role in ROLES}
+    found = colours(head_profile.role_counts(profile))
+    areas = {role: found[rgb(page.THEMES["dark"].roles[role])] for role in ROLES}
     for role in ROLES:
         assert areas[role] / sum(areas.values()) == pytest.approx(profile.counts()[role] / 1600, abs=0.03)
 
@@ -120,52 +122,52 @@ def test_the_area_of_a_role_in_the_bars_follows_its_count():
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (40, 40), (30, 12)])
 def test_profiles_of_any_shape_can_be_drawn(size):
     profile = a_profile(*size)
-    assert plots.profile_picture(profile).width == 900
-    assert plots.comparison_map(profile, a_profile(*size, seed=3)).width == 900
+    assert head_profile.profile_picture(profile).width == 900
+    assert head_profile.comparison_map(profile, a_profile(*size, seed=3)).width == 900
 
 
 @pytest.mark.parametrize("name", sorted(bundled_profiles()))
 def test_the_bundled_profiles_can_be_drawn(name):
-    assert plots.profile_picture(load_profile(bundled_profiles()[name])).height < 2200
+    assert head_profile.profile_picture(load_profile(bundled_profiles()[name])).height < 2200
 
 
 @pytest.mark.filterwarnings("error")
 def test_extreme_shares_and_a_hand_edited_profile_can_be_drawn():
-    plots.share_scatter(HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]]))
-    plots.share_scatter(HeadProfile("one", 1, 2, [["local", "memory"]], [[(1, 0, 0), (0, 0, 1)]]))
+    head_profile.share_scatter(HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]]))
+    head_profile.share_scatter(HeadProfile("one", 1, 2, [["local", "memory"]], [[(1, 0, 0), (0, 0, 1)]]))
 
 
 def test_a_name_is_drawn_as_it_is_however_odd():
     profile = a_profile(name="$\\frac{1$ _x_ " + "very long " * 30)
-    assert plots.profile_picture(profile).width == 900
-    assert plots.comparison_map(profile, profile).width == 900
+    assert head_profile.profile_picture(profile).width == 900
+    assert head_profile.comparison_map(profile, profile).width == 900
 
 
 def test_agreement_is_faded_and_disagreement_is_not():
     a = HeadProfile("a", 2, 2, [["local", "anchor"], ["memory", "memory"]])
     b = HeadProfile("b", 2, 2, [["local", "anchor"], ["memory", "anchor"]])
-    strong = [rgb(plot_page.THEMES["dark"].roles[role]) for role in ("memory", "anchor")]
-    same, different = colours(plots.comparison_map(a, a)), colours(plots.comparison_map(a, b))
+    strong = [rgb(page.THEMES["dark"].roles[role]) for role in ("memory", "anchor")]
+    same, different = colours(head_profile.comparison_map(a, a)), colours(head_profile.comparison_map(a, b))
     for colour in strong:  # in both, the legend's squares have it, too
         assert different[colour] > same[colour] + 5000
 
 
 def test_profiles_of_different_models_are_not_compared():
     with pytest.raises(HeadForcingError, match="different models"):
-        plots.comparison_map(a_profile(2, 3), a_profile(3, 2))
+        head_profile.comparison_map(a_profile(2, 3), a_profile(3, 2))
 
 
 def test_the_stability_picture_says_when_the_published_values_are_another_models(monkeypatch):
     panels = []
-    monkeypatch.setattr(plots, "draw_page", lambda found, theme: panels.extend(found))
-    plots.stability_bars(some_shares(layers=2, heads=3))
-    plots.stability_bars(some_shares(layers=30, heads=12, blocks=4))
+    monkeypatch.setattr(head_profile, "draw_page", lambda found, theme: panels.extend(found))
+    head_profile.stability_bars(some_shares(layers=2, heads=3))
+    head_profile.stability_bars(some_shares(layers=30, heads=12, blocks=4))
     assert ["another model" in panel.subtitle for panel in panels] == [True, False]
 
 
 def test_every_row_of_a_heads_picture_begins_with_the_first_frame():
     """A head that sees nothing else: one bright cell a row, in the fourth of 12 columns while 3 frames are missing."""
-    picture = plots.head_over_time(some_shares(blocks=5, frames=3, window=12, focus=0), 0, 0, "light")
+    picture = head_profile.head_over_time(some_shares(blocks=5, frames=3, window=12, focus=0), 0, 0, "light")
     distance = np.abs(np.asarray(picture)[:, :600].astype(int) - np.array([254, 232, 56])).sum(axis=-1)
     bright = [np.flatnonzero(row) for row in distance < 40]  # the upper end of the colour scale
     starts = [int(row[0]) for row in bright if 30 < len(row) < 60]
@@ -178,18 +180,18 @@ def test_every_row_of_a_heads_picture_begins_with_the_first_frame():
 @pytest.mark.parametrize("place", [(2, 0), (0, 3), (-1, 0), (0, -1)])
 def test_a_head_that_is_not_there_is_refused(place):
     with pytest.raises(HeadForcingError, match="layer and head must be in 0-1 and 0-2"):
-        plots.head_over_time(some_shares(), *place)
+        head_profile.head_over_time(some_shares(), *place)
 
 
 def test_an_unknown_theme_is_refused():
     with pytest.raises(HeadForcingError, match="theme must be dark or light, got 'pink'"):
-        plots.role_map(a_profile(), "pink")
+        head_profile.role_map(a_profile(), "pink")
 
 
 def test_several_threads_draw_the_same_as_one():
-    wanted = [plots.role_map(a_profile(seed=seed)).tobytes() for seed in range(6)]
+    wanted = [head_profile.role_map(a_profile(seed=seed)).tobytes() for seed in range(6)]
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda seed: plots.role_map(a_profile(seed=seed)).tobytes(), range(6)))
+        found = list(pool.map(lambda seed: head_profile.role_map(a_profile(seed=seed)).tobytes(), range(6)))
     assert found == wanted
 
 
@@ -197,13 +199,13 @@ def test_several_threads_draw_the_same_as_one():
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(HeadForcingError, match="pip install matplotlib"):
-        plots.role_map(a_profile())
+        head_profile.role_map(a_profile())
 
 
 def test_drawing_touches_neither_pyplot_nor_global_settings():
     program = (
-        "import sys, headforcing.headforcing_core.plots as plots\n"
-        "from headforcing.headforcing_core.profile import HeadProfile\n"
+        "import sys, headforcing.headforcing_core.plots.head_profile as plots\n"
+        "from headforcing.headforcing_core.head_profiles.profile import HeadProfile\n"
         "assert not any(name.startswith('matplotlib') for name in sys.modules)\n"
         "import matplotlib\n"
         "names = set(matplotlib.rcParams) - {'backend'}\n"  # to ask for the backend imports pyplot

@@ -5,9 +5,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.policy import (
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import (
     PRESETS,
     ROLE_ARRANGEMENTS,
     CachePolicy,
@@ -17,8 +16,9 @@ from headforcing.headforcing_core.policy import (
     arrange_roles,
     preset,
 )
-from headforcing.headforcing_core.profile import bundled_profiles, load_profile
-from headforcing.headforcing_core.wan import WanConfig
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core.model.wan import WanConfig
 
 TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
 ROLES = [["local", "anchor", "memory"] * 2, ["memory"] * 6]

@@ -14,11 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.cache.policy import HeadRole
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.policy import HeadRole
-from headforcing.headforcing_core.profile import (
+from headforcing.headforcing_core.head_profiles.profile import (
     BUNDLED_FOLDER,
     MAX_FILE_BYTES,
     HeadProfile,
@@ -29,6 +28,7 @@ from headforcing.headforcing_core.profile import (
     load_profile,
     stability,
 )
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 
 SHARED = Path(__file__).parents[2] / "shared"
 SAME_LIST = "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely stable."

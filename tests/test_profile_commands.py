@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core import profile_commands
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint
-from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.commands import profiles
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.head_shares import HeadShares
-from headforcing.headforcing_core.profile import bundled_profiles, classify, load_profile
-from headforcing.headforcing_core.text import save_embeddings
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -38,7 +38,7 @@ def run(capsys):
 @pytest.fixture
 def short(monkeypatch):
     """Four prompts of 3 s, five blocks, instead of 10 s."""
-    monkeypatch.setitem(profile_commands.PRESETS, "quick", (4, 3.0))
+    monkeypatch.setitem(profiles.PRESETS, "quick", (4, 3.0))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def whole(tmp_path_factory) -> Path:
     """A short measurement in one go: the shares' file, with the profile beside it."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(profile_commands.PRESETS, "quick", (4, 3.0))
+        patch.setitem(profiles.PRESETS, "quick", (4, 3.0))
         assert main(["profile", str(folder / "whole.json"), *DEMO, "--json"]) == 0
     return folder / "whole.safetensors"
 
@@ -162,7 +162,7 @@ def test_shards_merge_to_the_measurement_in_one_go(short, run, tmp_path, whole):
 @pytest.mark.parametrize("after", [45, 59])
 def test_an_interrupted_measurement_goes_on_where_it_stopped(short, run, tmp_path, monkeypatch, capsys, whole, after):
     """Control-C in the second prompt, and in the third: each tells 25 times where it is."""
-    measure, steps, out = profile_commands.profile_heads, [], tmp_path / "x.json"
+    measure, steps, out = profiles.profile_heads, [], tmp_path / "x.json"
 
     def interrupted(*args, on_step, **options):
         def step(block, number, latents):
@@ -175,7 +175,7 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(short, run, tmp_pat
 
         measure(*args, on_step=step, **options)
 
-    monkeypatch.setattr(profile_commands, "profile_heads", interrupted)
+    monkeypatch.setattr(profiles, "profile_heads", interrupted)
     assert main(["profile", str(out), *DEMO, "--json"]) == 130
     assert capsys.readouterr().err.strip() == "interrupted"
     assert names(tmp_path) == ["x.safetensors"]  # no profile of a part unasked

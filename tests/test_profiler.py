@@ -13,24 +13,32 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core import attention_shares, profiler
-from headforcing.headforcing_core.attention import explicit, sdpa
-from headforcing.headforcing_core.attention_shares import frame_shares, lse_backend, with_shares
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint, load_state_dict
-from headforcing.headforcing_core.clock import BlockClock
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_shares import FRAME_STEP, HeadShares, ProfileSetup
-from headforcing.headforcing_core.noise import RecordedNoise
-from headforcing.headforcing_core.policy import CachePolicy, RolePolicy
-from headforcing.headforcing_core.profile import bundled_profiles, classify, load_profile, stability
-from headforcing.headforcing_core.profiler import PRESETS, ShareMeter, measure_prompt, profile_heads, shard
-from headforcing.headforcing_core.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.replay import Case
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.schedule import SCHEDULES, Schedule
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.head_profiles import profiler
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, classify, load_profile, stability
+from headforcing.headforcing_core.head_profiles.profiler import (
+    PRESETS,
+    ShareMeter,
+    measure_prompt,
+    profile_heads,
+    shard,
+)
+from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares, ProfileSetup
+from headforcing.headforcing_core.model import attention_shares
+from headforcing.headforcing_core.model.attention import explicit, sdpa
+from headforcing.headforcing_core.model.attention_shares import frame_shares, lse_backend, with_shares
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case
+from headforcing.headforcing_core.timeline.clock import BlockClock
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from no_float64 import RefuseFloat64
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file

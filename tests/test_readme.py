@@ -5,16 +5,16 @@ import runpy
 from pathlib import Path
 
 import torch
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint, load_state_dict
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.methods import registry
 from headforcing.headforcing_core.methods.registry import METHODS
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_rollout import VideoRollout
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from promises import PROMISES
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -68,7 +68,7 @@ def test_the_table_of_methods_is_the_one_in_the_code():
 
 def test_the_table_of_nodes_names_every_node():
     shown = re.findall(r"^\| ([A-Z][\w ]+) \| ", README.read_text(encoding="utf-8"), re.MULTILINE)
-    nodes = (README.parent / "nodes").glob("*.py")
+    nodes = (README.parent / "nodes").rglob("*.py")
     names = [name for path in nodes for name in re.findall(r'display_name="([A-Z][\w ]+)",\n', path.read_text("utf-8"))]
     assert len(names) > 8 and sorted(names) == sorted(shown)
 

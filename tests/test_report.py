@@ -9,14 +9,15 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core import cli, plot_page
-from headforcing.headforcing_core.drift_numbers import GROUPS
+from headforcing.headforcing_core.commands import cli
+from headforcing.headforcing_core.drift.numbers import GROUPS
+from headforcing.headforcing_core.drift.report import NOTE, DriftReport, report_pictures, report_video
+from headforcing.headforcing_core.drift.video_tags import VideoTags, read_tags
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.plot_drift import drift_picture
-from headforcing.headforcing_core.report import NOTE, DriftReport, report_pictures, report_video
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_tags import VideoTags, read_tags
-from headforcing.headforcing_core.video_writer import VideoWriter
+from headforcing.headforcing_core.plots import page
+from headforcing.headforcing_core.plots.drift import drift_picture
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.video.writer import VideoWriter
 
 WIDTH, HEIGHT = 96, 64
 STORY = "0:00 a red ball\n0:05 a yellow ring\n0:10 a cyan star"
@@ -211,7 +212,7 @@ def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theme", sorted(plot_page.THEMES))
+@pytest.mark.parametrize("theme", sorted(page.THEMES))
 @pytest.mark.filterwarnings("error")
 def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftReport, theme: str):
     pytest.importorskip("matplotlib")

@@ -7,15 +7,15 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.cli import main
-from headforcing.headforcing_core.clock import pictures_of
-from headforcing.headforcing_core.commands import toy_codec
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.render import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.causvid import Overlap
-from headforcing.headforcing_core.restarts import PictureCodec
-from headforcing.headforcing_core.text import save_embeddings
-from headforcing.headforcing_core.video import Chunks, StreamingDecoder
-from headforcing.headforcing_core.wan_vae import load_codec
+from headforcing.headforcing_core.methods.base import Overlap
+from headforcing.headforcing_core.timeline.clock import pictures_of
+from headforcing.headforcing_core.video.restarts import PictureCodec
+from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder
+from headforcing.headforcing_core.video.wan_vae import load_codec
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_vae

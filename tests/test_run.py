@@ -10,22 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core import run_files, video_rollout
-from headforcing.headforcing_core.attention import sdpa
-from headforcing.headforcing_core.auto_profile import AutoProfile
-from headforcing.headforcing_core.checkpoint import load_state_dict
+from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.policy import preset
-from headforcing.headforcing_core.profile import HeadProfile, default_profile
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.run import RunFolder
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.stored_runs import stored_videos
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_rollout import VideoRollout, finished_blocks, setup_hash, video_keys
-from headforcing.headforcing_core.wan import WanModel
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
+from headforcing.headforcing_core.model.attention import sdpa
+from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.render import video_rollout
+from headforcing.headforcing_core.render.block_keys import finished_blocks, setup_hash, video_keys
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.runs import files as run_files
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 
 STORY = "0:00 a red ball bouncing on a teal floor\n0:05 a yellow ring circling on a navy checkerboard"
 OTHER = STORY.replace("yellow ring", "pink star")

@@ -7,13 +7,14 @@ import shutil
 
 import pytest
 import torch
-from headforcing.headforcing_core.attention import explicit
-from headforcing.headforcing_core.auto_profile import AutoProfile
-from headforcing.headforcing_core.cli import main
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.run import RunFolder
-from headforcing.headforcing_core.run_files import FORMAT_VERSION, file_hash
-from headforcing.headforcing_core.stored_runs import prune, stored_videos
+from headforcing.headforcing_core.hashing import file_hash
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.runs.files import FORMAT_VERSION
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.stored import prune, stored_videos
 from test_run import Render, backbone, files
 
 __all__ = ["backbone"]  # a fixture

@@ -4,23 +4,24 @@ import json
 
 import pytest
 import torch
-from headforcing.headforcing_core import cli
-from headforcing.headforcing_core.auto_profile import AutoProfile
-from headforcing.headforcing_core.checkpoint import inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.cache.memory import MemoryEvent
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.drift.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.memory import MemoryEvent
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.plot_run import run_picture
-from headforcing.headforcing_core.policy import preset
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.run import RunFolder
-from headforcing.headforcing_core.run_report import RunMeter, novelty_trace
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.stored_runs import stored_videos
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_rollout import VideoRollout, setup_hash, video_keys
-from headforcing.headforcing_core.wan import WanModel
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.plots.latents import run_picture
+from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 
 
 def metered(blocks):

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.noise import RecordedNoise, SeededNoise
-from headforcing.headforcing_core.schedule import MAX_STEPS, SCHEDULES, Schedule, schedule
+from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
+from headforcing.headforcing_core.rollout.schedule import MAX_STEPS, SCHEDULES, Schedule, schedule
 
 SHAPE = (3, 16, 4, 6)
 

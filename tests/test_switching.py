@@ -6,21 +6,23 @@ import weakref
 
 import pytest
 import torch
-from headforcing.headforcing_core.auto_profile import AutoProfile, AutoProfileCache
-from headforcing.headforcing_core.cache import HeadCache
-from headforcing.headforcing_core.cache_state import cache_state, restore_cache
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.reference import ReferenceCache
+from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.noise import SeededNoise
-from headforcing.headforcing_core.plan import RenderPlan
-from headforcing.headforcing_core.policy import PRESETS, CachePolicy, RolePolicy, preset
-from headforcing.headforcing_core.reference import ReferenceCache
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.run import block_keys, digest
-from headforcing.headforcing_core.schedule import Schedule, schedule
-from headforcing.headforcing_core.switching import SWITCHES, Blend, BlendedEmbeddings, Switch, read_tag, write_tag
-from headforcing.headforcing_core.timeline import parse_timeline
-from headforcing.headforcing_core.video_rollout import video_keys
-from headforcing.headforcing_core.wan import WanConfig
+from headforcing.headforcing_core.hashing import digest
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.block_keys import block_keys, video_keys
+from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, BlendedEmbeddings, Switch, read_tag, write_tag
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from test_engine import (
     BUSY,
     HEIGHT,
@@ -449,7 +451,7 @@ def test_switches_are_numbered_behind_the_start_frames_and_pictures_count_them()
     assert made.start_pictures == [0, 45, 93, 141]
     assert extended.start_pictures == [21, 69, 117, 165]
     assert [extended.segment_index(block) for block in (0, 1, 5, 6)] == [0, 0, 0, 1]
-    lines = extended.describe(torch.float32).splitlines()
+    lines = describe(extended, torch.float32).splitlines()
     assert lines[-6].split() == ["2", "0:03.000", "0:03.000", "69", "4", "flush", "b"]
     assert lines[-3] == "Prompt 4 blends in over 2 blocks and is alone from picture 189 on."
 

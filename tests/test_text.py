@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.text import clean_prompt, load_embeddings, load_text_encoder, save_embeddings
+from headforcing.headforcing_core.weights.umt5 import clean_prompt, load_embeddings, load_text_encoder, save_embeddings
 from safetensors.torch import save_file
 
 DIM, HEADS, HEAD_DIM, FFN, LAYERS, BUCKETS, VOCABULARY = 24, 3, 8, 40, 2, 32, 80

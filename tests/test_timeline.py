@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.switching import RESET, Switch
-from headforcing.headforcing_core.timeline import BlockClock, TimelineError, format_timeline, parse_timeline
+from headforcing.headforcing_core.timeline.switch import RESET, Switch
+from headforcing.headforcing_core.timeline.timeline import BlockClock, TimelineError, format_timeline, parse_timeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

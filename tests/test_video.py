@@ -12,11 +12,11 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core import video_writer
-from headforcing.headforcing_core.clock import pictures_of
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.video import Chunks, VideoStream, contact_sheet, write_video
-from headforcing.headforcing_core.video_writer import VideoWriter
+from headforcing.headforcing_core.timeline.clock import pictures_of
+from headforcing.headforcing_core.video import writer
+from headforcing.headforcing_core.video.stream import Chunks, VideoStream, contact_sheet, write_video
+from headforcing.headforcing_core.video.writer import VideoWriter
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -226,7 +226,7 @@ def test_a_video_that_is_killed_while_it_grows_plays_up_to_there(tmp_path):
         import os, signal, sys, torch
         sys.path.append({str(Path(__file__).parent)!r})
         from test_video import FlatColourDecoder, latents
-        from headforcing.headforcing_core.video import VideoStream
+        from headforcing.headforcing_core.video.stream import VideoStream
         from pathlib import Path
         with VideoStream("v.mp4", FlatColourDecoder(), partial=Path("v.part.mp4")) as stream:
             stream.add(latents(60))
@@ -242,7 +242,7 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
         import resource, signal, sys, torch
         sys.path.append({str(Path(__file__).parent)!r})
         from test_video import FlatColourDecoder, latents
-        from headforcing.headforcing_core.video import write_video
+        from headforcing.headforcing_core.video.stream import write_video
         from pathlib import Path
         class Noise(FlatColourDecoder):
             def decode(self, latents):
@@ -297,7 +297,7 @@ def test_somebody_who_watches_the_growing_file_does_not_cost_the_video(tmp_path,
                 raise PermissionError(13, "used by another process")
             return opened(file, mode, **options)
 
-        monkeypatch.setattr(video_writer.av, "open", locked)
+        monkeypatch.setattr(writer.av, "open", locked)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.mp4", "second.mp4", "v.part.mp4"]
 
 
@@ -317,17 +317,17 @@ def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
             writer.write(torch.zeros(1, 32, 46, 3))
     with pytest.raises(HeadForcingError, match="at least 1 picture, got 0"):
         write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), pictures=0)
-    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder",))
+    monkeypatch.setattr(writer, "_ENCODERS", ("no_such_encoder",))
     with pytest.raises(HeadForcingError, match="no H.264 encoder"):
         VideoWriter(tmp_path / "v.mp4", 48, 32)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_encoder_without_a_quality_setting_is_used_where_x264_is_missing(tmp_path, monkeypatch):
-    encoder = next((name for name in video_writer._ENCODERS[1:2] if name in av.codecs_available), None)
+    encoder = next((name for name in writer._ENCODERS[1:2] if name in av.codecs_available), None)
     if encoder is None:
         pytest.skip("this PyAV has no other H.264 encoder that runs everywhere")
-    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder", encoder))
+    monkeypatch.setattr(writer, "_ENCODERS", ("no_such_encoder", encoder))
     info = write_video(tmp_path / "v.mp4", latents(4).split(3), FlatColourDecoder(64, 64))
     assert len(decoded(info.path)) == 13
 
@@ -347,7 +347,7 @@ def test_memory_does_not_grow_with_length():
         import sys, tempfile, torch
         sys.path.append({str(Path(__file__).parent)!r})
         from peak_memory import peak_bytes
-        from headforcing.headforcing_core.video import contact_sheet, write_video
+        from headforcing.headforcing_core.video.stream import contact_sheet, write_video
         class Noise:
             def reset(self): self.first = True
             def decode(self, latents):

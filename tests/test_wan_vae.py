@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from comfy_harness import run_in_comfy
-from headforcing.headforcing_core import wan_vae as core_wan_vae
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.video import write_video
-from headforcing.headforcing_core.wan_vae import load_streaming_decoder
+from headforcing.headforcing_core.video import wan_vae as core_wan_vae
+from headforcing.headforcing_core.video.stream import write_video
+from headforcing.headforcing_core.video.wan_vae import load_streaming_decoder
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_t2v, wan_vae
 from torch import Tensor

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from ..wan import WanConfig
+from ..model.wan import WanConfig
 from .autoencoder import ToyAutoencoder
 
 TOY_CONFIG = WanConfig(

@@ -9,7 +9,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..clock import PICTURES_PER_FRAME
+from ..timeline.clock import PICTURES_PER_FRAME
 
 LATENT_CHANNELS = 16
 SPATIAL_FACTOR = 8

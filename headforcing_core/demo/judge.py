@@ -14,17 +14,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..checkpoint import inspect_checkpoint
+from ..cache.policy import CachePolicy, preset
+from ..drift.report import report_pictures
 from ..methods.base import MethodPolicy
-from ..methods.rolling_cache import RollingCache
-from ..plan import RenderPlan
-from ..policy import CachePolicy, preset
-from ..report import report_pictures
-from ..rollout import WanVideoModel
-from ..schedule import Schedule, schedule
-from ..timeline import Timeline, parse_timeline
-from ..video_rollout import VideoRollout
-from ..wan import WanModel
+from ..methods.rolling_forcing import RollingCache
+from ..model.wan import WanModel
+from ..render.plan import RenderPlan
+from ..render.video_rollout import VideoRollout
+from ..rollout.schedule import Schedule, schedule
+from ..rollout.wan_video_model import WanVideoModel
+from ..timeline.timeline import Timeline, parse_timeline
+from ..weights.checkpoint import inspect_checkpoint
 from . import assets, word_hash
 from .detector import Sighting, score, sightings
 from .world import CLOCK, Look, camera_path, looks_of_pictures, render

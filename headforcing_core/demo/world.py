@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..clock import BlockClock
+from ..timeline.clock import BlockClock
 
 PICTURE_SIZE = 64
 PAN_PIXELS = 2  # per picture: a latent frame of four pictures moves by exactly one latent pixel

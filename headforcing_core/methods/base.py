@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..attention import AttentionFunction, sdpa
-from ..cache import HeadCache
+from ..cache.memory import MemoryEvent
+from ..cache.policy import Roles
 from ..errors import HeadForcingError
-from ..memory import MemoryEvent
-from ..policy import Roles
-from ..rope import RotaryEmbedding
-from ..schedule import Schedule
-from ..switching import Switch
-from ..wan import PromptKV, WanConfig
-from .rolling_cache import RollingCache
-
-if TYPE_CHECKING:
-    from .causvid import Overlap
+from ..model.attention import AttentionFunction, sdpa
+from ..model.rope import RotaryEmbedding
+from ..model.wan import PromptKV, WanConfig
+from ..rollout.schedule import Schedule
+from ..timeline.switch import Switch
 
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
 
@@ -92,7 +87,7 @@ class MethodPolicy:
         """How a video is made of several rollouts; None where it is one."""
         return None
 
-    def make_cache(self, *args: Any) -> MethodCache | RollingCache | HeadCache:
+    def make_cache(self, *args: Any) -> Any:
         """An empty cache, from the arguments of `MethodCache`."""
         raise NotImplementedError
 
@@ -292,3 +287,58 @@ class MethodCache:
     def _by_head(self, x: Tensor) -> Tensor:
         """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
         return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How rollouts are laid over one another.
+
+    Attributes:
+        frames: latent frames of one rollout; the cache's `shape.total_frames`.
+        overlap: how many of them a rollout after the first begins with; whole blocks.
+    """
+
+    frames: int = 21
+    overlap: int = 3
+    frames_per_block: int = 3
+
+    def __post_init__(self) -> None:
+        if self.frames % self.frames_per_block:
+            raise HeadForcingError(f"frames must be whole blocks of {self.frames_per_block}, got {self.frames}")
+        if self.overlap % self.frames_per_block or not 0 < self.overlap < self.frames:
+            raise HeadForcingError(
+                f"overlap must be whole blocks of {self.frames_per_block} latent frames, at least one and less than "
+                f"the {self.frames} of a rollout, got {self.overlap}"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one rollout, those it begins with included."""
+        return self.frames // self.frames_per_block
+
+    @property
+    def given_blocks(self) -> int:
+        """Blocks that a rollout after the first begins with."""
+        return self.overlap // self.frames_per_block
+
+    @property
+    def stride(self) -> int:
+        """Blocks from the beginning of one rollout to that of the next."""
+        return self.blocks - self.given_blocks
+
+    @property
+    def finished_frames(self) -> int:
+        """Frames of a rollout up to the one whose last picture is encoded anew, 19 of 21: the next begins with it.
+
+        The authors drop that picture and those after it: 72 of 81 stay, and the next rollout goes on there without a
+        gap. They also drop them where none goes on, at the end of a video; here they stay.
+        """
+        return self.frames - self.overlap + 1
+
+    def rollouts(self, blocks: int) -> int:
+        """How many rollouts a video of `blocks` blocks takes; the last one may be shorter than the others."""
+        return max(1, -(-(blocks - self.given_blocks) // self.stride))
+
+    def restart_frames(self, blocks: int) -> tuple[int, ...]:
+        """The frames of a video of `blocks` blocks that its rollouts after the first begin with: 18, 36 ..."""
+        return tuple(number * self.stride * self.frames_per_block for number in range(1, self.rollouts(blocks)))

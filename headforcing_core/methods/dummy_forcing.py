@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention_shares import with_shares
 from ..errors import HeadForcingError
-from ..switching import Switch
+from ..model.attention_shares import with_shares
+from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
 from .frames import Frames, no_frames, slots_of
 

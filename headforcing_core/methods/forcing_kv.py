@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import HeadForcingError
-from ..switching import Switch
+from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
 from .frames import Frames, no_frames, slots_of
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..switching import Switch
+from ..timeline.switch import Switch
 from .base import MethodCache, MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..switching import Switch
+from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
 
 

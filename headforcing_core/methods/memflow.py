@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..switching import Switch
-from ..wan import PromptKV
+from ..model.wan import PromptKV
+from ..timeline.switch import Switch
 from .base import MethodCache, MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..cache.policy import PRESETS, CachePolicy
 from ..errors import HeadForcingError
-from ..policy import PRESETS, CachePolicy
-from ..schedule import Schedule, schedule
+from ..rollout.schedule import Schedule, schedule
 from .base import MethodPolicy
 from .causvid import CausVid
 from .deep_forcing import DeepForcing

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.cache import CacheShape
-from headforcing.headforcing_core.noise import SeededNoise
-from headforcing.headforcing_core.policy import CachePolicy, HeadRole
-from headforcing.headforcing_core.rollout import WanVideoModel
-from headforcing.headforcing_core.schedule import schedule
-from headforcing.headforcing_core.wan import WanConfig, WanModel
+from headforcing.headforcing_core.cache.head_cache import CacheShape
+from headforcing.headforcing_core.cache.policy import CachePolicy, HeadRole
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 
 HEAD_DIM = 128
 PICTURES = 12  # of a block of three latent frames, after the first

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from headforcing.headforcing_core.video import StreamingDecoder
-from headforcing.headforcing_core.wan_vae import WanStreamingDecoder
+from headforcing.headforcing_core.video.stream import StreamingDecoder
+from headforcing.headforcing_core.video.wan_vae import WanStreamingDecoder
 
 from .case import Case
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cuda_graph import STEADY_BLOCKS
-from headforcing.headforcing_core.memory import MemoryEvent
-from headforcing.headforcing_core.rollout import WanVideoModel, rollout
-from headforcing.headforcing_core.video import StreamingDecoder
-from headforcing.headforcing_core.wan import PromptKV
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.memory import MemoryEvent
+from headforcing.headforcing_core.model.cuda_graph import STEADY_BLOCKS
+from headforcing.headforcing_core.model.wan import PromptKV
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.video.stream import StreamingDecoder
 from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.cache import CacheShape
-from headforcing.headforcing_core.memory import EpisodicMemory, MemoryEvent, candidate_frame
-from headforcing.headforcing_core.rope import RotaryEmbedding, angles, rotate
-from headforcing.headforcing_core.wan import PromptKV
+from headforcing.headforcing_core.cache.head_cache import CacheShape
+from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
+from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles
+from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels import dispatch, paper
 from headforcing.kernels.move import in_sequence
 from headforcing.kernels.pool import pooled_keys
-from headforcing.kernels.rotation import no_turn, rotation_table
+from headforcing.kernels.rotation import no_turn, rotate, rotation_table
 from torch import Tensor
 from torch.nn import functional as F
 

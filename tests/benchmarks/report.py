@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.plan import format_bytes
+from headforcing.headforcing_core.render.describe import format_bytes
 
 from .case import PICTURES
 from .measure import Measurement

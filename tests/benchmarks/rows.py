@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headforcing.headforcing_core.attention import AttentionFunction, attention_function
-from headforcing.headforcing_core.cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cuda_graph import GraphedForward
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.model.attention import AttentionFunction, attention_function
+from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.merge import merge_frames

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.plan import format_bytes
-from headforcing.headforcing_core.policy import preset
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.render.describe import format_bytes
 from headforcing.kernels import dispatch
 
 from . import report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headforcing.headforcing_core.cache import CacheShape
-from headforcing.headforcing_core.policy import RolePolicy
+from headforcing.headforcing_core.cache.head_cache import CacheShape
+from headforcing.headforcing_core.cache.policy import RolePolicy
 
 Orders = dict[RolePolicy, list[int]]  # the slots that stay in the heads of a policy, in this order
 

@@ -1,0 +1,338 @@
+"""Head-wise KV caches: every head keeps the frames its role needs, in buffers that are the attention input.
+
+Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads, slots, s, d]` hold,
+in order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots
+*are* the context: nothing is assembled per pass. The groups of a layer lie one after another in one buffer, those with
+most frames first, so that attention can take all heads in one call, too. A key is stored fully rotated, and the group
+remembers the temporal index baked into each slot; once per block, slots whose index in the context has changed are
+turned by the difference. Values and the spatial rotation never change. Slots lie in the order of their indices, at the
+price that an admitted frame moves those behind it, once per update interval at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...kernels.write import write_block
+from ..errors import HeadForcingError
+from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
+from ..model.rope import RotaryEmbedding
+from ..model.wan import PromptKV, WanConfig
+from .head_group import HeadGroup, block_tables
+from .memory import EpisodicMemory, MemoryEvent, candidate_frame
+from .policy import CachePolicy, RolePolicy, Roles
+from .switching import RoleSwitching
+
+FLUSHED_TO_FRAMES = 2  # recent frames that a flush leaves
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """Everything that decides how large a cache is, known before anything is allocated.
+
+    Attributes:
+        rows, columns: tokens of one frame, `latent height / 2` and `latent width / 2`.
+        total_frames: length of the video in latent frames; bounds policies that keep everything.
+    """
+
+    roles: Roles
+    policy: CachePolicy
+    rows: int
+    columns: int
+    head_dim: int
+    frames_per_block: int
+    total_frames: int
+
+    def __post_init__(self) -> None:
+        fast = self.policy.memory.recent_frames
+        if self.policy.memory.episodic_frames and (fast is None or fast % self.frames_per_block):
+            raise HeadForcingError(
+                f"memory heads with episodic memory need recent frames in whole blocks of {self.frames_per_block}, "
+                f"got {'all' if fast is None else fast}"
+            )
+
+    def groups(self) -> dict[RolePolicy, list[list[int]]]:
+        """Heads by policy, those with most frames first: per layer, the indices of the heads that share it.
+
+        The order does not depend on the length of the video, as saved states number the groups.
+        """
+
+        def order(policy: RolePolicy) -> tuple[Any, ...]:
+            recent = policy.recent_frames
+            held = policy.sink_frames + (recent or 0) + policy.episodic_frames
+            return recent is None, held, policy.sink_frames, policy.episodic_frames
+
+        policies = {self.policy.of(role) for layer in self.roles for role in layer}
+        return {
+            policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
+            for policy in sorted(policies, key=order, reverse=True)
+        }
+
+    def slots(self, policy: RolePolicy) -> int:
+        """Frames that one head of this policy has room for, the current block included."""
+        return policy.capacity(self.frames_per_block, self.total_frames)
+
+    @property
+    def recache_blocks(self) -> int:
+        """How many blocks a recache writes again: all that hold a recent frame of any role, and one as their past."""
+        recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
+        frames = max(self.total_frames if count is None else count for count in recent)
+        return -(-frames // self.frames_per_block) + 1
+
+    @property
+    def frame_slots(self) -> int:
+        """Frames held by all heads together, the current block included: 3,096 at the paper's setting."""
+        return sum(self.slots(policy) * sum(map(len, heads)) for policy, heads in self.groups().items())
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Size of all key and value buffers."""
+        return 2 * self.frame_slots * self.rows * self.columns * self.head_dim * dtype.itemsize
+
+    @classmethod
+    def for_model(
+        cls,
+        config: WanConfig,
+        roles: Roles,
+        policy: CachePolicy,
+        latent_height: int,
+        latent_width: int,
+        frames_per_block: int,
+        total_frames: int,
+    ) -> CacheShape:
+        """The shape for latents of `latent_height x latent_width`; checks the roles against the model."""
+        found = {(len(roles), len(layer)) for layer in roles}
+        if found != {(config.num_layers, config.num_heads)}:
+            raise HeadForcingError(
+                f"the head roles must be given for {config.num_layers} layers x {config.num_heads} heads, "
+                f"got {sorted(found)}"
+            )
+        _, ph, pw = config.patch_size
+        rows, columns = latent_height // ph, latent_width // pw
+        return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
+
+
+class AttentionMeter(Protocol):
+    """Something that measures attention while it is computed, as long as it is `active`."""
+
+    active: bool
+
+    def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+        """`attention`, measured, for the heads of `group` in `layer`."""
+
+
+class HeadCache(RoleSwitching):
+    """The caches of all heads of a model for one video. One block at a time:
+
+    `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the keys and
+    values of the pass before), then, after the clean pass, `commit(prompt)`. `flush`, `re_anchor` and `rewind` change
+    between two blocks what is held of the past.
+    """
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        attention: AttentionFunction = sdpa,
+    ):
+        self.shape = shape
+        self.attention = attention
+        self.device = torch.device(device)
+        self.meter: AttentionMeter | None = None  # measures attention while it runs (profiler.py)
+        self.block = 0  # blocks closed so far
+        self.origin = 0  # the frame that counts as the first: sinks begin there
+        self.oldest = 0  # recent frames reach back to this one at most
+        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        reencode = shape.policy.rope == "contiguous"
+        self.k, self.v = (self._buffers(dtype) for _ in range(2))
+        self.groups = [
+            HeadGroup(
+                policy, [torch.tensor(h, dtype=torch.long, device=device) for h in heads], k, v, self.rope, reencode
+            )
+            for (policy, heads), k, v in zip(
+                shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
+            )
+        ]
+        order = [list(chain.from_iterable(heads)) for heads in zip(*shape.groups().values(), strict=True)]
+        # per layer, the heads in the order of its buffers, and the place there of every head of the model
+        self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
+        self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
+        self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
+        self.memory = EpisodicMemory(
+            self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
+        )
+
+    def _buffers(self, dtype: torch.dtype) -> list[Tensor]:
+        """Per layer, the slots of all its heads, `[slots, s, head_dim]`.
+
+        Not left uninitialised: some kernels multiply what lies behind the last key by zero, so it must be a number.
+        """
+        groups, frame = self.shape.groups(), (self.rope.frame_tokens, self.shape.head_dim)
+        slots = [
+            sum(len(heads[layer]) * self.shape.slots(policy) for policy, heads in groups.items())
+            for layer in range(len(self.shape.roles))
+        ]
+        return [torch.zeros(count, *frame, dtype=dtype, device=self.device) for count in slots]
+
+    def _parts(self, buffers: list[Tensor]) -> Iterator[list[Tensor]]:
+        """For one group after another, its part `[heads, slots, s, head_dim]` of every layer's buffer."""
+        first = [0] * len(buffers)
+        for policy, heads in self.shape.groups().items():
+            sizes = [(len(h), self.shape.slots(policy)) for h in heads]
+            ends = [start + math.prod(size) for start, size in zip(first, sizes, strict=True)]
+            yield [
+                buffer[start:end].unflatten(0, size)
+                for buffer, start, end, size in zip(buffers, first, ends, sizes, strict=True)
+            ]
+            first = ends
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held by all key and value buffers; constant over the whole video."""
+        return sum(buffer.nbytes for buffer in (*self.k, *self.v))
+
+    @property
+    def occupied(self) -> int:
+        """Frame-slots in use by all heads together."""
+        return sum(group.frames * sum(map(len, group.heads)) for group in self.groups)
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], ...] | None:
+        """Where a pass writes and reads: equal layouts, the same work on the same memory. None while it is measured."""
+        if self.meter is not None and self.meter.active:
+            return None
+        return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
+
+    def begin_block(self) -> None:
+        """Open the next block of frames."""
+        for group in self.groups:
+            group.begin_block(self._frames_seen, self.shape.frames_per_block)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
+        k, v = self._by_head(k), self._by_head(v)
+        for group in self.groups:
+            if len(group.heads[layer]):
+                group.write(layer, k, v)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
+        queries = self._by_head(q).index_select(0, self.order[layer])
+        for group, part in self._by_group(layer, queries):
+            group.rotate(part, out=part)
+        return self.attend_rotated(layer, queries.flatten(1, 2))
+
+    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
+        """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
+        meter = self.meter if self.meter is not None and self.meter.active else None
+        if meter is None and isinstance(self.attention, LayerAttention):
+            k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
+            attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
+        else:
+            attended = []
+            for group, part in self._by_group(layer, queries):
+                attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
+                attended += attention(part, *group.context(layer))
+        return torch.stack([attended[place] for place in self.places[layer]], dim=1)
+
+    def write_projections(
+        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
+    ) -> Tensor | None:
+        """As `wan.FusedCache` says."""
+        s, indices = self.rope.frame_tokens, [group.indices[group.current] for group in self.groups]
+        starts = [
+            (group.current.start * s, first)
+            for group, (first, *_) in zip(self.groups, indices, strict=True)
+            if len(group.heads[layer])
+        ]
+        tables = block_tables(self.spans(layer), tuple(starts), tuple(self.places[layer]), len(k), self.device)
+        most = max(max(row) for row in indices) + 1
+        k_buffer, v_buffer = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
+        return write_block(q, k, v, weights, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most))
+
+    def _by_group(self, layer: int, heads: Tensor) -> Iterator[tuple[HeadGroup, Tensor]]:
+        """Every group that has heads in a layer, and its part of something `[heads, ...]` in the buffers' order."""
+        sizes = [len(group.heads[layer]) for group in self.groups]
+        for group, part in zip(self.groups, heads.split(sizes), strict=True):
+            if len(part):
+                yield group, part
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """`x [tokens, heads, head_dim]` as `[heads, frames, s, head_dim]`."""
+        return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
+
+    def spans(self, layer: int) -> tuple[Span, ...]:
+        """Where the heads of a layer lie in its buffers, and how much of that is in use."""
+        spans, first = [], 0
+        for group in self.groups:
+            heads, slots, s, _ = group.k[layer].shape
+            if heads:
+                spans.append(Span(heads, first, room=slots * s, rows=group.frames * s))
+                first += heads * slots * s
+        return tuple(spans)
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        """Close the block after its clean pass: update episodic memory, then drop what the roles do not keep."""
+        event = None
+        group = self.memory_group
+        if group is not None:
+            frame = candidate_frame(
+                self.block,
+                self.shape.frames_per_block,
+                group.policy.recent_frames or 0,
+                self.shape.policy.episodic.update_interval,
+            )
+            if frame is not None and frame >= self.oldest:
+                event = self.memory.consider(self.block, frame, prompt, group.heads, group)
+        self.close()
+        return event
+
+    def close(self) -> None:
+        """Close the block, as `commit` does, without a change to episodic memory."""
+        self.block += 1
+        self._keep_history()
+
+    def flush(self) -> None:
+        """Forget everything but the sinks and the last two frames, episodic memory included."""
+        if self.memory_group is not None:
+            self.memory.forget(self.memory_group)
+        self.oldest = max(self.oldest, self._frames_seen - FLUSHED_TO_FRAMES)
+        self._keep_history()
+
+    def re_anchor(self) -> None:
+        """Drop the sinks; the frames of the next block and after it become the new ones."""
+        self.origin = self._frames_seen
+        self._keep_history()
+
+    def rewind(self, blocks: int) -> None:
+        """Drop the last blocks to write them again; episodic memory and earlier sinks stay."""
+        self.block -= blocks
+        self.oldest = max(self.oldest, self._frames_seen)
+        self._keep_history()
+
+    @property
+    def _frames_seen(self) -> int:
+        return self.block * self.shape.frames_per_block
+
+    def _keep_history(self) -> None:
+        for group in self.groups:
+            group.keep(group.policy.history(self._frames_seen, self.origin, self.oldest))
+
+    def refill(self, full: HeadCache, block: int, prompt: PromptKV) -> MemoryEvent | None:
+        """Go through a block again from the keys and values of a cache that holds every frame in every head."""
+        (group,) = full.groups
+        frames = self.shape.frames_per_block
+        slots = slice(block * frames, (block + 1) * frames)
+        self.begin_block()
+        for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
+            for ours in self.groups:
+                heads = ours.heads[layer]
+                ours.take(layer, k[heads, slots], v[heads, slots], group.indices[slots])
+        return self.commit(prompt)

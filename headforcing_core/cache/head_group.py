@@ -1,0 +1,162 @@
+"""One group of heads with equal policies: which frames its slots hold, and how they move and turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..devices import upload
+from ..model.attention import Spans
+from ..model.rope import RotaryEmbedding
+from .policy import RolePolicy
+
+
+class HeadGroup:
+    """The slots of all heads that share one policy, over all layers. Slots are numbered alike in every layer.
+
+    Args:
+        heads: per layer, which heads these are.
+        k, v: per layer, their slots `[heads, slots, s, head_dim]`.
+        reencode: whether contexts are numbered from 0, or by the frames' places in the video.
+    """
+
+    def __init__(
+        self,
+        policy: RolePolicy,
+        heads: Sequence[Tensor],
+        k: Sequence[Tensor],
+        v: Sequence[Tensor],
+        rope: RotaryEmbedding,
+        reencode: bool,
+    ):
+        self.policy, self.heads, self.k, self.v = policy, heads, k, v
+        self.rope, self.reencode = rope, reencode
+        self.sources: list[list[int]] = []  # per used slot, the frames it was made of
+        self.indices: list[int] = []  # per used slot, the temporal index baked into its keys
+        self.entries = 0  # how many of the first slots are episodic
+        self.current = slice(0, 0)  # slots of the current block
+
+    @property
+    def frames(self) -> int:
+        """Slots in use, the current block included."""
+        return len(self.sources)
+
+    def begin_block(self, first_frame: int, frames_per_block: int) -> None:
+        """Give every slot its temporal index for this block and make room for the block's own frames."""
+        history = self.frames
+        self.sources += [[first_frame + i] for i in range(frames_per_block)]
+        target = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
+        moved = [slot for slot in range(history) if target[slot] != self.indices[slot]]
+        if moved:
+            first, end = moved[0], moved[-1] + 1
+            turns = [target[slot] - self.indices[slot] for slot in range(first, end)]
+            for k in self.k:
+                self.rope.turn(k[:, first:end], turns)
+        self.indices = target
+        self.current = slice(history, self.frames)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store the current block's `k, v [all heads, frames, s, head_dim]`, `k` without rotary embedding."""
+        slots = self.k[layer][:, self.current]
+        _gather(k, self.heads[layer], out=slots)
+        self.rotate(slots, out=slots)
+        _gather(v, self.heads[layer], out=self.v[layer][:, self.current])
+
+    def rotate(self, x: Tensor, out: Tensor) -> None:
+        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its place in the contexts."""
+        self.rope.rotate(x, self.indices[self.current], out=out)
+
+    def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
+        """Store `k, v` as `write` does, `k` rotated already, to these temporal indices."""
+        k_slots = self.k[layer][:, self.current]
+        k_slots.copy_(k)
+        self.rope.turn(k_slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
+        self.v[layer][:, self.current] = v
+
+    def context(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys and values these heads see, `[heads, keys, head_dim]` each, where they lie."""
+        k, v = self.k[layer], self.v[layer]
+        return k[:, : self.frames].flatten(1, 2), v[:, : self.frames].flatten(1, 2)
+
+    def keep(self, frames: Sequence[int]) -> None:
+        """Drop all frames but these. Episodic entries stay, and what they remember is not kept a second time."""
+        slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
+        remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
+        kept = [slot_of[frame] for frame in frames if frame not in remembered]
+        self._arrange([*range(self.entries), *kept])
+
+    def _arrange(self, order: list[int]) -> None:
+        """Keep only these slots, in this order. Slots that stay where they are are not touched."""
+        fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
+        if fixed < len(order):
+            moved = upload(torch.tensor(order[fixed:]), self.k[0].device)
+            for buffer in (*self.k, *self.v):
+                buffer[:, fixed : len(order)] = buffer.index_select(1, moved)
+        self.sources = [self.sources[slot] for slot in order]
+        self.indices = [self.indices[slot] for slot in order]
+
+    # what EpisodicMemory asks of the place where the tokens are (memory.TokenStore)
+
+    def pooled_key(self, frame: int) -> Tensor:
+        return self._pooled(self.sources.index([frame], self.entries))
+
+    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
+        for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
+            if not len(k):
+                continue
+            turned = self.rope.rotate_temporal(k[:, j, None], [self.indices[i] - self.indices[j]])
+            keys = torch.cat((k[:, i], turned[:, 0]), dim=1)
+            kept = select(layer, self._without_time(keys[:, None], i)[:, 0])
+            k[:, i] = keys[:, kept]
+            v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
+        self.sources[i] = self.sources[i] + self.sources[j]
+        return self._pooled(i)
+
+    def arrange_entries(self, order: list[int]) -> None:
+        self._arrange([*order, *range(self.entries, self.frames)])
+        self.entries = len(order)
+
+    def admit(self, frame: int) -> None:
+        slot = self.sources.index([frame], self.entries)
+        rest = [s for s in range(self.entries, self.frames) if s != slot]
+        self._arrange([*range(self.entries), slot, *rest])
+        self.entries += 1
+
+    def _pooled(self, slot: int) -> Tensor:
+        return torch.cat([self._without_time(k[:, slot, None], slot)[:, 0].mean(dim=1) for k in self.k])
+
+    def _without_time(self, keys: Tensor, slot: int) -> Tensor:
+        """Keys `[heads, 1, tokens, d]` as they are compared: float32, spatial rotation only."""
+        return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
+
+
+def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
+    """Copy these heads of `x`, in one pass where the device can write to memory with gaps."""
+    if x.device.type in ("cpu", "cuda"):
+        torch.index_select(x, 0, heads, out=out)
+    else:
+        out.copy_(x.index_select(0, heads))
+
+
+@lru_cache(maxsize=512)  # the layers of two blocks: they change while contexts grow
+def block_tables(
+    spans: Spans, starts: tuple[tuple[int, int], ...], places: tuple[int, ...], tokens: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where `write_block` puts a layer's heads, in the model's order: `slot_row, q_row, first_turn [heads]` int32.
+
+    Args:
+        starts: for each span, the row within a head where the current block begins, and its first temporal index.
+        places: of every head of the model in the order of the spans.
+        tokens: of the block.
+    """
+    rows = [
+        (span.first + head * span.room + row, index)
+        for span, (row, index) in zip(spans, starts, strict=True)
+        for head in range(span.heads)
+    ]
+    table = torch.tensor([[rows[place][0], place * tokens, rows[place][1]] for place in places], dtype=torch.int32)
+    slot_row, q_row, first_turn = upload(table.T.contiguous(), device).unbind(0)
+    return slot_row, q_row, first_turn

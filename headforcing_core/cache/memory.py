@@ -1,0 +1,205 @@
+"""Episodic memory: which frames are worth remembering, and what to forget (paper, "Hierarchical Memory System").
+
+This module decides; the caches hold the tokens and move them. Frames are compared by their pooled keys: the mean over
+a frame's tokens of the stored key of every memory head of every layer, `[memory_heads, head_dim]` float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..model.wan import PromptKV
+from .policy import EpisodicPolicy
+
+
+@dataclass(frozen=True)
+class MemoryEvent:
+    """One candidate's fate.
+
+    Attributes:
+        delta: its highest similarity to an entry, the summary included (paper, Eq. 4); -1 when the memory was empty.
+        merged: the source frames of both parts.
+    """
+
+    after_block: int
+    frame: int
+    delta: float
+    admitted: bool
+    merged: list[list[int]] | None = None
+    dropped: list[int] | None = None
+
+    def to_dict(self) -> dict:
+        """The JSON form used by `replay` and run reports (`dropped` only where something was)."""
+        return {key: value for key, value in asdict(self).items() if key != "dropped" or value is not None}
+
+
+@dataclass
+class Entry:
+    """A remembered frame, or the summary of several."""
+
+    sources: list[int]
+    pooled: Tensor
+
+
+def candidate_frame(block: int, frames_per_block: int, fast_frames: int, update_interval: int) -> int | None:
+    """The frame to consider once `block` is committed: the first of the block that has just left fast memory.
+
+    None while nothing has left, or when the leaving block's number is not a multiple of `update_interval`.
+    """
+    leaving = block - fast_frames // frames_per_block
+    if leaving < 0 or leaving % update_interval:
+        return None
+    return leaving * frames_per_block
+
+
+def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
+    """Mean cosine over all memory heads between every two frames: `n x [heads, d]` -> `[n, n]` (paper, Eq. 4)."""
+    keys = torch.stack(list(pooled))
+    if center:
+        keys = keys - keys.mean(dim=0)
+    keys = F.normalize(keys, dim=-1)
+    return torch.einsum("ihd,jhd->ij", keys, keys) / keys.shape[1]
+
+
+def most_similar_pair(similarity: Tensor, first: int = 0) -> tuple[int, int]:
+    """The two entries, from index `first` on, with the highest pairwise similarity; the earliest pair on a tie."""
+    n = len(similarity)
+    return max(
+        ((i, j) for i in range(first, n) for j in range(i + 1, n)),
+        key=lambda pair: float(similarity[pair]),
+    )
+
+
+def most_redundant_entry(similarity: Tensor, first: int = 1) -> int:
+    """The entry, from index `first` on, with the highest mean similarity to its neighbours in stored order."""
+    n = len(similarity)
+
+    def redundancy(j: int) -> float:
+        neighbours = [i for i in (j - 1, j + 1) if 0 <= i < n]
+        return sum(float(similarity[j, i]) for i in neighbours) / len(neighbours)
+
+    return max(range(first, n), key=redundancy)
+
+
+def select_tokens(keys: Tensor, prompt_key: Tensor, count: int) -> Tensor:
+    """Indices, ascending, of the `count` tokens most similar to the prompt (paper, "Prompt-guided Compression").
+
+    Args:
+        keys: `[heads, tokens, head_dim]`, the memory heads of one layer.
+        prompt_key: `[heads, head_dim]`, see `PromptKV.mean_key`.
+    """
+    scores = F.cosine_similarity(keys.float(), prompt_key.float()[:, None], dim=-1).mean(dim=0)
+    return scores.topk(count).indices.sort().values
+
+
+def random_tokens(tokens: int, count: int, seed: int) -> Tensor:
+    """The ablation of `select_tokens`: `count` of `tokens` indices, ascending, a pure function of `seed`."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(tokens, generator=generator)[:count].sort().values
+
+
+class TokenStore(Protocol):
+    """Where the entries' keys and values lie. Entries are numbered in stored order."""
+
+    def pooled_key(self, frame: int) -> Tensor:
+        """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]` float32."""
+
+    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Keep half of the tokens of entries `i` and `j` in entry `i`; returns its new pooled key.
+
+        `select(layer, keys [heads, 2s, head_dim])` gives the indices to keep in one layer.
+        """
+
+    def arrange_entries(self, order: list[int]) -> None:
+        """Keep only these entries, in this order."""
+
+    def admit(self, frame: int) -> None:
+        """Make a frame that is about to leave fast memory the last entry."""
+
+
+class EpisodicMemory:
+    """The entries, summary first, then in order of admission, and the rules that change them."""
+
+    def __init__(self, capacity: int, policy: EpisodicPolicy):
+        self.capacity = capacity
+        self.policy = policy
+        self.entries: list[Entry] = []
+        self.has_summary = False
+
+    @property
+    def sources(self) -> list[list[int]]:
+        """The source frames of every entry."""
+        return [entry.sources for entry in self.entries]
+
+    def consider(
+        self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
+    ) -> MemoryEvent:
+        """Decide about one candidate after `block`, and carry it out in `store`.
+
+        Args:
+            heads: per layer, which heads are memory heads.
+        """
+        pooled = store.pooled_key(frame)
+        everything = [*(entry.pooled for entry in self.entries), pooled]
+        compared = torch.stack([similarities(everything, center) for center in (False, self.policy.center_keys)])
+        similarity, for_novelty = compared.cpu()  # the one time that the device is waited for
+        delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
+        admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
+        merged = dropped = None
+        if admitted:
+            if len(self.entries) == self.capacity:
+                if self.policy.eviction == "fifo":
+                    dropped = self._drop_oldest(store)
+                else:
+                    i, j = self._choose_merge(similarity[:-1, :-1])
+                    merged = self._compress(i, j, block, prompt, heads, store)
+            store.admit(frame)
+            self.entries.append(Entry([frame], pooled))
+        return MemoryEvent(block, frame, delta, admitted, merged, dropped)
+
+    def forget(self, store: TokenStore) -> None:
+        """Drop every entry, the summary too."""
+        self._arrange([], store)
+        self.has_summary = False
+
+    @property
+    def _first_free(self) -> int:
+        """The place of the summary and of the first entry that may be dropped: 0, or 1 behind a pinned entry."""
+        return int(self.policy.pin_first and self.capacity > 2)
+
+    def _choose_merge(self, similarity: Tensor) -> tuple[int, int]:
+        if self.has_summary:
+            return self._first_free, most_redundant_entry(similarity, first=self._first_free + 1)
+        return most_similar_pair(similarity, first=self._first_free)
+
+    def _compress(
+        self, i: int, j: int, block: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
+    ) -> list[list[int]]:
+        def select(layer: int, keys: Tensor) -> Tensor:
+            tokens = keys.shape[1]
+            if self.policy.token_selection == "random":
+                return random_tokens(tokens, tokens // 2, seed=block * 1000 + layer).to(keys.device)
+            return select_tokens(keys, prompt.mean_key(layer)[heads[layer]], tokens // 2)
+
+        sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
+        self.entries[i] = Entry(sources[0] + sources[1], store.merge_entries(i, j, select))
+        order = [k for k in range(len(self.entries)) if k not in (i, j)]
+        order.insert(self._first_free, i)
+        self._arrange(order, store)
+        self.has_summary = True
+        return sources
+
+    def _drop_oldest(self, store: TokenStore) -> list[int]:
+        dropped = self.entries[self._first_free].sources
+        self._arrange([k for k in range(len(self.entries)) if k != self._first_free], store)
+        return dropped
+
+    def _arrange(self, order: list[int], store: TokenStore) -> None:
+        self.entries = [self.entries[k] for k in order]
+        store.arrange_entries(order)

@@ -1,0 +1,135 @@
+"""The specification: head-wise caches one head at a time, as METHOD.md describes them, with nothing clever.
+
+`ReferenceCache` keeps every frame of the video, with spatial rotary embedding only, and builds each head's context
+anew in every pass. It is slow and its memory grows; it exists to be read and to check `HeadCache` against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..model.attention import explicit
+from ..model.rope import RotaryEmbedding
+from ..model.wan import PromptKV
+from .head_cache import FLUSHED_TO_FRAMES, CacheShape
+from .memory import EpisodicMemory, MemoryEvent, candidate_frame
+from .switching import RoleSwitching
+
+Frames = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
+
+
+class ReferenceCache(RoleSwitching):
+    """Drop-in for `HeadCache` (same methods)."""
+
+    def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
+        self.shape, self.policy = shape, shape.policy
+        self.dtype, self.device = dtype, torch.device(device)
+        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        layers = len(shape.roles)
+        self.block = 0
+        self.origin = self.oldest = 0
+        self.past: list[Frames] = [[] for _ in range(layers)]  # clean frames, in order
+        self.current: list[Frames] = [[] for _ in range(layers)]  # of the latest pass
+        self.entries: list[Frames] = [[] for _ in range(layers)]  # episodic memory, all heads
+        self.memory_heads = [
+            torch.tensor([h for h, role in enumerate(layer) if self.policy.of(role).episodic_frames], dtype=torch.long)
+            for layer in shape.roles
+        ]
+        self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic)
+
+    def begin_block(self) -> None:
+        self.current = [[] for _ in self.current]
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        k = self.rope.rotate_spatial(self._by_frame(k))
+        self.current[layer] = list(zip(k, self._by_frame(v), strict=True))
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        q = self.rope.rotate_spatial(self._by_frame(q))
+        out = [self._attend_head(layer, head, q[:, head]) for head in range(q.shape[1])]
+        return torch.stack(out, dim=1)
+
+    def _attend_head(self, layer: int, head: int, q: Tensor) -> Tensor:
+        """`q [frames, s, d]` of one head -> `[queries, d]`."""
+        policy = self.policy.of(self.shape.roles[layer][head])
+        frames: Frames = []
+        numbers: list[int] = []
+        if policy.episodic_frames:
+            frames += self.entries[layer]
+            numbers += [sources[0] for sources in self.memory.sources]
+        remembered = {frame for sources in self.memory.sources for frame in sources} if policy.episodic_frames else ()
+        for number in policy.history(len(self.past[layer]), self.origin, self.oldest):
+            if number not in remembered:
+                frames.append(self.past[layer][number])
+                numbers.append(number)
+        for number, frame in enumerate(self.current[layer], start=len(self.past[layer])):
+            frames.append(frame)
+            numbers.append(number)
+        indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
+
+        k = torch.stack([k[head] for k, _ in frames])
+        v = torch.stack([v[head] for _, v in frames])
+        k = self.rope.rotate_temporal(k, indices)
+        q = self.rope.rotate_temporal(q, indices[-len(q) :])
+        return explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0]
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        block = self.block
+        self.close()
+        if not any(map(len, self.memory_heads)):
+            return None
+        fast, interval = self.policy.memory.recent_frames or 0, self.policy.episodic.update_interval
+        frame = candidate_frame(block, self.shape.frames_per_block, fast, interval)
+        if frame is None or frame < self.oldest:
+            return None
+        return self.memory.consider(block, frame, prompt, self.memory_heads, self)
+
+    def close(self) -> None:
+        for past, current in zip(self.past, self.current, strict=True):
+            past += current
+        self.block += 1
+
+    def flush(self) -> None:
+        self.memory.forget(self)
+        self.oldest = max(self.oldest, len(self.past[0]) - FLUSHED_TO_FRAMES)
+
+    def re_anchor(self) -> None:
+        self.origin = len(self.past[0])
+
+    def rewind(self, blocks: int) -> None:
+        self.block -= blocks
+        first = self.block * self.shape.frames_per_block
+        self.past = [past[:first] for past in self.past]
+        self.oldest = max(self.oldest, first)
+
+    # memory.TokenStore
+
+    def pooled_key(self, frame: int) -> Tensor:
+        return self._pooled([past[frame] for past in self.past])
+
+    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
+        for layer, entries in enumerate(self.entries):
+            if not len(self.memory_heads[layer]):
+                continue
+            keys, values = (torch.cat(pair, dim=1) for pair in zip(entries[i], entries[j], strict=True))
+            kept = select(layer, keys[self.memory_heads[layer]])
+            entries[i] = (keys[:, kept], values[:, kept])
+        return self._pooled([entries[i] for entries in self.entries])
+
+    def arrange_entries(self, order: list[int]) -> None:
+        self.entries = [[entries[k] for k in order] for entries in self.entries]
+
+    def admit(self, frame: int) -> None:
+        for entries, past in zip(self.entries, self.past, strict=True):
+            entries.append(past[frame])
+
+    def _pooled(self, frames: Frames) -> Tensor:
+        keys = [k[heads].float().mean(dim=1) for (k, _), heads in zip(frames, self.memory_heads, strict=True)]
+        return torch.cat(keys)
+
+    def _by_frame(self, x: Tensor) -> Tensor:
+        """`[frames * s, heads, d]` -> `[frames, heads, s, d]`."""
+        return x.unflatten(0, (-1, self.rope.frame_tokens)).transpose(1, 2)

@@ -1,0 +1,51 @@
+"""The exact state of a cache between two blocks, to save and to restore. Groups are numbered shortest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from .head_cache import HeadCache
+from .memory import Entry
+
+State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and plain JSON
+
+
+def cache_state(cache: HeadCache) -> State:
+    """Everything a committed cache holds. The tensors are views of its buffers; only used slots are included."""
+    tensors: dict[str, Tensor] = {}
+    groups = []
+    for g, group in enumerate(reversed(cache.groups)):
+        groups.append({"sources": group.sources, "indices": group.indices, "entries": group.entries})
+        for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
+            tensors[f"group{g}.layer{layer}.k"] = k[:, : group.frames]
+            tensors[f"group{g}.layer{layer}.v"] = v[:, : group.frames]
+    for i, entry in enumerate(cache.memory.entries):
+        tensors[f"memory{i}.pooled"] = entry.pooled
+    memory = {"sources": cache.memory.sources, "has_summary": cache.memory.has_summary}
+    reach = {"origin": cache.origin, "oldest": cache.oldest}
+    return tensors, {"block": cache.block, "groups": groups, "memory": memory, **reach}
+
+
+def restore_cache(cache: HeadCache, state: State) -> None:
+    """Bring a new cache of the same shape into a saved state."""
+    tensors, plain = state
+    try:
+        for g, (group, saved) in enumerate(zip(reversed(cache.groups), plain["groups"], strict=True)):
+            group.sources, group.indices = [list(s) for s in saved["sources"]], list(saved["indices"])
+            group.entries = saved["entries"]
+            for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
+                k[:, : group.frames] = tensors[f"group{g}.layer{layer}.k"].to(k)
+                v[:, : group.frames] = tensors[f"group{g}.layer{layer}.v"].to(v)
+        sources = plain["memory"]["sources"]
+        device = cache.device
+        cache.memory.entries = [
+            Entry(list(source), tensors[f"memory{i}.pooled"].to(device)) for i, source in enumerate(sources)
+        ]
+        cache.memory.has_summary = plain["memory"]["has_summary"]
+        cache.block = plain["block"]
+        cache.origin, cache.oldest = plain.get("origin", 0), plain.get("oldest", 0)  # older states have neither
+    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise HeadForcingError(f"the saved state does not fit this render: {error}") from error

@@ -1,0 +1,38 @@
+"""Prompt switches of the caches whose heads keep frames by role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..timeline.switch import Switch
+
+
+class RoleSwitching:
+    """Prompt switches of the caches whose heads keep frames by role; a mixin."""
+
+    shape: Any
+    begin_block: Callable[[], None]
+    close: Callable[[], None]
+    flush: Callable[[], None]
+    re_anchor: Callable[[], None]
+    rewind: Callable[[int], None]
+
+    def switch_blocks(self, switch: Switch) -> int:
+        """How many of the last blocks `apply_switch` needs."""
+        return self.shape.recache_blocks if switch.kind == "recache" else 0
+
+    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
+        """Change what is held of the past; a recache writes `latest` again block by block, under the new prompt."""
+        if switch.re_anchor:
+            self.re_anchor()
+        if switch.kind == "flush":
+            self.flush()
+        if switch.kind == "recache":
+            self.rewind(len(latest))
+            for latents in latest:
+                self.begin_block()
+                write_clean(latents)
+                self.close()

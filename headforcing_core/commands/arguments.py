@@ -1,0 +1,180 @@
+"""What the arguments of the commands stand for: texts, sizes, devices, profiles, weights and text embeddings."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..cache.policy import ROLE_ARRANGEMENTS
+from ..errors import HeadForcingError
+from ..hashing import digest, file_hash
+from ..head_profiles.auto import AutoProfile
+from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..methods.registry import method_names
+from ..model.attention import ATTENTION_HELP, BACKENDS
+from ..rollout.schedule import SCHEDULES
+from ..timeline.switch import SWITCHES, Switch
+from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
+
+if TYPE_CHECKING:
+    from ..weights.umt5 import TextEncoder
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+MAX_SCALE = 64
+
+FOUND_PROFILES = Path.home() / ".cache" / "headforcing" / "profiles"
+
+Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
+
+
+def embeddings(args: argparse.Namespace, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+    """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
+    from ..weights.umt5 import load_embeddings, load_text_encoder
+
+    if (args.text_encoder is None) == (args.embeddings is None):
+        raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
+    if args.embeddings is not None:
+        stored = load_embeddings(args.embeddings)
+        return [stored[text] for text in texts]
+    encoder: TextEncoder = load_text_encoder(args.text_encoder, device)
+    return encoder.encode(texts)
+
+
+def check_text_width(embeds: torch.Tensor, expected: int) -> None:
+    if embeds.shape[-1] != expected:
+        raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds.shape[-1]}")
+
+
+def inspect_weights(args: argparse.Namespace) -> CheckpointInfo:
+    """What `--weights` is; the fingerprint names the weights as they are used, with `--lora` where it is given."""
+    info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
+    if args.lora is None:
+        return info
+    return replace(info, fingerprint=digest(info.fingerprint, file_hash(args.lora))[:16])
+
+
+def find_profile(name: str) -> HeadProfile:
+    """A bundled profile by name, or a file."""
+    return load_profile(bundled_profiles().get(name, Path(name)))
+
+
+def choose_profile(name: str | None) -> HeadProfile | AutoProfile | None:
+    """What `--profile` names: `auto`, a bundled profile or a file; None when it is not given."""
+    if name is None:
+        return None
+    return AutoProfile() if name == "auto" else find_profile(name)
+
+
+def chosen_switch(args: argparse.Namespace) -> Switch:
+    """How prompts without a tag take over."""
+    return Switch(args.switch, args.blend_blocks, args.re_anchor)
+
+
+def read_text(value: str) -> str:
+    """The argument itself, or the contents of @FILE."""
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read as UTF-8 text: {error}") from error
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Refuse a `--scale` or `--state-seconds`, where the command has it, that no video can be made with."""
+    scale, state_seconds = vars(args).get("scale", 1), vars(args).get("state_seconds", 0.0)
+    if not 1 <= scale <= MAX_SCALE:
+        raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
+    if not (math.isfinite(state_seconds) and state_seconds >= 0):
+        raise HeadForcingError(f"--state-seconds must be 0 (never) or more, got {state_seconds}")
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and height of `832x480`."""
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if match is None:
+        raise HeadForcingError(f"--size must look like 832x480, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name, tried; `auto` is the best there is."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise HeadForcingError(f"--device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def add_file_arguments(sub: argparse.ArgumentParser) -> None:
+    """What goes with `--weights`: LoRA, text encoder, VAE, and how they are used."""
+    sub.add_argument("--lora", type=Path, help="LoRA to merge, such as LongLive's")
+    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
+    sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
+    sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
+    sub.add_argument("--vae", type=Path, help="Wan 2.1 VAE; needed for a video")
+    sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
+    sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
+
+
+def add_method_arguments(sub: argparse.ArgumentParser) -> None:
+    """Which method renders the video."""
+    sub.add_argument("--method", choices=method_names(), default="head_forcing")
+    sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default="profile")
+
+
+def add_render_arguments(sub: argparse.ArgumentParser) -> None:
+    """How prompts take over, head profile, noise levels, memory, and where the render runs."""
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument(
+        "--switch",
+        choices=SWITCHES,
+        default="reset",
+        help="how a prompt takes over: reset leaves the past as it is, recache reads the last blocks again under the "
+        "new prompt, flush keeps the first and the last two frames; a tag before a prompt, such as [flush], says "
+        "otherwise for that one (reset)",
+    )
+    sub.add_argument("--blend-blocks", type=int, default=0, help="blocks over which the text goes over; tag: [blend 3]")
+    sub.add_argument(
+        "--re-anchor",
+        action="store_true",
+        help="a new prompt's first frames take the place of the video's first; tag: [re-anchor]",
+    )
+    sub.add_argument(
+        "--profile",
+        help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
+        "seconds and keeps them for the next run; default: the bundled one that fits, else auto",
+    )
+    sub.add_argument("--found-profiles", type=Path, default=FOUND_PROFILES, help="folder for found profiles")
+    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing", help="noise levels, block, profile")
+    sub.add_argument("--sigmas", default="", help="other noise levels, '1, 0.9375, 0.8333, 0.625'")
+    sub.add_argument("--episodic-frames", type=int, default=5)
+    sub.add_argument("--recent-frames", type=int, default=3)
+    sub.add_argument("--novelty-threshold", type=float, default=0.95)
+    sub.add_argument("--update-interval", type=int, default=3)
+    sub.add_argument("--runs", type=Path, help="folder for finished blocks: the same render goes on where it stopped")
+    sub.add_argument("--state-seconds", type=float, default=300.0, help="how often the cache is stored there; 0 never")
+    sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
+    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
+    sub.add_argument(
+        "--cuda-graph",
+        action="store_true",
+        help="on CUDA: replay denoising passes as a CUDA graph while nothing changes; takes the memory of one more "
+        "pass; not yet tried on a GPU (off)",
+    )
+    sub.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile what layers do without a cache with torch.compile, instead of the pack's fused kernels there: a "
+        "minute of waiting at the start; needs a C compiler; not yet tried on a GPU (off)",
+    )

@@ -1,0 +1,102 @@
+"""The command line: `headforcing demo | generate | profile | report | ...`; `headforcing --help` lists them all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..demo import word_hash
+from ..errors import HeadForcingError
+from ..model.attention import ATTENTION_HELP, BACKENDS
+from . import compare, evaluate, files, profiles, render, report, runs, tables
+from .arguments import DTYPES, add_file_arguments, add_method_arguments, add_render_arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130 interrupted."""
+    args = _parser().parse_args(argv)
+    try:
+        result = args.run(args)
+    except HeadForcingError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
+        return 130
+    if args.json:
+        sys.stdout.write(json.dumps(result["json"]) + "\n")
+    else:
+        sys.stdout.write(result["text"] + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headforcing", description="Minute-long video from five-second models.")
+    subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, text: str, parent: Any = subcommands) -> argparse.ArgumentParser:
+        sub = parent.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+        return sub
+
+    def group(name: str, text: str) -> Any:
+        parent = subcommands.add_parser(name, help=text, description=text)
+        return parent.add_subparsers(required=True, metavar="COMMAND")
+
+    sub = command("demo", render.demo, "A one-minute, six-prompt video with the embedded toy model; no download.")
+    sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
+    sub.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
+    sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
+    sub.add_argument("--scale", type=int, default=6, help="every pixel becomes a square of this side (6: 384x384)")
+    add_render_arguments(sub)
+    add_method_arguments(sub)
+
+    sub = command("generate", render.generate, "A video from Self Forcing weights (or a relative) and prompts.")
+    sub.add_argument("--weights", type=Path, required=True, help="checkpoint, .safetensors or .pt")
+    sub.add_argument("--prompts", required=True, help="a timeline or one prompt, or @FILE")
+    sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the timeline's")
+    add_file_arguments(sub)
+    sub.add_argument("--out", type=Path, help="MP4 to write")
+    sub.add_argument("--latents", type=Path, help="latents to write (.safetensors)")
+    sub.add_argument("--start-latents", type=Path, help="latents of a video to go on from")
+    add_render_arguments(sub)
+    add_method_arguments(sub)
+
+    sub = command("replay", render.replay, "Run a recorded case again and write its latents (parity, bug reports).")
+    sub.add_argument("case", type=Path, help="folder with config.json")
+    sub.add_argument("--run", dest="run_name", required=True, help="name of the run in config.json")
+    sub.add_argument("--out", type=Path, required=True, help="safetensors file to write, tensor `latents`")
+    sub.add_argument("--events", type=Path, help="JSON file for the memory events")
+    sub.add_argument("--device", default="cpu")
+    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
+
+    sub = command("inspect", files.inspect, "Say what a checkpoint or head profile is and what it needs.")
+    sub.add_argument("file", type=Path)
+    sub.add_argument("--num-heads", type=int)
+
+    profiles.add_parsers(command, group)
+    report.add_parsers(command)
+    compare.add_parsers(command)
+    tables.add_parsers(command)
+    evaluate.add_parsers(command)
+    runs.add_parsers(command, group)
+
+    sub = command("budget", files.budget, "Size of the 1.3B model's KV cache by method and length.")
+    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
+    sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
+
+    sub = command("convert", files.convert, "One bf16 copy of a checkpoint as .safetensors with metadata.")
+    sub.add_argument("file", type=Path)
+    sub.add_argument("out", type=Path, help="new .safetensors file")
+    sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")
+    sub.add_argument("--lora", type=Path, help="LoRA to merge")
+    sub.add_argument("--lora-strength", type=float, default=1.0)
+    sub.add_argument("--num-heads", type=int)
+    sub.add_argument("--frames-per-block", type=int, help="recorded in the file: 3 chunkwise, 1 framewise")
+    sub.add_argument("--dtype", choices=DTYPES, default="bf16")
+    return parser

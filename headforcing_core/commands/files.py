@@ -1,0 +1,102 @@
+"""What the commands that look at files do: say what one is, rewrite one, and count what a cache takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import torch
+from tqdm import tqdm
+
+from ..cache.policy import CachePolicy
+from ..errors import HeadForcingError
+from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..methods.base import MethodPolicy
+from ..methods.registry import METHODS, method_policy, method_schedule
+from ..model.wan import WanConfig
+from ..render.describe import describe, format_bytes
+from ..render.plan import RenderPlan
+from ..rollout.schedule import schedule
+from ..studies.paper_tables import paper_heads
+from ..timeline.timeline import parse_timeline
+from ..weights.checkpoint import convert as convert_checkpoint
+from ..weights.checkpoint import inspect_checkpoint
+from .arguments import DTYPES, Result, parse_size
+
+
+def inspect(args: argparse.Namespace) -> Result:
+    if args.file.suffix == ".json":
+        profile = load_profile(args.file)
+        counts = profile.counts()
+        found = {"name": profile.name, "num_layers": profile.num_layers, "num_heads": profile.num_heads}
+        text = (
+            f"head profile {profile.name!r}: {profile.num_layers} layers x {profile.num_heads} heads, "
+            + ", ".join(f"{count} {role}" for role, count in counts.items())
+            + f"\n{json.dumps(profile.provenance, indent=1)}"
+        )
+        return {"text": text, "json": {**found, "counts": counts, "provenance": profile.provenance}}
+    info = inspect_checkpoint(args.file, num_heads=args.num_heads)
+    lines, found = [info.summary()], {"family": info.family, "parameters": info.parameters, "layout": info.layout}
+    try:
+        minute = parse_timeline("a minute", 60.0)
+        plan = RenderPlan.make(info.config, CachePolicy(), schedule("self_forcing"), minute, 832, 480)
+        lines += ["a minute at 832x480:", describe(plan, torch.bfloat16)]
+        found["cache_bytes_832x480"] = plan.shape.bytes(torch.bfloat16)
+    except HeadForcingError as error:
+        lines.append(str(error))
+    return {"text": "\n".join(lines), "json": {**found, "fingerprint": info.fingerprint}}
+
+
+def budget(args: argparse.Namespace) -> Result:
+    """KV cache of the 1.3B model by method and length."""
+    width, height = parse_size(args.size)
+    profile = load_profile(bundled_profiles()["self_forcing"])
+    paper = paper_heads(WanConfig()).roles
+    rows = []
+    for seconds in args.seconds:
+        timeline = parse_timeline("a video", seconds)
+        for name, method, roles in (
+            ("every frame in every head", "self_forcing", profile.roles),
+            ("window of 21 frames", "self_forcing_window_21", profile.roles),
+            ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
+            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", paper),
+            *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
+        ):
+            measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
+            policy = method_policy(method)
+            steps = method_schedule(policy, "self_forcing")
+            try:
+                plan = RenderPlan.make(WanConfig(), policy, steps, timeline, width, height, profile=measured)
+            except HeadForcingError:
+                if isinstance(policy, MethodPolicy):  # it makes no video that short
+                    continue
+                raise
+            shape = plan.shape
+            rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
+    lines = ["| seconds | cache | frame-slots | bf16 |", "| --- | --- | --- | --- |"]
+    lines += [f"| {seconds:g} | {name} | {slots:,} | {format_bytes(size)} |" for seconds, name, slots, size in rows]
+    found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
+    return {"text": "\n".join(lines), "json": found}
+
+
+def convert(args: argparse.Namespace) -> Result:
+    with tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json) as bar:
+
+        def on_progress(written: int, total: int) -> None:
+            bar.total = total
+            bar.update(written - bar.n)
+
+        info = convert_checkpoint(
+            args.file,
+            args.out,
+            weights=args.weights,
+            dtype=DTYPES[args.dtype],
+            lora=args.lora,
+            lora_strength=args.lora_strength,
+            num_heads=args.num_heads,
+            frames_per_block=args.frames_per_block,
+            on_progress=on_progress,
+        )
+    size = args.out.stat().st_size
+    found = {"out": str(args.out), "bytes": size, "fingerprint": info.fingerprint}
+    return {"text": f"{info.summary()}\nwrote {args.out}, {format_bytes(size)}", "json": found}

@@ -1,0 +1,186 @@
+"""The commands that measure, merge, compare and draw head profiles."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..demo import assets, word_hash
+from ..errors import HeadForcingError
+from ..files import check_writable, replacing
+from ..head_profiles.profiler import PRESETS, profile_heads, shard
+from ..head_profiles.prompts import PROFILING_PROMPTS
+from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..model.wan import WanModel
+from ..rollout.schedule import SCHEDULES
+from ..rollout.wan_video_model import WanVideoModel
+from ..timeline.clock import BlockClock
+from ..weights.checkpoint import inspect_checkpoint, load_state_dict
+from .arguments import DTYPES, Result, embeddings, find_profile, inspect_weights, parse_size, pick_device, read_text
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
+    """Add `profile` and `profiles merge | compare | plot` to the command line."""
+    sub = command("profile", profile, "Measure what every attention head looks at and save a head profile.")
+    sub.add_argument("out", type=Path, help="head profile to write (.json); the measured shares go beside it")
+    source = sub.add_mutually_exclusive_group(required=True)
+    source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt")
+    source.add_argument("--demo", action="store_true", help="the embedded toy model")
+    sub.add_argument("--demo-weights", type=Path, help="with --demo: another model of the toy world, .safetensors")
+    sub.add_argument("--lora", type=Path, help="LoRA to merge")
+    sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
+    sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
+    sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
+    sub.add_argument("--prompts", help="one prompt per line, or @FILE; default: twenty that come with the pack")
+    sub.add_argument("--preset", choices=PRESETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
+    sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
+    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
+    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
+    sub.add_argument("--shard", default="1/1", help="the share of one machine of a farm: 2/4 is the second of four")
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
+    sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
+
+    profiles = group("profiles", "Merge, compare and draw head profiles.")
+    sub = command("merge", merge, "Add up measurements of one setup made on several machines.", profiles)
+    sub.add_argument("measured", type=Path, nargs="+", help="measured shares (.safetensors)")
+    sub.add_argument("--out", type=Path, required=True, help="head profile to write (.json)")
+    sub = command("compare", compare, "How far two head profiles agree.", profiles)
+    sub.add_argument("profiles", nargs=2, help="files, or names of bundled profiles")
+    sub = command("plot", plot, "Pictures of a head profile.", profiles)
+    sub.add_argument("profile", help="file, or name of a bundled profile")
+    sub.add_argument("out", type=Path, help="PNG to write")
+    sub.add_argument("--measured", type=Path, help="measured shares: adds stability")
+    sub.add_argument("--head", help="LAYER,HEAD: this head's attention over time instead (with --measured)")
+    sub.add_argument("--theme", choices=["dark", "light"], default="light")
+
+
+def profile(args: argparse.Namespace) -> Result:
+    """Measure, or go on measuring what is missing, and save shares and profile."""
+    _check_profile_name(args.out)
+    count, seconds = PRESETS[args.preset]
+    device = pick_device(args.device)
+    if args.demo:
+        width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
+        source, heads = args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads
+        info = inspect_checkpoint(source, num_heads=heads)
+        texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
+    else:
+        (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
+        source, heads = args.weights, args.num_heads
+        info = inspect_weights(args)
+        texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
+    family = SCHEDULES[args.model_family]
+    setup = ProfileSetup(
+        info.fingerprint,
+        info.config.num_layers,
+        info.config.num_heads,
+        texts,
+        BlockClock(family.frames_per_block).blocks_for(seconds),
+        family.sigmas,
+        family.frames_per_block,
+        width,
+        height,
+        rope=args.rope,
+        seed=args.seed,
+        first_block_sigmas=family.first_block_sigmas,
+    )
+    shares, measured = HeadShares(setup), args.out.with_suffix(".safetensors")
+    if measured.exists():  # an interrupted run goes on where it stopped
+        earlier = HeadShares.load(measured)
+        if earlier.setup != setup:
+            raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
+        shares.merge(earlier)
+    state_dict, _ = load_state_dict(source, num_heads=heads, lora=args.lora)
+    backbone = WanModel.from_state_dict(info.config, state_dict, dtype, device)
+    embeds = [word_hash.encode(text) for text in texts] if args.demo else embeddings(args, list(texts), device)
+    model = WanVideoModel(backbone, embeds, dtype, device)
+    wanted = shard(len(texts), args.shard)
+    todo = [prompt for prompt in wanted if prompt in set(shares.missing_prompts())]
+    steps = len(todo) * setup.blocks * len(setup.sigmas)
+    try:
+        with tqdm(total=steps, unit="step", desc="profiling", disable=args.json) as bar:
+            profile_heads(
+                model,
+                info.config,
+                shares,
+                todo,
+                on_prompt=lambda prompt: shares.save(measured),
+                dtype=dtype,
+                device=device,
+                on_step=lambda block, step, latents: bar.update(latents is not None),
+            )
+    finally:
+        shares.save(measured)
+    made_for = "toy_world" if args.demo else args.model_family
+    return _finish(shares, args.out, measured, f"measured on {info.path.name}", (made_for,))
+
+
+def merge(args: argparse.Namespace) -> Result:
+    """Add up measurements and save the profile of all of them."""
+    _check_profile_name(args.out)
+    first, *others = [HeadShares.load(path) for path in args.measured]
+    for other in others:
+        first.merge(other)
+    measured = args.out.with_suffix(".safetensors")
+    first.save(measured)
+    return _finish(first, args.out, measured, f"merged from {len(args.measured)} measurements")
+
+
+def compare(args: argparse.Namespace) -> Result:
+    """Compare two profiles, and say what is unusual about the first."""
+    from ..head_profiles.agreement import compare_profiles, sanity_checks
+
+    a, b = (find_profile(name) for name in args.profiles)
+    found = compare_profiles(a, b)
+    remarks = sanity_checks(a)
+    return {"text": "\n".join([found.text(), *remarks]), "json": {**found.to_dict(), "remarks": remarks}}
+
+
+def plot(args: argparse.Namespace) -> Result:
+    """Draw a profile, or one head over time."""
+    from ..plots import head_profile as pictures
+
+    if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
+        raise HeadForcingError(f"the picture must end in .png, .jpg or .webp, got {args.out.name!r}")
+    check_writable(args.out)
+    profile = find_profile(args.profile)
+    shares = None if args.measured is None else HeadShares.load(args.measured)
+    if shares is not None:
+        profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
+    if args.head is None:
+        picture = pictures.profile_picture(profile, shares, theme=args.theme)
+    else:
+        layer, _, head = args.head.partition(",")
+        if shares is None or not (layer.isdecimal() and head.isdecimal()):
+            raise HeadForcingError("--head needs --measured, and a layer and a head such as 3,1")
+        picture = pictures.head_over_time(shares, int(layer), int(head), theme=args.theme)
+    with replacing(args.out) as temporary:
+        picture.save(temporary)
+    return {"text": f"picture  {args.out}", "json": {"picture": str(args.out)}}
+
+
+def _check_profile_name(out: Path) -> None:
+    if out.suffix != ".json":  # the shares beside it have the same name with another suffix
+        raise HeadForcingError(f"the head profile to write must end in .json, got {out.name!r}")
+    check_writable(out)
+
+
+def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[str, ...]:
+    if given is None:
+        return default[:count]
+    return tuple(line.strip() for line in read_text(given).splitlines() if line.strip())
+
+
+def _finish(shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = ()) -> Result:
+    made = replace(shares.profile(out.stem, {"source": source}), families=families)
+    made.save(out)
+    lines = [*shares.describe(made), f"profile  {out}", f"shares   {measured}"]
+    found = {"profile": str(out), "measured": str(measured), "counts": made.counts(), "stability": shares.stability()}
+    return {"text": "\n".join(lines), "json": {**found, "missing_prompts": shares.missing_prompts()}}

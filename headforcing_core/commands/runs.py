@@ -1,0 +1,85 @@
+"""The commands that list, show and prune kept renders."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import HeadForcingError
+from ..files import check_writable, replacing
+from ..render.describe import format_bytes
+from ..runs.stored import folder_bytes, prune, survey
+from .arguments import Result
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
+    """Add `runs list | show | prune` to the command line."""
+    runs = group("runs", "List, show and prune kept renders.")
+    sub = command("list", list_runs, "Every kept video, how far it came, and what its folder takes.", runs)
+    sub.add_argument("folder", type=Path, help="the folder given to --runs; ComfyUI's is output/head_forcing")
+    sub = command("show", show_run, "Drift of a kept video's latents, and what memory heads found new.", runs)
+    sub.add_argument("folder", type=Path)
+    sub.add_argument("name", help="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
+    sub.add_argument("--plot", type=Path, help="PNG to write: the same as a picture")
+    sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the picture (light)")
+    sub = command("prune", prune_runs, "Remove the oldest runs until the others take at most so much.", runs)
+    sub.add_argument("folder", type=Path)
+    sub.add_argument("--keep-gb", type=float, required=True, help="gigabytes to keep; 0 removes all but running ones")
+
+
+def list_runs(args: argparse.Namespace) -> Result:
+    """Kept videos, the newest first."""
+    _check_folder(args.folder)
+    videos, problems = survey(args.folder)
+    found, lines = [], []
+    for video in videos:
+        size, prompts = folder_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
+        found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
+        lines.append(f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}")
+    lines = [*(lines or [f"no runs in {args.folder}"]), *_told(problems)]
+    return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
+
+
+def show_run(args: argparse.Namespace) -> Result:
+    """The run report of one kept video."""
+    _check_folder(args.folder)
+    if args.plot is not None and args.plot.suffix != ".png":
+        raise HeadForcingError(f"the picture to write must end in .png, got {args.plot.name!r}")
+    check_writable(args.plot)
+    videos, problems = survey(args.folder)
+    video = next((video for video in videos if args.name in (None, video.name)), None)
+    if video is None:
+        damaged = "".join(f"; {problem}" for problem in problems)
+        raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}")
+    report = video.report()
+    problems += video.run.problems
+    lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_told(problems)]
+    text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
+    if args.plot is not None:
+        from ..plots.latents import run_picture
+
+        with replacing(args.plot) as temporary:
+            run_picture(report, args.theme, video.about.get("novelty_threshold")).save(temporary)
+        text, result["picture"] = f"{text}\npicture  {args.plot}", str(args.plot)
+    return {"text": text, "json": result}
+
+
+def prune_runs(args: argparse.Namespace) -> Result:
+    """Remove old run folders; one that somebody renders in stays."""
+    _check_folder(args.folder)
+    if not (math.isfinite(args.keep_gb) and args.keep_gb >= 0):
+        raise HeadForcingError(f"--keep-gb must be 0 or more, got {args.keep_gb}")
+    removed = [folder.name for folder in prune(args.folder, int(args.keep_gb * 1e9))]
+    return {"text": f"removed {len(removed)}: {', '.join(removed)}".rstrip(": "), "json": {"removed": removed}}
+
+
+def _told(problems: list[str]) -> list[str]:
+    return [f"damaged  {problem}" for problem in problems]
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise HeadForcingError(f"there is no folder {str(folder)!r}")

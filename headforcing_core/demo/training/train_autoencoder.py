@@ -1,0 +1,140 @@
+"""Stage 1 of the embedded model: the autoencoder, trained on fresh renders of the toy world.
+
+python -m headforcing.headforcing_core.demo.train_autoencoder --out FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...timeline.clock import PICTURES_PER_FRAME
+from ..autoencoder import SPATIAL_FACTOR, ToyAutoencoder
+from ..world import PICTURE_SIZE, Clip, random_looks, render
+from .training import save
+
+log = logging.getLogger(__name__)
+CROP = 32
+LATENT_NOISE = 0.05  # of a standard deviation, so that a latent that is a little off decodes to nearly the same
+
+
+def random_clip(seed: int) -> Clip:
+    """Seven blocks, the 81 pictures the transformer is trained on."""
+    return render(random_looks(np.random.default_rng(seed), 7), seed)
+
+
+class Crops:
+    """Small moving windows, three of four of them near the shape; one clip of the pool is new at every draw."""
+
+    def __init__(self, clips: int, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.pool = [self._clip() for _ in range(clips)]
+
+    def _clip(self) -> Clip:
+        self.seed += 1
+        return random_clip(self.seed)
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        """Pictures `[count, 4, 3, 32, 32]` in 0..1 and the shape's cover `[count, 4, 1, 32, 32]`."""
+        self.pool[self.rng.integers(len(self.pool))] = self._clip()
+        pictures, shapes = [], []
+        for _ in range(count):
+            clip = self.pool[self.rng.integers(len(self.pool))]
+            first = 1 + PICTURES_PER_FRAME * int(self.rng.integers(len(clip.pictures) // PICTURES_PER_FRAME))
+            cover = clip.shape[first]
+            if self.rng.random() < 0.75:
+                centre = cover.nonzero().float().mean(0).numpy() + self.rng.uniform(-10, 10, 2)
+            else:
+                centre = self.rng.uniform(0, PICTURE_SIZE, 2)
+            corner = np.clip(np.round((centre - CROP / 2) / SPATIAL_FACTOR), 0, (PICTURE_SIZE - CROP) / SPATIAL_FACTOR)
+            y, x = (SPATIAL_FACTOR * corner).astype(int)
+            window = slice(first, first + PICTURES_PER_FRAME), slice(y, y + CROP), slice(x, x + CROP)
+            pictures.append(clip.pictures[window])
+            shapes.append(clip.shape[window])
+        return torch.stack(pictures).movedim(-1, 2), torch.stack(shapes)[:, :, None]
+
+
+def reconstruct(model: ToyAutoencoder, pictures: Tensor) -> tuple[Tensor, Tensor]:
+    """Pictures `[n, 1 or 4, 3, h, w]` through the model, with its latents before normalisation."""
+    into, out = (model.in_img, model.out_img) if pictures.shape[1] == 1 else (model.in_vid, model.out_vid)
+    latents = model.enc(into(F.pixel_unshuffle(pictures.flatten(1, 2) * 2 - 1, 4)))
+    noise = LATENT_NOISE * latents.detach().std() * torch.randn_like(latents)
+    decoded = F.pixel_shuffle(out(model.dec(latents + noise)), 4) * 0.5 + 0.5
+    return decoded.unflatten(1, (-1, 3)), latents
+
+
+def loss_of(decoded: Tensor, pictures: Tensor, cover: Tensor) -> Tensor:
+    """Absolute, squared and edge errors; what is on the shape counts four times."""
+    error = decoded.float() - pictures
+    weight = 1 + 3 * F.max_pool2d(cover.flatten(0, 1), 5, 1, 2).unflatten(0, cover.shape[:2])
+    edges = error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
+    return (error.abs() * weight).mean() + 2 * (error.square() * weight).mean() + 0.3 * edges
+
+
+def train(model: ToyAutoencoder, crops: Crops, steps: int, batch: int, rate: float, log_every: int = 200) -> None:
+    """Minimise `loss_of` by AdamW with a cosine schedule over the parameters that want gradients."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=1e-3, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1, (step + 1) / 60) * (0.5 + 0.5 * math.cos(math.pi * step / steps)) + 0.005
+    )
+    for step in range(1, steps + 1):
+        pictures, cover = crops.draw(batch)
+        third = batch // 3
+        with torch.autocast("cpu", torch.bfloat16):
+            video, video_latents = reconstruct(model, pictures)
+            image, image_latents = reconstruct(model, pictures[:third, -1:])
+        loss = loss_of(video, pictures, cover) + 0.5 * loss_of(image, pictures[:third, -1:], cover[:third, -1:])
+        loss = loss + 1e-4 * (video_latents.float().square().mean() + image_latents.float().square().mean())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % log_every == 0:
+            psnr = -10 * (video.detach().float() - pictures).square().mean().log10()
+            log.info("step %d: loss %.4f, PSNR %.1f dB", step, loss.item(), psnr)
+
+
+@torch.no_grad()
+def measure_statistics(model: ToyAutoencoder, crops: Crops) -> None:
+    """Per-channel mean and deviation of video latents, which normalise them as in Wan's VAE."""
+    latents = torch.cat([model.encode(clip.pictures)[1:] for clip in crops.pool])
+    model.mean.copy_(latents.mean((0, 2, 3), keepdim=True))
+    model.std.copy_(latents.std((0, 2, 3), keepdim=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for tiny_ae_bf16.safetensors")
+    parser.add_argument("--steps", type=int, default=6500)
+    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--polish", type=Path, help="train only the decoder of this autoencoder")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    model, crops = ToyAutoencoder(), Crops(clips=150, seed=args.seed)
+    if args.polish:
+        model.load_state_dict(load_file(args.polish))
+        for part in (model.in_img, model.in_vid, model.enc):
+            part.requires_grad_(False)
+        train(model, crops, args.steps, args.batch, rate=1.5e-3)
+    else:
+        train(model, crops, args.steps, args.batch, rate=3e-3)
+        measure_statistics(model, crops)
+    save(model.state_dict(), args.out / "tiny_ae_bf16.safetensors", torch.bfloat16)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""What both stages of training the toy transformer share: clips, noise, optimisers, two workers, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, distributed
+from torch.nn import functional as F
+
+from ...files import replacing
+from ...model.wan import TransformerBlock, WanConfig, WanModel
+from .. import assets, word_hash
+from ..autoencoder import SPATIAL_FACTOR, ToyAutoencoder
+from ..world import Look, random_looks, render
+from .parallel_forward import BLOCK_FRAMES
+
+log = logging.getLogger(__name__)
+BLOCKS = 7  # the trained horizon, 21 latent frames
+STRUCTURE = {
+    "config": json.dumps(
+        {
+            "transformer": {
+                "causal_ar": True,
+                "num_heads": assets.TOY_CONFIG.num_heads,
+                "text_len": assets.TOY_CONFIG.text_len,
+            }
+        }
+    ),
+    "head_forcing": json.dumps({"frames_per_block": assets.BLOCK_FRAMES}),
+}
+"""What the shapes of a toy transformer's weights do not say, as metadata of its files."""
+
+
+class ClipPool:
+    """Latents of rendered clips; some are new at every draw, so that each is seen a few times and then never again."""
+
+    def __init__(self, autoencoder: ToyAutoencoder, seed: int, size: int, fresh: int):
+        self.autoencoder, self.fresh = autoencoder, fresh
+        self.rng, self.seed = np.random.default_rng(seed), seed * 10**7
+        self.clips = [self._clip() for _ in range(size)]
+        self._next = 0
+
+    def _clip(self) -> tuple[Tensor, Tensor, tuple[Look, ...]]:
+        self.seed += 1
+        clip = render(random_looks(np.random.default_rng(self.seed), BLOCKS), self.seed)
+        things = torch.maximum(clip.shape, (clip.pictures.amin(-1) > 0.75).float())
+        cover = F.avg_pool2d(things[:, None], SPATIAL_FACTOR)[:, 0]
+        cover = torch.cat((cover[:1], cover[1:].unflatten(0, (-1, 4)).mean(1)))
+        return self.autoencoder.encode(clip.pictures).half(), cover.half(), clip.looks
+
+    def draw(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents `[batch, 21, 16, 8, 8]`, how much of each is a thing `[batch, 21, 8, 8]`, text `[batch, 7, ...]`."""
+        for _ in range(self.fresh):
+            self.clips[self._next % len(self.clips)] = self._clip()
+            self._next += 1
+        picks = [self.clips[i] for i in self.rng.choice(len(self.clips), batch, replace=False)]
+        latents, cover, looks = zip(*picks, strict=True)
+        text = torch.stack([text_of(per_block, self.rng) for per_block in looks])
+        return torch.stack(latents).float(), torch.stack(cover).float(), text
+
+
+def draw_texts(rng: np.random.Generator, batch: int) -> Tensor:
+    """Random prompts for clips that are yet to be made, `[batch, 7, words, 64]`."""
+    return torch.stack([text_of(random_looks(rng, BLOCKS), rng) for _ in range(batch)])
+
+
+def text_of(looks: Sequence[Look], rng: np.random.Generator) -> Tensor:
+    """Text of each block `[blocks, words, 64]`: nothing in 15 % of clips, and 5 % of the words are left out."""
+    if rng.random() < 0.15:
+        return torch.stack([word_vectors("") for _ in looks])
+    words = dict.fromkeys(word for look in looks for word in look.prompt.split())
+    kept = {word for word in words if rng.random() >= 0.05}  # left out of the whole clip
+    return torch.stack([word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks])
+
+
+@lru_cache(maxsize=50000)
+def word_vectors(prompt: str) -> Tensor:
+    return word_hash.encode(prompt)
+
+
+def draw_times(shape: tuple[int, int]) -> Tensor:
+    """One noise level in (0, 1) per block, more of them high, repeated for the block's frames."""
+    u = torch.rand(shape) * 0.98 + 0.01
+    return (2 * u / (1 + u)).repeat_interleave(BLOCK_FRAMES, 1)
+
+
+def add_noise(clean: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """`(1 - t) clean + t noise`, and the noise."""
+    noise, t = torch.randn_like(clean), times[..., None, None, None]
+    return (1 - t) * clean + t * noise, noise
+
+
+def initialise(model: WanModel) -> None:
+    """Small gates and outputs, so that training starts near the identity."""
+    for block in model.blocks:
+        assert isinstance(block, TransformerBlock)
+        torch.nn.init.normal_(block.modulation, std=model.config.dim**-0.5)
+    torch.nn.init.normal_(model.head.modulation, std=model.config.dim**-0.5)
+    torch.nn.init.zeros_(model.head.head.weight)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.zeros_(module.bias)
+
+
+class Optimizer:
+    """Muon for the matrices of the blocks, AdamW for the rest, one learning-rate factor for both."""
+
+    def __init__(self, model: WanModel, muon: float, adam: float, betas: tuple[float, float] = (0.9, 0.99)):
+        matrices = [p for name, p in model.named_parameters() if name.startswith("blocks") and p.ndim == 2]
+        ids = set(map(id, matrices))
+        self.rest = [p for p in model.parameters() if id(p) not in ids]
+        self.rates = muon, adam
+        self.parts: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.Muon(matrices, lr=muon, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"),
+            torch.optim.AdamW(self.rest, lr=adam, betas=betas, weight_decay=0.0),
+        )
+
+    def step(self, loss: Tensor, factor: float) -> None:
+        for part in self.parts:
+            part.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.rest, 1.0)
+        for part, rate in zip(self.parts, self.rates, strict=True):
+            part.param_groups[0]["lr"] = rate * factor
+            part.step()
+
+
+class Average:
+    """Exponential moving average of a model's parameters."""
+
+    def __init__(self, model: WanModel, decay: float):
+        self.decay, self.steps = decay, 0
+        self.parameters = [p.detach().clone() for p in model.parameters()]
+
+    @torch.no_grad()
+    def update(self, model: WanModel) -> None:
+        self.steps += 1
+        weight = 1 - min(self.decay, 1 - 1 / (1 + 0.1 * self.steps))
+        torch._foreach_lerp_(self.parameters, list(model.parameters()), weight)
+
+    def state_dict(self, model: WanModel) -> dict[str, Tensor]:
+        return dict(zip((name for name, _ in model.named_parameters()), self.parameters, strict=True))
+
+
+class Workers:
+    """Processes that train on their own clips and meet to average their weights; alone, it does nothing.
+
+    Start two with `torchrun --nproc-per-node 2 -m ...`: single-thread workers use a machine's cores better than one
+    worker with several threads.
+    """
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        if distributed.is_torchelastic_launched():
+            distributed.init_process_group("gloo")
+        self.rank = distributed.get_rank() if distributed.is_initialized() else 0
+
+    @torch.no_grad()
+    def average(self, *models: WanModel) -> None:
+        if distributed.is_initialized():
+            parameters = [p for model in models for p in model.parameters()]
+            flat = torch.cat([p.flatten() for p in parameters])
+            distributed.all_reduce(flat)
+            flat /= distributed.get_world_size()
+            for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+                parameter.copy_(mean.view_as(parameter))
+
+
+def save(
+    state_dict: dict[str, Tensor],
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    metadata: dict[str, str] | None = None,
+) -> None:
+    tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in state_dict.items()}
+    with replacing(path) as partial:
+        save_file(tensors, partial, metadata)
+
+
+def load(config: WanConfig, path: Path) -> WanModel:
+    """A model to train further, float32."""
+    model = WanModel(config)
+    model.load_state_dict(load_file(path))
+    return model

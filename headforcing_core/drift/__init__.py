@@ -1,0 +1,1 @@
+"""Measures of a finished video, and of latents while they are made."""

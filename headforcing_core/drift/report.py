@@ -1,0 +1,236 @@
+"""The drift report of a video file: read picture by picture, in memory that does not grow with its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import HeadForcingError
+from ..timeline.clock import PICTURES_PER_SECOND, BlockClock, is_finite
+from ..timeline.timeline import Timeline
+from ..video.reader import Source, open_video
+from .meter import DriftMeter
+from .numbers import Numbers, number_lines, numbers_of, series_of
+from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
+from .video_tags import VideoTags, read_tags
+
+FIRST_SECONDS = 5  # the length that the models were trained on
+NOTE = "These are not VBench scores. Read them against the first 5 s of the same video, not against other videos."
+
+Prompts = Timeline | Sequence[tuple[float, str]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """How a video changes over its length.
+
+    Attributes:
+        whole: the numbers of `drift_numbers.GROUPS` for the whole video.
+        first: the same for its first `first_seconds`, for comparison.
+        prompts: (start in seconds, text) of each prompt whose time is known.
+        series: one value for each second, by name.
+        similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
+    """
+
+    name: str
+    pictures: int
+    fps: float
+    size: tuple[int, int]
+    frames_per_block: int
+    whole: Numbers
+    first: Numbers
+    first_seconds: float
+    prompts: list[tuple[float, str]]
+    switches: list[SwitchResponse]
+    series: dict[str, list[float]]
+    similarity: NDArray[np.float32] = field(repr=False)
+    similarity_spacing: float = 1.0
+    tags: VideoTags = field(default_factory=VideoTags)
+
+    @property
+    def seconds(self) -> float:
+        """Length of the video."""
+        return self.pictures / self.fps
+
+    def heading(self) -> str:
+        """One line about the video."""
+        made = [self.tags.method, None if self.tags.seed is None else f"seed {self.tags.seed}"]
+        blocks = f"blocks of {self.frames_per_block} latent frame{'s' * (self.frames_per_block > 1)}"
+        size = f"{self.pictures} pictures of {self.size[0]}x{self.size[1]} at {self.fps:g} a second"
+        return ", ".join([f"{self.name}: {self.seconds:.2f} s", size, blocks, *filter(None, made)])
+
+    def text(self) -> str:
+        """The report for people, in a fixed-width font."""
+        lines = [self.heading(), NOTE, "", *number_lines(self.whole, self.first, self.first_seconds)]
+        if self.switches:
+            lines += [
+                "Prompt switches (share of the change in each following block)",
+                *map(self._switch, self.switches),
+            ]
+        if len(self.tags.texts) > 1 and not self.prompts:
+            lines.append(
+                f"The file names {len(self.tags.texts)} prompts but not when they start: give the timeline to see them."
+            )
+        if len(self.prompts) > 1:
+            lines.append(
+                "A new prompt's colours count as deviation and as end over beginning, but not as change a minute."
+            )
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the similarity matrix, of which the mean for each lag is kept, for JSON."""
+        by_lag = similarity_by_lag(self.similarity)
+        return {
+            "note": NOTE,
+            "name": self.name,
+            "seconds": self.seconds,
+            "pictures": self.pictures,
+            "fps": self.fps,
+            "width": self.size[0],
+            "height": self.size[1],
+            "frames_per_block": self.frames_per_block,
+            "method": self.tags.method,
+            "seed": self.tags.seed,
+            "prompts": [{"seconds": start, "text": text} for start, text in self.prompts],
+            "whole": self.whole,
+            "first": {"seconds": self.first_seconds, **self.first},
+            "switches": [{"seconds": s.picture / self.fps, **asdict(s)} for s in self.switches],
+            "series": self.series,
+            "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
+        }
+
+    def _switch(self, found: SwitchResponse) -> str:
+        start = found.picture / self.fps
+        text = next((text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps), "")
+        reached = "80 % not measurable" if found.seconds_to_80 is None else f"80 % after {found.seconds_to_80:.2f} s"
+        blocks = " ".join(f"{part:.0%}" for part in found.by_block[:8])
+        return f"  {start:6.2f} s  {reached}, change {found.change:.1f} of 255: {blocks or '-'}  {text[:60]}"
+
+
+def report_video(
+    source: Source,
+    timeline: Prompts | None = None,
+    frames_per_block: int | None = None,
+    on_progress: Progress | None = None,
+    start_seconds: float = 0.0,
+    duration_seconds: float = 0.0,
+    name: str | None = None,
+) -> DriftReport:
+    """Measure a video file, or a file in memory.
+
+    Args:
+        timeline: when which prompt starts, in seconds of the file; default: what the file's own tags say.
+        frames_per_block: latent frames of a block; default: what the tags say, else 3.
+        on_progress: gets (pictures so far, pictures expected or 0) and may raise to stop.
+        start_seconds: leave out what comes before.
+        duration_seconds: leave out what comes after so many further seconds; 0 for none.
+
+    Raises HeadForcingError for what is no video of at least 2 pictures.
+    """
+    name = name or (Path(source).name if isinstance(source, (str, Path)) else "video")
+    if isinstance(source, (str, Path)) and not Path(source).is_file():
+        raise HeadForcingError(f"there is no video file {str(source)!r}")
+    with open_video(source, name) as container:
+        stream = container.streams.video[0]
+        fps = float(stream.average_rate or stream.guessed_rate or PICTURES_PER_SECOND)
+        first = round(start_seconds * fps)
+        last = first + round(duration_seconds * fps) if duration_seconds else None
+        expected = max(0, min(stream.frames, last or stream.frames) - first)
+        tags = read_tags(container.metadata, fps)
+        pictures = _pictures(container, name, first, last)
+        return report_pictures(
+            pictures, fps, timeline, frames_per_block, on_progress, expected, name, tags, first_picture=first
+        )
+
+
+def report_pictures(
+    chunks: Iterable[NDArray[np.uint8]],
+    fps: float = PICTURES_PER_SECOND,
+    timeline: Prompts | None = None,
+    frames_per_block: int | None = None,
+    on_progress: Progress | None = None,
+    expected: int = 0,
+    name: str = "video",
+    tags: VideoTags | None = None,
+    first_picture: int = 0,
+) -> DriftReport:
+    """Measure pictures `[n, H, W, 3]` uint8 as they come; see `report_video`."""
+    tags = tags or VideoTags()
+    per_block = frames_per_block or tags.frames_per_block or 3
+    if not is_finite(fps) or fps < 1:
+        raise HeadForcingError(f"{name} shows {fps!r} pictures a second: drift is measured from 1 a second on")
+    clock = BlockClock(per_block, fps)
+    prompts = _snapped(tags.prompts if timeline is None else timeline, clock, first_picture)
+    begins = [round(start * fps) for start, _ in prompts[1:]]
+    meter = DriftMeter(fps, per_block, begins, first_picture)
+    size = (0, 0)
+    for chunk in chunks:
+        meter.add(chunk)
+        size = (chunk.shape[2], chunk.shape[1])
+        if on_progress is not None:
+            on_progress(meter.pictures, expected)
+    if meter.pictures < 2:
+        count = f"{meter.pictures} picture{'s' * (meter.pictures != 1)}"
+        raise HeadForcingError(f"{name} has {count}: drift can only be measured in a video of 2 or more")
+    return _report(meter, name, size, prompts, tags)
+
+
+def _report(
+    meter: DriftMeter, name: str, size: tuple[int, int], prompts: list[tuple[float, str]], tags: VideoTags
+) -> DriftReport:
+    prompts = [(start, text) for start, text in prompts if start < meter.pictures / meter.fps]
+    switches = [start for start, _ in prompts[1:]]
+    return DriftReport(
+        name,
+        meter.pictures,
+        meter.fps,
+        size,
+        meter.clock.frames_per_block,
+        numbers_of(meter, switches),
+        numbers_of(meter, switches, FIRST_SECONDS),
+        min(FIRST_SECONDS, meter.pictures / meter.fps),
+        prompts,
+        meter.responses(),
+        series_of(meter.seconds()),
+        self_similarity(meter.thumbnails.stack()),
+        meter.thumbnails.spacing / meter.fps,
+        tags,
+    )
+
+
+def _snapped(prompts: Prompts, clock: BlockClock, first_picture: int) -> list[tuple[float, str]]:
+    """(start, text) in order, starts moved to the nearest block edge and counted from the first picture measured."""
+    if isinstance(prompts, Timeline):
+        own = prompts.clock
+        starts = [(own.start_picture(segment.start_block) / clock.fps, segment.text) for segment in prompts.segments]
+    else:
+        starts = sorted((float(start), str(text)) for start, text in prompts)
+    found: dict[int, str] = {}
+    for start, text in starts:
+        picture = clock.start_picture(clock.block_at(start)) - first_picture
+        found[max(0, picture)] = text  # of those before the beginning, the last one counts
+    return [(picture / clock.fps, text) for picture, text in found.items()]
+
+
+def _pictures(
+    container: av.container.InputContainer, name: str, first: int, last: int | None
+) -> Iterator[NDArray[np.uint8]]:
+    """Pictures `first` to `last`, one at a time, `[1, H, W, 3]`."""
+    stream = container.streams.video[0]
+    stream.thread_type = "AUTO"
+    try:
+        for number, frame in enumerate(container.decode(stream)):
+            if last is not None and number >= last:
+                return
+            if number >= first:
+                picture = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
+                yield picture.astype(np.uint8, copy=False)[None]
+    except av.error.FFmpegError as error:
+        raise HeadForcingError(f"{name} is damaged and cannot be read to its end ({error}): make it again") from error

@@ -1,0 +1,97 @@
+"""What a video file says about how it was made: our own tag, or the graph that ComfyUI puts in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import HeadForcingError
+from ..rollout.schedule import SCHEDULES
+from ..timeline.clock import BlockClock, is_finite
+from ..timeline.timeline import parse_timeline
+
+
+@dataclass(frozen=True)
+class VideoTags:
+    """What is known; everything is missing from a video made elsewhere.
+
+    Attributes:
+        texts: the prompts in order.
+        prompts: the same with their starts in seconds of the file, where those are known.
+    """
+
+    method: str | None = None
+    seed: int | None = None
+    frames_per_block: int | None = None
+    texts: tuple[str, ...] = ()
+    prompts: tuple[tuple[float, str], ...] = ()
+
+
+def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
+    """Tags of a file that shows `fps` pictures a second. Whatever does not look as expected is passed over."""
+    own = _json(metadata.get("head_forcing"))
+    if isinstance(own, dict):
+        return _own_tags(own)
+    graph = _json(metadata.get("prompt"))
+    return _graph_tags(graph, fps) if isinstance(graph, dict) else VideoTags()
+
+
+def _own_tags(tags: dict[str, Any]) -> VideoTags:
+    """`prompts` are texts, with their starts in `starts_seconds` where the writer put them."""
+    texts, starts = tags.get("prompts"), tags.get("starts_seconds")
+    found = tuple(str(text) for text in texts) if isinstance(texts, list) else ()
+    known: tuple[tuple[float, str], ...] = ()
+    if isinstance(starts, list) and len(starts) == len(found) and all(is_finite(s) and s >= 0 for s in starts):
+        known = tuple(zip(map(float, starts), found, strict=True))
+    if len(found) == 1:
+        known = ((0.0, found[0]),)
+    return VideoTags(
+        _text(tags.get("method")), _whole(tags.get("seed")), _whole(tags.get("frames_per_block")), found, known
+    )
+
+
+def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
+    """From the one sampler and the one timeline of a graph in API format; links instead of values are not followed."""
+    sampler, timeline = (_only(graph, kind) for kind in ("HeadForcingSampler", "HeadForcingPromptTimeline"))
+    if sampler is None:
+        return VideoTags()
+    method, seed = _text(sampler.get("method", "head_forcing")), _whole(sampler.get("seed"))
+    family = SCHEDULES.get(str(sampler.get("model_family", "self_forcing")))
+    frames = family.frames_per_block if family else None
+    plain = VideoTags(method, seed, frames)
+    if timeline is None or frames is None or "start_frames" in sampler:
+        return plain
+    text, length, shared = (timeline.get(key) for key in ("prompts", "seconds", "shared_prompt"))
+    if not isinstance(text, str) or not (length is None or is_finite(length)):
+        return plain
+    try:
+        made = parse_timeline(text, length or None, BlockClock(frames), shared if isinstance(shared, str) else "")
+    except HeadForcingError:
+        return plain
+    starts = [made.clock.start_picture(segment.start_block) / fps for segment in made.segments]
+    texts = tuple(segment.text for segment in made.segments)
+    return VideoTags(method, seed, frames, texts, tuple(zip(starts, texts, strict=True)))
+
+
+def _only(graph: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    """The inputs of the only node of that kind."""
+    nodes = [node for node in graph.values() if isinstance(node, dict) and node.get("class_type") == kind]
+    inputs = nodes[0].get("inputs") if len(nodes) == 1 else None
+    return inputs if isinstance(inputs, dict) else None
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int else None

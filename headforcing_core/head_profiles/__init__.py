@@ -1,0 +1,1 @@
+"""Roles of attention heads: measured, classified, stored."""

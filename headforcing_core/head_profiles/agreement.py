@@ -1,0 +1,209 @@
+"""Compare two head profiles of one model, and say softly what looks unusual about a single one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import HeadForcingError
+from .profile import FALLBACKS, ROLES, HeadProfile, bundled_profiles, load_profile
+
+# How a three-way measurement should relate to Forcing-KV's two-way lists. Guesses from the definitions, not measured.
+EXPECTED_LOCAL_STATIC = 0.9
+EXPECTED_MEMORY_STATIC = 0.25
+LISTED_MODEL = (30, 12)  # the lists for other dimensions were made by another rule
+LOW_CURRENT_SHARE = 0.5  # the paper's local heads: typically above 0.85
+
+
+@dataclass(frozen=True)
+class RoleOverlap:
+    """How many heads have one role in either profile and in both; `jaccard` = both / either, or 1."""
+
+    in_a: int
+    in_b: int
+    in_both: int
+    jaccard: float
+
+
+@dataclass(frozen=True)
+class ProfileComparison:
+    """What two profiles have in common.
+
+    Attributes:
+        same, heads: number of heads with the same role, and of all.
+        overlaps: by role, in the order of ROLES.
+        confusion: `confusion[i][j]` heads that are ROLES[i] in a and ROLES[j] in b.
+        sink_correlation, current_correlation: Spearman rank correlation of the shares; None without shares in both or
+            where one of them is the same for every head.
+    """
+
+    name_a: str
+    name_b: str
+    same: int
+    heads: int
+    overlaps: dict[str, RoleOverlap]
+    confusion: tuple[tuple[int, ...], ...]
+    sink_correlation: float | None
+    current_correlation: float | None
+
+    @property
+    def agreement(self) -> float:
+        """Part of all heads that have the same role in both, 0-1."""
+        return self.same / self.heads
+
+    def text(self) -> str:
+        """A plain-text table."""
+        lines = [
+            f"a = {self.name_a}",
+            f"b = {self.name_b}",
+            f"{self.same} of {self.heads} heads have the same role in both ({self.agreement:.1%})",
+            "",
+            f"{'':8}{'in a':>8}{'in b':>8}{'in both':>9}{'both / either':>15}",
+        ]
+        for role, row in self.overlaps.items():
+            lines.append(f"{role:8}{row.in_a:8}{row.in_b:8}{row.in_both:9}{row.jaccard:15.2f}")
+        lines += ["", f"{'':13}" + "".join(f"{f'{role} in b':>13}" for role in ROLES)]
+        for role, counts in zip(ROLES, self.confusion, strict=True):
+            lines.append(f"{f'{role} in a':13}" + "".join(f"{count:13}" for count in counts))
+        lines += [
+            "",
+            "rank correlation (Spearman) of the attention shares: "
+            f"first frame {_shown(self.sink_correlation)}, current block {_shown(self.current_correlation)}",
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values for JSON."""
+        return {**asdict(self), "confusion": [list(row) for row in self.confusion], "agreement": self.agreement}
+
+
+def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
+    """Agreement of two profiles head by head. Raises HeadForcingError where their dimensions differ."""
+    if (a.num_layers, a.num_heads) != (b.num_layers, b.num_heads):
+        raise HeadForcingError(
+            f"Head profiles '{a.name}' ({a.num_layers}x{a.num_heads} heads) and '{b.name}' "
+            f"({b.num_layers}x{b.num_heads}) are of different models; compare profiles of the same model."
+        )
+    pairs = [(x, y) for row_a, row_b in zip(a.roles, b.roles, strict=True) for x, y in zip(row_a, row_b, strict=True)]
+    confusion = tuple(tuple(pairs.count((x, y)) for y in ROLES) for x in ROLES)
+    overlaps = {}
+    for i, role in enumerate(ROLES):
+        in_a, in_b, both = sum(confusion[i]), sum(row[i] for row in confusion), confusion[i][i]
+        either = in_a + in_b - both
+        overlaps[role] = RoleOverlap(in_a, in_b, both, both / either if either else 1.0)
+    sink, current = (_spearman(_share(a, part), _share(b, part)) if a.shares and b.shares else None for part in (0, 2))
+    same = sum(confusion[i][i] for i in range(len(ROLES)))
+    return ProfileComparison(a.name, b.name, same, len(pairs), overlaps, confusion, sink, current)
+
+
+def sanity_checks(profile: HeadProfile) -> list[str]:
+    """Remarks about a profile, a sentence or two each; none is an error, and an empty list says nothing stood out.
+
+    Where Forcing-KV published a list for the model's family (30x12 heads), a profile with local heads is held against
+    it, whatever comes out. Anchors and local heads with unexpectedly small shares are named only where there are some.
+    """
+    return [*_against_list(profile), *_weak_anchors(profile), *_unfocused_locals(profile)]
+
+
+def _against_list(profile: HeadProfile) -> list[str]:
+    listed = _forcing_kv_list(profile)
+    counts = profile.counts()
+    if listed is None or not counts["local"]:
+        return []
+    both = compare_profiles(profile, listed).confusion
+    static = ROLES.index("anchor")  # the role that the import gave to Forcing-KV's static heads
+    whose = f"Forcing-KV's list '{listed.name}'"
+    if not profile.families:
+        whose += " (the profile names no model family, so this list is an assumption)"
+    remarks = []
+    for role, expected, above in (("local", EXPECTED_LOCAL_STATIC, True), ("memory", EXPECTED_MEMORY_STATIC, False)):
+        if not counts[role]:
+            continue
+        part = both[ROLES.index(role)][static] / counts[role]
+        fits = part > expected if above else part < expected
+        verdict = "in line with it" if fits else "the roles may not fit this model, or the expectation is wrong"
+        remarks.append(
+            f"{part:.0%} of the {counts[role]} {role} heads are static in {whose}; expected, as a guess from the "
+            f"definitions, is {'more' if above else 'less'} than {expected:.0%}: {verdict}."
+        )
+    return remarks
+
+
+def _weak_anchors(profile: HeadProfile) -> list[str]:
+    window = profile.measured.get("window_frames")
+    if profile.shares is None or type(window) is not int or window < 1:
+        return []
+    anchors = _heads(profile, "anchor", part=0)
+    weak = [found for found in anchors if found[0] < 1 / window]
+    if not weak:
+        return []
+    return [
+        f"{len(weak)} of {len(anchors)} anchors give the first frame less than even attention over {window} frames "
+        f"would ({1 / window:.1%}); the weakest is {_place(weak[0])}. They are anchors by rank only, so a smaller "
+        "anchor percentage may fit this model better."
+    ]
+
+
+def _unfocused_locals(profile: HeadProfile) -> list[str]:
+    if profile.shares is None:
+        return []
+    locals_ = _heads(profile, "local", part=2)
+    low = [found for found in locals_ if found[0] < LOW_CURRENT_SHARE]
+    if not low:
+        return []
+    return [
+        f"{len(low)} of {len(locals_)} local heads give the current block less than {LOW_CURRENT_SHARE:.0%} of their "
+        f"attention; the lowest is {_place(low[0])}. The paper's local heads typically give more than 85% (expected "
+        "for its model only). Such heads look further back than a local cache reaches, so a smaller local percentage "
+        "may fit this model better."
+    ]
+
+
+def _forcing_kv_list(profile: HeadProfile) -> HeadProfile | None:
+    """The bundled two-way list for the profile's family; for a profile without families, that of Self Forcing."""
+    if (profile.num_layers, profile.num_heads) != LISTED_MODEL:
+        return None
+    for name, path in bundled_profiles().items():
+        listed = load_profile(path)
+        wanted = set(profile.families) & set(listed.families) if profile.families else name == FALLBACKS[0]
+        if wanted and listed.shares is None and (listed.num_layers, listed.num_heads) == LISTED_MODEL:
+            return listed
+    return None
+
+
+def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int, int]]:
+    """(share, layer, head) of all heads of a role, smallest share first; `part` as in `HeadProfile.shares`."""
+    return sorted(
+        (shares[part], layer, head)
+        for layer, row in enumerate(profile.shares or ())
+        for head, shares in enumerate(row)
+        if profile.roles[layer][head] == role
+    )
+
+
+def _place(found: tuple[float, int, int]) -> str:
+    share, layer, head = found
+    return f"layer {layer}, head {head} with {share:.1%}"
+
+
+def _share(profile: HeadProfile, part: int) -> np.ndarray:
+    return np.asarray(profile.shares, dtype=np.float64)[..., part].ravel()
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Correlation of ranks, ties sharing their mean rank; None where one side does not vary."""
+    ranks_a, ranks_b = _ranks(a), _ranks(b)
+    da, db = ranks_a - ranks_a.mean(), ranks_b - ranks_b.mean()
+    scale = float(np.sqrt((da**2).sum() * (db**2).sum()))
+    return float((da * db).sum()) / scale if scale else None
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(sizes) - (sizes + 1) / 2)[group]
+
+
+def _shown(correlation: float | None) -> str:
+    return "not known" if correlation is None else f"{correlation:.2f}"

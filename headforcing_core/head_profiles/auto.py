@@ -1,0 +1,227 @@
+"""Find the roles of the heads while the first seconds of the video are made, then go on with head-wise caches.
+
+For the first 21 frames every head sees all of them, which is plain Self Forcing within its trained length, and what
+each head looks at is measured in the same passes. Then the roles are fixed, and the head-wise caches are filled with
+what they would hold had they been there from the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..cache.head_cache import CacheShape, HeadCache
+from ..cache.memory import EpisodicMemory, MemoryEvent
+from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.state import State, restore_cache
+from ..cache.switching import RoleSwitching
+from ..errors import HeadForcingError
+from ..model.attention import AttentionFunction, sdpa
+from ..model.wan import PromptKV
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
+from .profiler import ShareMeter
+
+log = logging.getLogger(__name__)
+
+WARM_UP_FRAMES = 21  # what Self Forcing was trained on
+FIRST_MEASURED_BLOCK = 2
+
+
+@dataclass(frozen=True)
+class AutoProfile:
+    """Stands in for a head profile where roles are to be found while sampling."""
+
+    anchor_fraction: float = ANCHOR_FRACTION
+    local_fraction: float = LOCAL_FRACTION
+
+    def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[str, ...], ...]:
+        """Roles in the right numbers, for sizes before anything is measured; which head has which is arbitrary."""
+        nothing = [[(1.0, 0.0, 0.0)] * num_heads] * num_layers
+        return classify(nothing, self.anchor_fraction, self.local_fraction)
+
+
+def warm_up_frames(frames_per_block: int) -> int:
+    """Latent frames after which the roles are fixed, whole blocks; a video that has fewer keeps every frame."""
+    return max(FIRST_MEASURED_BLOCK + 1, WARM_UP_FRAMES // frames_per_block) * frames_per_block
+
+
+def warm_up_shape(shape: CacheShape) -> CacheShape:
+    """The cache of the warm-up: every frame in every head."""
+    everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
+    return replace(
+        shape, policy=everything, total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block))
+    )
+
+
+class AutoProfileCache(RoleSwitching):
+    """Drop-in for `HeadCache` that chooses the roles itself.
+
+    Args:
+        shape: of the head-wise caches; its roles are replaced by those found.
+        known: what an earlier render of the same video found. It is used at the same moment, and nothing is measured.
+
+    Attributes:
+        profile: the profile found; None before the switch, and for good where the video ends before it.
+        earlier_events: what episodic memory did in the warm-up, known only after it.
+    """
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        auto: AutoProfile,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        attention: AttentionFunction = sdpa,
+        known: HeadProfile | None = None,
+    ):
+        self.known = known
+        self.auto, self.dtype, self.device, self.attention = auto, dtype, torch.device(device), attention
+        self.shape = shape
+        self.warm_up = warm_up_shape(shape)
+        layers, heads = len(shape.roles), len(shape.roles[0])
+        self.cache = HeadCache(self.warm_up, dtype, device, attention)
+        self.meter = ShareMeter(layers, heads, WARM_UP_FRAMES, self.cache.rope.frame_tokens)
+        self.cache.meter = self.meter
+        self.profile: HeadProfile | None = None
+        self.earlier_events: list[MemoryEvent] = []
+        self._prompts: list[PromptKV] = []
+        self._sum, self._passes = torch.zeros(layers, heads, 3, dtype=torch.float64), 0
+        self._pass_open = False
+
+    @property
+    def memory(self) -> EpisodicMemory:
+        return self.cache.memory
+
+    @property
+    def block(self) -> int:
+        return self.cache.block
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held now by all key and value buffers."""
+        return self.cache.bytes
+
+    @property
+    def occupied(self) -> int:
+        """Frame-slots in use now by all heads together."""
+        return self.cache.occupied
+
+    def begin_block(self) -> None:
+        self.cache.begin_block()
+        wanted = self.profile is None and self.known is None
+        self.meter.active = wanted and self.cache.block >= FIRST_MEASURED_BLOCK
+        self._pass_open = False
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        if layer == 0 and self.meter.active:
+            # A pass counts once another follows it: the last one of a block is the clean pass, which does not count.
+            if self._pass_open:
+                self._sum += self.meter.shares
+                self._passes += 1
+            self._pass_open = True
+        self.cache.write(layer, k, v)
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        return self.cache.attend(layer, q)
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        event = self.cache.commit(prompt)
+        if self.profile is None:
+            self._prompts.append(prompt)
+            frames = self.shape.frames_per_block
+            if self.cache.block * frames >= warm_up_frames(frames):
+                event = self._switch()
+        return event
+
+    def close(self) -> None:
+        self._settled.close()
+
+    def flush(self) -> None:
+        self._settled.flush()
+
+    def re_anchor(self) -> None:
+        self._settled.re_anchor()
+
+    def rewind(self, blocks: int) -> None:
+        self._settled.rewind(blocks)
+
+    @property
+    def _settled(self) -> HeadCache:
+        """The head-wise caches. What is held of the warm-up must stay as it is, they are filled from it."""
+        if self.profile is None:
+            raise HeadForcingError("the past cannot be changed while head roles are being found; load a head profile")
+        return self.cache
+
+    def restore(self, state: State) -> None:
+        """Go on from the state of the head-wise caches that an earlier render stored, with the roles it found."""
+        assert self.known is not None
+        cache = HeadCache(replace(self.shape, roles=self.known.roles), self.dtype, self.device, self.attention)
+        restore_cache(cache, state)
+        self.cache, self.profile = cache, self.known
+
+    def _measured(self) -> HeadProfile:
+        shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
+        roles = classify(shares, self.auto.anchor_fraction, self.auto.local_fraction)
+        return HeadProfile(
+            "auto",
+            len(roles),
+            len(roles[0]),
+            roles,
+            shares,
+            self.auto.anchor_fraction,
+            self.auto.local_fraction,
+            measured={"window_frames": self.warm_up.total_frames, "rope": "absolute", "prompts": 1},
+            provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
+        )
+
+    def _switch(self) -> MemoryEvent | None:
+        """Fix the roles and refill; returns the memory event of the block that was just committed."""
+        self.profile = self.known or self._measured()
+        roles = self.profile.roles
+        full = self.cache
+        self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)
+        events = [self.cache.refill(full, block, prompt) for block, prompt in enumerate(self._prompts)]
+        self._prompts = []
+        self.earlier_events = [event for event in events[:-1] if event is not None]
+        return events[-1]
+
+
+def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
+    """Keep a profile that was found for a model, for the next run with it."""
+    path = _place(folder, fingerprint)
+    source = f"found while sampling on {date.today().isoformat()}"
+    replace(
+        profile,
+        name=source,
+        measured={**profile.measured, "fingerprint": fingerprint},
+        provenance={**profile.provenance, "source": source},
+    ).save(path)
+    return path
+
+
+def recall(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
+    """The profile that was found for this model earlier, with the wanted thresholds; None if there is none.
+
+    A damaged file counts as none: the next run finds the roles again and replaces it.
+    """
+    path = _place(folder, fingerprint)
+    if not path.exists():
+        return None
+    try:
+        found = load_profile(path)
+    except HeadForcingError as error:
+        log.warning("Head Forcing: roles are found again, %s", error)
+        return None
+    return found.with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction)
+
+
+def _place(folder: Path, fingerprint: str) -> Path:
+    if not re.fullmatch(r"[0-9a-f]{8,64}", fingerprint):
+        raise HeadForcingError(f"a model's fingerprint must be hexadecimal, got {fingerprint[:80]!r}")
+    return folder / f"{fingerprint}.json"

@@ -1,0 +1,317 @@
+"""Head profiles: which attention head of a model is `local`, `anchor` or `memory`, and the JSON file that says so.
+
+A measured profile carries every head's attention shares, so it can be re-thresholded without measuring again; an
+imported one carries roles only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import HeadForcingError
+from ..files import replacing
+
+FORMAT_VERSION = 1
+ROLES = ("local", "anchor", "memory")
+ANCHOR_FRACTION = 0.25
+LOCAL_FRACTION = 0.20
+MAX_FILE_BYTES = 16 << 20
+BUNDLED_FOLDER = Path(__file__).parents[2] / "profiles"
+FALLBACKS = ("self_forcing", "krea_14b", "toy_world")  # the bundled profile for a family that none names
+
+Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
+
+
+@dataclass(frozen=True)
+class HeadProfile:
+    """The role of every head of one model, checked on construction.
+
+    Attributes:
+        roles: `roles[layer][head]`, each "local", "anchor" or "memory".
+        shares: `shares[layer][head]` = attention mass on (sink frame, middle, current block), summing to 1; None where
+            only roles are known.
+        anchor_fraction, local_fraction: parts of all heads that were made anchor and local; None without shares.
+        families: model families (names of `schedule.py`) that this profile was made for.
+        measured: how: window_frames, rope, prompts_hash, seed, blocks, steps, model fingerprint. Empty when imported.
+        provenance: where the numbers come from: source, licence, note.
+    """
+
+    name: str
+    num_layers: int
+    num_heads: int
+    roles: tuple[tuple[str, ...], ...]
+    shares: Shares | None = None
+    anchor_fraction: float | None = ANCHOR_FRACTION
+    local_fraction: float | None = LOCAL_FRACTION
+    families: tuple[str, ...] = ()
+    measured: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise HeadForcingError(f"a head profile needs a name, found {_shown(self.name)}")
+        for key in ("num_layers", "num_heads"):
+            if type(value := getattr(self, key)) is not int or value < 1:
+                raise HeadForcingError(f"{key} must be a whole number from 1, found {_shown(value)}")
+        for key in ("anchor_fraction", "local_fraction"):
+            if self.shares is None:
+                object.__setattr__(self, key, None)
+            else:
+                _check_fraction(key, getattr(self, key))
+        for key in ("measured", "provenance"):
+            if not isinstance(getattr(self, key), dict):
+                raise HeadForcingError(f"{key} must be an object with named values, found {_shown(getattr(self, key))}")
+        if not _is_list(self.families) or not all(isinstance(family, str) for family in self.families):
+            raise HeadForcingError(f"families must be a list of names, found {_shown(self.families)}")
+        object.__setattr__(self, "families", tuple(self.families))
+        object.__setattr__(self, "roles", _grid("roles", self.roles, self.num_layers, self.num_heads, _checked_role))
+        if self.shares is not None:
+            shares = _grid("shares", self.shares, self.num_layers, self.num_heads, _checked_shares)
+            object.__setattr__(self, "shares", shares)
+
+    def counts(self) -> dict[str, int]:
+        """Number of heads of each role, in the order of ROLES."""
+        found = Counter(role for layer in self.roles for role in layer)
+        return {role: found[role] for role in ROLES}
+
+    def check_model(self, num_layers: int, num_heads: int) -> None:
+        """Raise HeadForcingError unless the profile has one role for every head of such a model."""
+        if (num_layers, num_heads) != (self.num_layers, self.num_heads):
+            raise HeadForcingError(
+                f"Head profile '{self.name}' is for {self.num_layers}x{self.num_heads} heads, the model has "
+                f"{num_layers}x{num_heads}. Choose a profile that was made for this model."
+            )
+
+    def with_thresholds(self, anchor_percent: float, local_percent: float) -> HeadProfile:
+        """The same measurement classified anew with `anchor_percent` and `local_percent` of all heads (0-100)."""
+        if self.shares is None:
+            raise HeadForcingError(
+                f"Head profile '{self.name}' holds roles only, so its thresholds cannot be changed; "
+                "choose a profile with measured shares."
+            )
+        anchor, local = anchor_percent / 100, local_percent / 100
+        return replace(self, roles=classify(self.shares, anchor, local), anchor_fraction=anchor, local_fraction=local)
+
+    def to_json(self) -> str:
+        """The file's text: one layer of roles or shares a line, numbers exact."""
+        try:
+            entries = {"format_version": json.dumps(FORMAT_VERSION)}
+            for item in sorted(fields(self), key=lambda item: item.name in ("roles", "shares")):  # the long ones last
+                value = getattr(self, item.name)
+                if item.name in ("roles", "shares") and value is not None:
+                    entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
+                elif isinstance(value, dict) and value:
+                    entries[item.name] = json.dumps(value, indent=2, allow_nan=False).replace("\n", "\n  ")
+                else:
+                    entries[item.name] = json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise HeadForcingError(f"head profile '{self.name}' cannot be written as JSON: {error}") from error
+        return "{\n" + ",\n".join(f'  "{key}": {value}' for key, value in entries.items()) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> HeadProfile:
+        """Read a file's text; unknown keys are ignored. Raises HeadForcingError for anything malformed."""
+        try:
+            data = json.loads(text)
+        except RecursionError:
+            raise HeadForcingError("expected a head profile, found JSON that is nested too deeply") from None
+        except ValueError as error:
+            raise HeadForcingError(f"expected a head profile in JSON, found something else ({error})") from None
+        if not isinstance(data, dict):
+            raise HeadForcingError(f"expected a head profile (a JSON object), found {_shown(data)}")
+        version = data.get("format_version")
+        if type(version) is not int or version < 1:
+            raise HeadForcingError(f"format_version must be a whole number from 1, found {_shown(version)}")
+        if version > FORMAT_VERSION:
+            raise HeadForcingError(
+                f"written by a newer version of Head Forcing (format {version}, this one reads {FORMAT_VERSION}); "
+                "update the node pack"
+            )
+        for key in ("name", "num_layers", "num_heads", "roles"):
+            if key not in data:
+                raise HeadForcingError(f"'{key}' is missing from the head profile")
+        return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
+
+    def save(self, path: str | Path) -> None:
+        """Write the file whole or not at all."""
+        text = self.to_json()
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def load_profile(path: str | Path) -> HeadProfile:
+    """Read a head profile file. Raises HeadForcingError, naming the file, for whatever is wrong with it."""
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise HeadForcingError("expected a head profile file, found a folder or nothing")
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise HeadForcingError(f"larger than any head profile ({MAX_FILE_BYTES >> 20} MB); choose a profile file")
+        return HeadProfile.from_json(data.decode("utf-8"))
+    except HeadForcingError as error:
+        raise HeadForcingError(f"{path.name}: {error}") from None
+    except UnicodeDecodeError:
+        raise HeadForcingError(f"{path.name}: expected a head profile in JSON, found a file that is not text") from None
+    except (OSError, ValueError) as error:
+        raise HeadForcingError(f"{path.name}: the head profile cannot be read ({error})") from error
+
+
+def bundled_profiles() -> dict[str, Path]:
+    """Files of the profiles shipped with the pack, by name."""
+    return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
+
+
+def default_profile(num_layers: int, num_heads: int, family: str | None = None) -> HeadProfile:
+    """The bundled profile for a model: one made for its family, else the general one that fits its dimensions."""
+    fitting = {
+        name: profile
+        for name, path in bundled_profiles().items()
+        if ((profile := load_profile(path)).num_layers, profile.num_heads) == (num_layers, num_heads)
+    }
+    for profile in fitting.values():
+        if family is not None and family in profile.families:
+            return profile
+    for name in FALLBACKS:
+        if name in fitting:
+            return fitting[name]
+    raise HeadForcingError(
+        f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one that was made for it."
+    )
+
+
+def classify(
+    shares: Sequence[Sequence[Sequence[float]]],
+    anchor_fraction: float = ANCHOR_FRACTION,
+    local_fraction: float = LOCAL_FRACTION,
+) -> tuple[tuple[str, ...], ...]:
+    """Roles from attention shares (METHOD.md; paper, supplement "Head Profiling").
+
+    `shares[layer][head]` = (sink, middle, current). Of all N heads the round(anchor_fraction * N) with the largest sink
+    share are anchors; of the others the round(local_fraction * N) with the largest current share are local; the rest
+    are memory. Halves round up, ties go to the lower (layer, head).
+    """
+    _check_fraction("anchor_fraction", anchor_fraction)
+    _check_fraction("local_fraction", local_fraction)
+    heads = [(layer, head) for layer, row in enumerate(shares) for head in range(len(row))]
+
+    def count(fraction: float) -> int:
+        return math.floor(fraction * len(heads) + 0.5 + 1e-9)
+
+    by_sink = sorted(heads, key=lambda at: -shares[at[0]][at[1]][0])
+    anchors = set(by_sink[: count(anchor_fraction)])
+    by_current = sorted((at for at in heads if at not in anchors), key=lambda at: -shares[at[0]][at[1]][2])
+    locals_ = set(by_current[: count(local_fraction)])
+
+    def role(at: tuple[int, int]) -> str:
+        return "anchor" if at in anchors else "local" if at in locals_ else "memory"
+
+    return tuple(tuple(role((layer, head)) for head in range(len(row))) for layer, row in enumerate(shares))
+
+
+def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
+    """Agreement of the roles of several profiling runs, per role and as "mean": |intersection| / mean size, in 0-1.
+
+    A role that no run assigns counts as 1. (Paper, supplement, "core stability ratio".)
+    """
+    flat = [[role for layer in roles for role in layer] for roles in runs]
+    if not flat or len(set(map(len, flat))) != 1:
+        raise HeadForcingError("stability needs at least one run, and all runs of the same model")
+    result = {}
+    for role in ROLES:
+        members = [{index for index, found in enumerate(run) if found == role} for run in flat]
+        size = sum(map(len, members)) / len(members)
+        result[role] = len(set.intersection(*members)) / size if size else 1.0
+    return result | {"mean": sum(result.values()) / len(ROLES)}
+
+
+def import_forcing_kv(
+    data: Mapping[str, Any] | Sequence[Mapping[str, Any]], name: str, families: Sequence[str] = (), remark: str = ""
+) -> HeadProfile:
+    """A fallback profile from a parsed head list of Forcing-KV (its custom2 object, or its bare list of layers).
+
+    Static heads take the anchor policy, whose 7-frame cache contains the local one; dynamic heads the memory policy.
+    """
+    layers = data["layers"] if isinstance(data, Mapping) else data
+    rows = []
+    for index, layer in enumerate(layers):
+        static, dynamic = layer["static_head"], layer["dynamic_head"]
+        if layer["layer_idx"] != index or sorted([*static, *dynamic]) != list(range(len(static) + len(dynamic))):
+            raise HeadForcingError(f"layer {index} of the Forcing-KV list must name every head once, in layer order")
+        rows.append(tuple("anchor" if head in set(static) else "memory" for head in range(len(static) + len(dynamic))))
+    note = (
+        "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take the anchor "
+        "policy (its 7-frame cache contains the local one), its dynamic heads the memory policy. The list has no "
+        "attention shares, so the thresholds cannot be changed; a measured profile can replace it."
+    )
+    criterion = data.get("description", "") if isinstance(data, Mapping) else "not stated; half of each layer is static"
+    return HeadProfile(
+        name=name,
+        num_layers=len(rows),
+        num_heads=len(rows[0]) if rows else 0,
+        roles=tuple(rows),
+        families=tuple(families),
+        provenance={
+            "source": "https://github.com/zju-jiyicheng/Forcing-KV",
+            "licence": "Apache-2.0",
+            "criterion": criterion,
+            "note": f"{note} {remark}".strip(),
+        },
+    )
+
+
+def _grid(key: str, rows: Any, num_layers: int, num_heads: int, check: Any) -> tuple[tuple[Any, ...], ...]:
+    """`rows[layer][head]` as tuples, each entry passed through `check(entry, where)`."""
+    if not _is_list(rows) or len(rows) != num_layers:
+        found = f"{len(rows)}" if _is_list(rows) else _shown(rows)
+        raise HeadForcingError(f"{key} must have {num_layers} layers, found {found}")
+    for layer, row in enumerate(rows):
+        if not _is_list(row) or len(row) != num_heads:
+            found = f"{len(row)}" if _is_list(row) else _shown(row)
+            raise HeadForcingError(f"{key} of layer {layer} must have {num_heads} heads, found {found}")
+    return tuple(
+        tuple(check(entry, f"layer {layer}, head {head}") for head, entry in enumerate(row))
+        for layer, row in enumerate(rows)
+    )
+
+
+def _checked_role(role: Any, where: str) -> str:
+    if not isinstance(role, str) or role not in ROLES:
+        raise HeadForcingError(f"the role of {where} must be local, anchor or memory, found {_shown(role)}")
+    return ROLES[ROLES.index(role)]  # a plain str, also for members of a str enum
+
+
+def _checked_shares(shares: Any, where: str) -> tuple[float, ...]:
+    if not _is_list(shares) or len(shares) != 3 or not all(map(_is_number, shares)):
+        raise HeadForcingError(f"the shares of {where} must be three numbers, found {_shown(shares)}")
+    found = ", ".join(map(_shown, shares))
+    if not all(0 <= share <= 1.001 for share in shares) or abs(sum(shares) - 1) > 1e-3:
+        raise HeadForcingError(f"the shares of {where} must be 0 or more and sum to 1, found {found}")
+    return tuple(map(float, shares))
+
+
+def _check_fraction(key: str, value: Any) -> None:
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise HeadForcingError(f"{key} must be a number in 0-1, found {_shown(value)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _shown(value: Any) -> str:
+    """A value for an error message: short plain values as they are, anything else by its type."""
+    plain = isinstance(value, (str, float, type(None))) or (isinstance(value, int) and abs(value) < 10**18)
+    shown = repr(value) if plain else ""
+    return shown if 0 < len(shown) <= 60 else f"a value of type {type(value).__name__}"

@@ -1,0 +1,134 @@
+"""Measure what every attention head looks at (paper, "Profile the Different Role of Attention Heads").
+
+A plain rollout with one cache for all heads (sink frame and sliding window) is watched while it runs: for every
+denoising step, the shares of attention that go to the first frame in the cache, to the middle and to the current block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.head_cache import HeadCache, HeadGroup
+from ..errors import HeadForcingError
+from ..model.attention import AttentionFunction
+from ..model.attention_shares import frame_shares, with_shares
+from ..model.wan import WanConfig
+from ..rollout.loop import StepCallback, VideoModel, rollout
+from ..rollout.noise import SeededNoise
+from .shares import FRAME_STEP, HeadShares
+
+PRESETS = {"full": (20, 30.0), "quick": (4, 10.0)}  # prompts, seconds of each (paper: 20 x 30 s; "3-4 prompts")
+
+
+class ShareMeter:
+    """Collects one pass's shares of all heads while a `HeadCache` computes attention.
+
+    Attributes:
+        active: whether passes are measured.
+        per_frame: whether they are measured frame by frame, too.
+        shares: `[layers, heads, 3]`, sink, middle, current; float64 on the CPU.
+        frames: `[layers, heads, window_frames]`, aligned at the end: the current block is last; float64 on the CPU.
+    """
+
+    def __init__(self, num_layers: int, num_heads: int, window_frames: int, frame_tokens: int):
+        self.frame_tokens = frame_tokens
+        self.active = self.per_frame = False
+        self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
+        self._frames = torch.zeros(num_layers, num_heads, window_frames, dtype=torch.float64)
+
+    @property
+    def shares(self) -> Tensor:
+        return self._shares.cpu().double()
+
+    @property
+    def frames(self) -> Tensor:
+        return self._frames.cpu().double()
+
+    def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+        """`attention`, measured, for the heads of `group` in `layer`."""
+
+        def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            out, shares = with_shares(attention, q, k, v, self.frame_tokens, q.shape[1])
+            heads = group.heads[layer]
+            # they stay where they were computed until somebody asks: a pass does not wait for the device
+            self._shares, self._frames = self._shares.to(shares), self._frames.to(shares)
+            self._shares[layer, heads] = shares
+            if self.per_frame:
+                frames = frame_shares(attention, q, k, self.frame_tokens)
+                self._frames[layer, heads] = 0
+                self._frames[layer, heads, -frames.shape[1] :] = frames
+            return out
+
+        return measured
+
+
+def measure_prompt(
+    model: VideoModel,
+    config: WanConfig,
+    shares: HeadShares,
+    prompt: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    attention: AttentionFunction | None = None,
+    on_step: StepCallback = lambda block, step, latents: None,
+) -> None:
+    """Roll out one prompt of the setup and add what is seen to `shares`, pass by pass.
+
+    Args:
+        model: its prompt number `prompt` is the setup's.
+        on_step: as in `rollout`; raise from it to stop. What was measured until then is kept.
+    """
+    setup = shares.setup
+    cache = HeadCache(setup.shape(config), dtype, device, *([attention] if attention else []))
+    meter = ShareMeter(setup.num_layers, setup.num_heads, setup.window_frames, cache.rope.frame_tokens)
+    cache.meter = meter
+    shares.forget(prompt)
+    frames: list[tuple[int, Tensor]] = []  # added with the last pass: a prompt that is cut short is measured again
+
+    def watch(block: int, step: int, latents: Tensor | None) -> None:
+        if latents is not None and meter.active:
+            shares.add(prompt, block, step - 1, meter.shares)
+            if meter.per_frame:
+                frames.append((block, meter.frames.clone()))
+            if (block + 1, step) == (setup.blocks, len(setup.sigmas)):
+                for at, seen in frames:
+                    shares.add_frames(at, seen)
+        # the clean pass, which follows the last step, is not measured
+        meter.active = block >= setup.first_block and step < len(setup.sigmas)
+        meter.per_frame = step == min(FRAME_STEP, len(setup.sigmas) - 1)
+        on_step(block, step, latents)
+
+    noise = SeededNoise(
+        setup.seed, (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8), video=prompt
+    )
+    for _ in rollout(model, cache, setup.schedule, noise, [prompt] * setup.blocks, on_step=watch):
+        pass
+
+
+def profile_heads(
+    model: VideoModel,
+    config: WanConfig,
+    shares: HeadShares,
+    prompts: Sequence[int],
+    on_prompt: Callable[[int], None] = lambda prompt: None,
+    **options: Any,
+) -> None:
+    """Measure several prompts; those that are complete already are passed over. Options as in `measure_prompt`."""
+    missing = set(shares.missing_prompts())
+    for prompt in prompts:
+        if prompt in missing:
+            measure_prompt(model, config, shares, prompt, **options)
+            on_prompt(prompt)
+
+
+def shard(count: int, text: str) -> list[int]:
+    """The prompts of one machine of a farm: `2/4` is the second of four equal shares of `count` prompts."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
+        raise HeadForcingError(f"a shard must look like 2/4, the second of four, got {text!r}")
+    return list(range(int(part) - 1, count, int(parts)))

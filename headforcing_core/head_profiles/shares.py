@@ -1,0 +1,290 @@
+"""What was measured of the heads: attention shares per prompt, block and denoising step, and what follows from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..cache.head_cache import CacheShape
+from ..cache.policy import CachePolicy, RolePolicy
+from ..errors import HeadForcingError
+from ..files import replacing
+from ..model.wan import WanConfig
+from ..rollout.schedule import Schedule
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
+
+FORMAT_VERSION = 1
+FRAME_STEP = 2  # the denoising step that is measured frame by frame: the third, as in the paper's stability analysis
+CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
+# the paper's core stability ratios for Self Forcing, to print beside a measurement
+PUBLISHED_STABILITY = {
+    "blocks": {"anchor": 0.901, "memory": 0.916, "local": 0.922, "mean": 0.913},
+    "steps": {"anchor": 0.949, "memory": 0.953, "local": 0.961, "mean": 0.954},
+    "prompts": {"anchor": 0.908, "memory": 0.891, "local": 0.897, "mean": 0.898},
+}
+
+
+_FIXED_POINT = 2**40
+_TENSORS = ("sums", "counts", "frame_sums", "frame_counts")
+
+
+@dataclass(frozen=True)
+class ProfileSetup:
+    """Everything a measurement depends on. Two measurements can be merged when theirs are equal.
+
+    Attributes:
+        prompts: all prompts of the whole measurement, also those another machine measures.
+        blocks: blocks of every rollout; those from `first_block` on are measured.
+        window_frames: frames every head sees, sink and current block included.
+    """
+
+    fingerprint: str
+    num_layers: int
+    num_heads: int
+    prompts: tuple[str, ...]
+    blocks: int
+    sigmas: tuple[float, ...]
+    frames_per_block: int
+    width: int
+    height: int
+    rope: str = "absolute"
+    window_frames: int = 21
+    sink_frames: int = 1
+    first_block: int = 2
+    seed: int = 0
+    first_block_sigmas: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise HeadForcingError("profiling needs at least one prompt")
+        if self.first_block < 1:
+            raise HeadForcingError(f"first_block must be at least 1: block 0 sees nothing else, got {self.first_block}")
+        if self.blocks <= self.first_block:
+            raise HeadForcingError(
+                f"profiling measures from block {self.first_block + 1} on, the rollout has only {self.blocks}; "
+                "make it longer"
+            )
+        if self.window_frames < self.sink_frames + 2 * self.frames_per_block:
+            raise HeadForcingError(f"window_frames must hold a sink and two blocks, got {self.window_frames}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The noise levels of the rollout."""
+        return Schedule(self.sigmas, self.frames_per_block, self.first_block_sigmas)
+
+    @property
+    def policy(self) -> CachePolicy:
+        """The uniform cache of the rollout."""
+        recent = self.window_frames - self.sink_frames - self.frames_per_block
+        return CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
+
+    def shape(self, config: WanConfig) -> CacheShape:
+        """The cache of one rollout."""
+        every_head = [["memory"] * self.num_heads] * self.num_layers
+        frames = self.blocks * self.frames_per_block
+        return CacheShape.for_model(
+            config, every_head, self.policy, self.height // 8, self.width // 8, self.frames_per_block, frames
+        )
+
+    @property
+    def prompts_hash(self) -> str:
+        """Names the set of prompts in a profile."""
+        return hashlib.blake2b("\n".join(self.prompts).encode(), digest_size=8).hexdigest()
+
+
+class HeadShares:
+    """Attention shares summed per (prompt, block, denoising step, layer, head), float64.
+
+    Measurements of different prompts of one setup merge by addition, in any order.
+    """
+
+    def __init__(self, setup: ProfileSetup):
+        self.setup = setup
+        cells = (len(setup.prompts), setup.blocks - setup.first_block, len(setup.sigmas))
+        self.sums = torch.zeros(*cells, setup.num_layers, setup.num_heads, 3, dtype=torch.float64)
+        self.counts = torch.zeros(*cells, dtype=torch.float64)
+        # frame by frame, for pictures: at FRAME_STEP alone, over all prompts together, in fixed point so that the order
+        # of addition makes no difference
+        self.frame_sums = torch.zeros(cells[1], *self.sums.shape[3:5], setup.window_frames, dtype=torch.int64)
+        self.frame_counts = torch.zeros(cells[1], dtype=torch.int64)
+
+    def add(self, prompt: int, block: int, step: int, shares: Tensor, frames: Tensor | None = None) -> None:
+        """Add what was seen in one pass.
+
+        Args:
+            block: counted from the start of the video.
+            shares: `[layers, heads, 3]`, sink, middle, current.
+            frames: as in `add_frames`.
+        """
+        cell = (prompt, block - self.setup.first_block, step)
+        self.sums[cell] += shares
+        self.counts[cell] += 1
+        if frames is not None:
+            self.add_frames(block, frames)
+
+    def add_frames(self, block: int, frames: Tensor) -> None:
+        """Add one pass of any prompt frame by frame: `frames [layers, heads, window_frames]`, newest last."""
+        self.frame_sums[block - self.setup.first_block] += (frames * _FIXED_POINT).round().long()
+        self.frame_counts[block - self.setup.first_block] += 1
+
+    def merge(self, other: HeadShares) -> None:
+        """Add another measurement of the same setup."""
+        if other.setup != self.setup:
+            mine, theirs = asdict(self.setup), asdict(other.setup)
+            different = ", ".join(key for key in mine if mine[key] != theirs[key])
+            raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
+        for name in _TENSORS:
+            getattr(self, name).add_(getattr(other, name))
+
+    def missing_prompts(self) -> list[int]:
+        """Prompts that are not measured completely."""
+        return [p for p in range(len(self.setup.prompts)) if not self.counts[p].all()]
+
+    def forget(self, prompt: int) -> None:
+        """Drop a prompt's cells, to measure it again."""
+        self.sums[prompt] = 0
+        self.counts[prompt] = 0
+
+    def mean(
+        self,
+        prompts: Sequence[int] | None = None,
+        blocks: Sequence[int] | None = None,
+        steps: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts; over all where None.
+
+        Cells that were not measured are left out. `blocks` count from the first measured one.
+        """
+        wanted = [
+            list(range(size)) if given is None else list(given)
+            for given, size in zip((prompts, blocks, steps), self.counts.shape, strict=True)
+        ]
+        cells = torch.meshgrid(*(torch.tensor(w) for w in wanted), indexing="ij")
+        counts = self.counts[cells]
+        if not counts.any():
+            raise HeadForcingError("nothing has been measured yet")
+        values = self.sums[cells] / counts.clamp(min=1)[..., None, None, None]
+        weight = (counts > 0).double()
+        for _ in range(3):
+            values = (values * weight[..., None, None, None]).sum(dim=len(weight.shape) - 1)
+            total = weight.sum(dim=-1)
+            values = values / total.clamp(min=1)[..., None, None, None]
+            weight = (total > 0).double()
+        return values
+
+    def frame_shares(self, layer: int, head: int) -> Tensor:
+        """One head's attention over the frames of its window, `[measured blocks, window_frames]`, newest frame last.
+
+        In the first blocks the window is not full and begins with zeros.
+        """
+        return self.frame_sums[:, layer, head].double() / _FIXED_POINT / self.frame_counts.clamp(min=1)[:, None]
+
+    def profile(
+        self,
+        name: str,
+        provenance: dict[str, Any] | None = None,
+        anchor_fraction: float = ANCHOR_FRACTION,
+        local_fraction: float = LOCAL_FRACTION,
+    ) -> HeadProfile:
+        """The head profile of everything measured so far; fractions as in `profile.classify`."""
+        setup = self.setup
+        shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
+        measured = {
+            "fingerprint": setup.fingerprint,
+            "window_frames": setup.window_frames,
+            "sink_frames": setup.sink_frames,
+            "rope": setup.rope,
+            "prompts": int((self.counts.flatten(1).sum(dim=1) > 0).sum()),
+            "prompts_hash": setup.prompts_hash,
+            "blocks": setup.blocks,
+            "first_block": setup.first_block,
+            "steps": len(setup.sigmas),
+            "size": f"{setup.width}x{setup.height}",
+            "seed": setup.seed,
+        }
+        return HeadProfile(
+            name,
+            setup.num_layers,
+            setup.num_heads,
+            classify(shares, anchor_fraction, local_fraction),
+            shares,
+            anchor_fraction,
+            local_fraction,
+            measured=measured,
+            provenance=provenance or {},
+        )
+
+    def stability(self) -> dict[str, dict[str, float]]:
+        """Core stability ratios over blocks, denoising steps and prompts, as far as there are enough of them.
+
+        As in the paper: up to four evenly spaced conditions, the other two held fixed (the first measured prompt, the
+        middle measured block, the third step).
+        """
+        prompts = [p for p in range(len(self.setup.prompts)) if self.counts[p].all()]
+        blocks, steps = self.counts.shape[1:]
+        if not prompts:
+            return {}
+        fixed = {"prompts": prompts[:1], "blocks": [blocks // 2], "steps": [min(FRAME_STEP, steps - 1)]}
+        ranges = {"blocks": list(range(blocks)), "steps": list(range(steps)), "prompts": prompts}
+        result = {}
+        for condition, values in ranges.items():
+            if len(values) > 1:
+                runs = [self.mean(**{**fixed, condition: [value]}) for value in _evenly(values, CONDITIONS)]
+                result[condition] = stability(classify(run.tolist()) for run in runs)
+        return result
+
+    def describe(self, made: HeadProfile) -> list[str]:
+        """Counts and stability, as lines for people; `made` is the profile of these shares."""
+        lines = [", ".join(f"{count} {role}" for role, count in made.counts().items())]
+        for condition, ratios in self.stability().items():
+            values = ", ".join(f"{role} {value:.2f}" for role, value in ratios.items())
+            lines.append(f"stable over {condition}: {values}")
+        missing = self.missing_prompts()
+        if missing:
+            lines.append(f"{len(missing)} of {len(self.setup.prompts)} prompts are not measured yet")
+        return lines
+
+    def save(self, path: str | Path) -> None:
+        """Write sums, counts and setup as a safetensors file."""
+        tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
+        with replacing(path) as temporary:
+            save_file({name: getattr(self, name) for name in _TENSORS}, temporary, metadata=tags)
+
+    @classmethod
+    def load(cls, path: str | Path) -> HeadShares:
+        """Read what `save` wrote."""
+        try:
+            with safe_open(path, "pt") as file:
+                setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])
+                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+            version = setup.pop("format_version")
+            if version != FORMAT_VERSION:
+                raise HeadForcingError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
+            setup = {key: tuple(value) if isinstance(value, list) else value for key, value in setup.items()}
+            shares = cls(ProfileSetup(**setup))
+        except HeadForcingError:
+            raise
+        except Exception as error:  # safetensors has an exception class of its own
+            raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
+        for name, tensor in tensors.items():
+            expected = getattr(shares, name)
+            fits = (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
+            if not fits or not tensor.isfinite().all() or (tensor < 0).any():
+                raise HeadForcingError(f"{path} is damaged: its {name} do not fit its setup")
+            setattr(shares, name, tensor)
+        return shares
+
+
+def _evenly(values: Sequence[int], count: int) -> list[int]:
+    if len(values) <= count:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

@@ -1,0 +1,347 @@
+"""The Wan 2.1 text-to-video transformer, one block of frames at a time.
+
+`WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
+that offers those submodules, such as ComfyUI's live `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
+LoRA, fp8, GGUF and offloading that a host does inside its layers keep working. A weight is read only where a fused
+kernel takes the place of a norm that no host has its hands on (`_untouched`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...kernels.modulate import norm_modulate, residual_norm_modulate
+from ...kernels.write import write_block
+from ..devices import upload
+from ..errors import HeadForcingError
+
+
+@dataclass(frozen=True)
+class WanConfig:
+    """Dimensions of a Wan 2.1 text-to-video transformer. Everything but `num_heads` can be read from the weights."""
+
+    dim: int = 1536
+    ffn_dim: int = 8960
+    num_layers: int = 30
+    num_heads: int = 12
+    in_dim: int = 16
+    out_dim: int = 16
+    freq_dim: int = 256
+    text_dim: int = 4096
+    text_len: int = 512
+    patch_size: tuple[int, int, int] = (1, 2, 2)
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.num_heads < 1 or self.dim % self.num_heads:
+            raise HeadForcingError(f"num_heads must divide the model width {self.dim}, got {self.num_heads}")
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+
+class KeyValueCache(Protocol):
+    """What `forward_block` needs from a cache. Tensors are `[tokens, heads, head_dim]`, before rotary embedding."""
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Take the current block's keys and values, replacing those of the pass before."""
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of the current block's queries to each head's context and to the block itself."""
+
+
+class FusedCache(KeyValueCache, Protocol):
+    """A cache that can do all that lies between the linear layers and attention in one kernel."""
+
+    def write_projections(
+        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
+    ) -> Tensor | None:
+        """`write`, and what `attend` does before attention, of `[tokens, heads * head_dim]`.
+
+        `weights, eps` are those of the RMS norms of queries and keys, None where they are normed already. Returns the
+        queries for `attend_rotated`; none for none.
+        """
+
+    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
+        """`attend` of queries that `write_projections` returned."""
+
+
+@dataclass(frozen=True)
+class PromptKV:
+    """A prompt's cross-attention keys and values, one `[1, heads, text_len, head_dim]` pair per layer.
+
+    `valid_tokens` counts the real ones; the rest is padding, which takes part in attention as in the original.
+    """
+
+    layers: list[tuple[Tensor, Tensor]]
+    valid_tokens: int
+
+    def mean_key(self, layer: int) -> Tensor:
+        """The prompt key of every head of a layer, `[heads, head_dim]` float32: the mean over the real tokens."""
+        return self.layers[layer][0][0, :, : self.valid_tokens].float().mean(dim=1)
+
+
+def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
+    """Sinusoids `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000, on the CPU), float64."""
+    half = dim // 2
+    frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = timesteps.to(torch.float64)[:, None] * frequencies
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+def encode_prompt(backbone: Any, embeds: Tensor, dtype: torch.dtype) -> PromptKV:
+    """Project text embeddings `[tokens, text_dim]` to every layer's cross-attention keys and values.
+
+    Rows beyond the model's `text_len` are cut, missing ones are zeros *before* the text embedding, as in training.
+    Trailing zero rows count as padding.
+    """
+    embeds = embeds[: backbone.text_len].to(dtype)
+    rows_used = embeds.abs().amax(dim=-1).nonzero()
+    valid_tokens = int(rows_used[-1]) + 1 if len(rows_used) else 1
+    padded = F.pad(embeds, (0, 0, 0, backbone.text_len - len(embeds)))
+    context = backbone.text_embedding(padded[None])
+    layers = []
+    for block in backbone.blocks:
+        attention = block.cross_attn
+        k = _split_heads(attention.norm_k(attention.k(context)), backbone.num_heads)
+        v = _split_heads(attention.v(context), backbone.num_heads)
+        layers.append((k, v))
+    return PromptKV(layers, valid_tokens)
+
+
+def finish_layer(
+    block: Any, x: Tensor, attended: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All of a layer behind self-attention, which needs no cache; gives x and what is to be added to it.
+
+    Args:
+        x, attended: `[1, tokens, dim]`.
+        gate, scale, shift: `[frames, dim]`, of self-attention and of the norm before the feed-forward layers.
+        k, v: of the prompt, `[1, heads, text_len, head_dim]`.
+    """
+    x, y = _add_norm(x, (attended, gate), block.norm3)
+    y = _cross_attention(block.cross_attn, y, k, v)
+    x, y = _add_norm(x, (y, None), block.norm2, scale, shift)
+    return x, block.ffn(y)
+
+
+def forward_block(
+    backbone: Any,
+    latents: Tensor,
+    timesteps: Tensor,
+    prompt: PromptKV,
+    cache: KeyValueCache,
+    *,
+    write_only: bool = False,
+    finish: Callable[..., tuple[Tensor, Tensor]] = finish_layer,
+) -> Tensor | None:
+    """Run one block of frames through the transformer and return the predicted flow (noise minus clean latents).
+
+    Args:
+        latents: `[frames, channels, h, w]` in the model's compute dtype.
+        timesteps: `[frames]`, one per frame, 0 to 1000; on the CPU, whatever the model's device. Or their
+            `timestep_embedding`, anywhere.
+        write_only: the clean pass. Stops after the last layer's keys and values and returns None.
+        finish: `finish_layer`, or what does the same (`compiled.py`).
+
+    Returns:
+        flow `[frames, out_channels, h, w]`.
+    """
+    frames = len(latents)
+    # the patch embedding is kept in float32 by every loader, ComfyUI's too
+    x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
+    rows = x.shape[3]
+    x = rearrange(x, "1 c f h w -> 1 (f h w) c")
+    waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
+    e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
+    modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
+
+    last = len(backbone.blocks) - 1
+    added = None  # what a layer leaves for the next one to add: its last output and the gate
+    for layer, block in enumerate(backbone.blocks):
+        shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation.to(x) + modulation).unbind(1)
+        x, y = _add_norm(x, added, block.norm1, scale1, shift1)
+        keys_only = write_only and layer == last
+        attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
+        if attended is None:
+            return None
+        x, y = finish(block, x, attended, gate1, scale2, shift2, *prompt.layers[layer])
+        added = y, gate2
+
+    head = backbone.head
+    shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)
+    _, y = _add_norm(x, added, head.norm, scale, shift)
+    _, ph, pw = backbone.patch_size
+    return rearrange(head.head(y), "1 (f h w) (ph pw c) -> f c (h ph) (w pw)", f=frames, h=rows, ph=ph, pw=pw)
+
+
+def _add_norm(
+    x: Tensor,
+    added: tuple[Tensor, Tensor | None] | None,
+    norm: nn.Module,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A residual sum and its norm, `x + y * gate` and `norm(...) * (1 + scale) + shift`; one kernel where there is one.
+
+    Args:
+        x: `[1, tokens, dim]`, frame after frame.
+        added: `y` like x and `gate [frames, dim]`, or None for 1; or nothing to add.
+        scale, shift: `[frames, dim]`; None where the norm has weights of its own.
+    """
+    if _fusable(norm, x):
+        base = 1.0
+        if scale is None or shift is None:
+            scale, shift, base = norm.weight[None], norm.bias[None], 0.0
+        if added is None:
+            return x, norm_modulate(x[0].contiguous(), scale, shift, norm.eps, base)[None]
+        y, gate = added
+        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), gate, scale, shift, norm.eps, base)
+        return x[None], y[None]
+    if added is not None:
+        y, gate = added
+        if gate is not None:
+            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[None]
+        else:
+            x = x + y
+    y = norm(x)
+    if scale is not None and shift is not None:
+        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[None]
+    return x, y
+
+
+def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
+    """`x [1, tokens, dim]` as `[frames, s, dim]`, for as many frames as there are `rows`."""
+    return x[0].unflatten(0, (len(rows), -1))
+
+
+def _self_attention(
+    attention: Any, x: Tensor, layer: int, heads: int, cache: KeyValueCache, keys_only: bool
+) -> Tensor | None:
+    """Self-attention of `x [1, tokens, dim]`, whose keys and values go to the cache; None if only these are wanted."""
+    k, v = attention.k(x)[0], attention.v(x)[0]
+    q = None if keys_only else attention.q(x)[0]
+    norm_q, norm_k = attention.norm_q, attention.norm_k
+    if _writes_projections(cache) and write_block.usable(k.device, k.dtype):
+        weights, eps = None, 0.0
+        if _untouched(norm_q, k.device) and _untouched(norm_k, k.device):
+            weights, eps = (norm_q.weight, norm_k.weight), norm_k.eps
+        else:
+            q, k = None if q is None else norm_q(q), norm_k(k)
+        queries = cache.write_projections(layer, q, k, v, weights, eps)
+        out = None if queries is None else cache.attend_rotated(layer, queries)
+    else:
+        cache.write(layer, norm_k(k).unflatten(-1, (heads, -1)), v.unflatten(-1, (heads, -1)))
+        out = None if q is None else cache.attend(layer, norm_q(q).unflatten(-1, (heads, -1)))
+    return None if out is None else attention.o(out.flatten(1)[None])
+
+
+def _writes_projections(cache: KeyValueCache) -> TypeGuard[FusedCache]:
+    return hasattr(cache, "write_projections")
+
+
+def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
+    """Whether a kernel may do a layer norm's work."""
+    return isinstance(norm, nn.LayerNorm) and _untouched(norm, x.device) and norm_modulate.usable(x.device, x.dtype)
+
+
+def _untouched(norm: nn.Module, device: torch.device) -> bool:
+    """Whether a norm's weights are what it uses: no host moves, casts or patches them on the way, as ComfyUI may."""
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        return False
+    if norm.weight is None:
+        return True
+    hosted = getattr(norm, "comfy_cast_weights", False) or getattr(norm, "weight_function", None)
+    return not hosted and norm.weight.device == device
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """`[1, tokens, dim]` -> `[1, heads, tokens, head_dim]`."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _cross_attention(attention: Any, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q = _split_heads(attention.norm_q(attention.q(x)), k.shape[1])
+    out = F.scaled_dot_product_attention(q, k, v)
+    return attention.o(out.transpose(1, 2).flatten(2))
+
+
+class Attention(nn.Module):
+    """Projections of one attention layer; the attention itself is `forward_block`'s business."""
+
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(config.dim, config.dim) for _ in range(4))
+        # the RMS is over the full width, before the split into heads
+        self.norm_q, self.norm_k = (nn.RMSNorm(config.dim, eps=config.eps) for _ in range(2))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        dim = config.dim
+        self.norm1 = nn.LayerNorm(dim, config.eps, elementwise_affine=False)
+        self.self_attn = Attention(config)
+        self.norm3 = nn.LayerNorm(dim, config.eps)
+        self.cross_attn = Attention(config)
+        self.norm2 = nn.LayerNorm(dim, config.eps, elementwise_affine=False)
+        self.ffn = nn.Sequential(
+            nn.Linear(dim, config.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(config.ffn_dim, dim)
+        )
+        self.modulation = nn.Parameter(torch.zeros(1, 6, dim))
+
+
+class Head(nn.Module):
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        patch_values = config.out_dim * config.patch_size[0] * config.patch_size[1] * config.patch_size[2]
+        self.norm = nn.LayerNorm(config.dim, config.eps, elementwise_affine=False)
+        self.head = nn.Linear(config.dim, patch_values)
+        self.modulation = nn.Parameter(torch.zeros(1, 2, config.dim))
+
+
+class WanModel(nn.Module):
+    """Parameters of a Wan 2.1 text-to-video transformer of any size; run it with `forward_block`."""
+
+    def __init__(self, config: WanConfig):
+        super().__init__()
+        self.config = config
+        self.num_heads, self.text_len = config.num_heads, config.text_len
+        self.freq_dim, self.patch_size = config.freq_dim, config.patch_size
+        dim = config.dim
+        self.patch_embedding = nn.Conv3d(config.in_dim, dim, config.patch_size, config.patch_size)
+        self.text_embedding = nn.Sequential(
+            nn.Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
+        )
+        self.time_embedding = nn.Sequential(nn.Linear(config.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
+        self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.num_layers))
+        self.head = Head(config)
+
+    @classmethod
+    def from_state_dict(
+        cls, config: WanConfig, state_dict: dict[str, Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> WanModel:
+        """Build the model around given tensors: nothing is initialised first, nothing is held twice."""
+        with torch.device("meta"):
+            model = cls(config)
+        try:
+            missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
+        except RuntimeError as error:  # a list of all shapes that differ; the first is enough
+            first = str(error).splitlines()[1].strip()
+            raise HeadForcingError(f"the weights do not have the dimensions given: {first}") from error
+        if missing:
+            raise HeadForcingError(f"the weights lack {len(missing)} tensors of a Wan model, first {missing[0]!r}")
+        if unexpected:
+            raise HeadForcingError(f"the weights hold {len(unexpected)} unknown tensors, first {unexpected[0]!r}")
+        model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
+        model.patch_embedding.float()
+        return model

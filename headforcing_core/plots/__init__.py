@@ -1,0 +1,1 @@
+"""Pictures of profiles and drift; the only folder that imports matplotlib."""

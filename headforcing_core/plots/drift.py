@@ -1,0 +1,213 @@
+"""The picture of a drift report: headline numbers, curves over time, self-similarity, answers to new prompts.
+
+Same page and looks as the pictures of head profiles; needs matplotlib.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from ..drift.numbers import ratio
+from ..drift.report import NOTE, DriftReport
+from ..drift.thumbnails import similarity_by_lag
+from ..timeline.clock import BlockClock
+from .page import (
+    LEFT,
+    LEGEND,
+    MARGIN,
+    RIGHT,
+    SMALL,
+    WIDTH,
+    Panel,
+    Theme,
+    cut_name,
+    draw_legend,
+    draw_page,
+    label_axes,
+    styled,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# key in the series, title, factor to the unit shown
+CURVES = (
+    ("y", "brightness, of 255", 1.0),
+    ("y_std", "contrast (spread of brightness), of 255", 1.0),
+    ("saturation", "saturation, %", 100.0),
+    ("sharpness", "sharpness (variance of the Laplacian)", 1.0),
+    ("motion", "motion without camera shift, of 255", 1.0),
+)
+HEADLINES = (
+    ("flicker", "flicker (1: still)", "{:.3f}"),
+    ("edge_ratio", "block seams (1: none)", "{:.2f}"),
+    ("motion", "motion, of 255", "{:.1f}"),
+    ("longest_freeze_seconds", "longest freeze, s", "{:.1f}"),
+    ("y_slope_per_minute", "brightness a minute", "{:+.1f}"),
+    ("saturation_slope_per_minute", "saturation a minute", "{:+.1%}"),
+    ("sharpness_ratio", "sharpness, end : start", "{:.2f}"),
+    ("repetition", "repetition (1: a loop)", "{:.2f}"),
+)
+_CURVE_HEIGHT, _CURVE_GAP = 92, 46  # pixels
+_HEADLINES_HEIGHT = 130
+_MATRIX = 440
+_TINY = 11.5  # points
+
+
+def drift_picture(report: DriftReport, theme: str = "dark") -> Image.Image:
+    """Everything in a report that can be seen, 900 pixels wide."""
+    panels = [_headline_panel(report), _curves_panel(report)]
+    if any(found.by_block for found in report.switches):
+        panels.append(_switch_panel(report))
+    return draw_page([*panels, _similarity_panel(report)], theme)
+
+
+def _headline_panel(report: DriftReport) -> Panel:
+    subtitle = f"{report.heading()}. {NOTE}"
+
+    def draw(ax: Axes, theme: Theme) -> None:
+        ax.set_axis_off()
+        for place, (key, title, form) in enumerate(HEADLINES):
+            x, y = MARGIN + place % 4 * (WIDTH - MARGIN) / 4, place // 4 * 104
+            value, first = report.whole[key], report.first[key]
+            number = "-" if value is None else form.format(value)
+            before = "-" if first is None else form.format(first)
+            times = ratio(value, first)
+            more = "" if times is None or times >= 100 or "+" in form else f" (x {times:.2f})"
+            write(ax, x, y, title, fontsize=_TINY, color=theme.dim)
+            write(ax, x, y + 20, number, fontsize=22, color=theme.ink, weight="bold")
+            write(ax, x, y + 58, f"first {report.first_seconds:.3g} s: {before}{more}", fontsize=_TINY, color=theme.dim)
+
+    def write(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
+        place = ((x - LEFT) / (WIDTH - LEFT - RIGHT), 1 - y / _HEADLINES_HEIGHT)
+        ax.text(*place, text, va="top", transform=ax.transAxes, parse_math=False, **style)
+
+    return Panel(f"Drift of {cut_name(report.name)}", subtitle, _HEADLINES_HEIGHT, draw, legend_height=12)
+
+
+def _curves_panel(report: DriftReport) -> Panel:
+    height = len(CURVES) * (_CURVE_HEIGHT + _CURVE_GAP) - _CURVE_GAP
+    subtitle = f"A value for each second. Shaded: the first {report.first_seconds:.3g} s, for comparison."
+    if len(report.prompts) > 1:
+        starts = "; ".join(f"{i}: {cut_name(text, 34)}" for i, (_, text) in enumerate(report.prompts[:6], 1))
+        subtitle += f" Dotted: new prompts. {starts}{'; ...' if len(report.prompts) > 6 else ''}"
+
+    def draw(ax: Axes, theme: Theme) -> None:
+        ax.set_axis_off()
+        step = (_CURVE_HEIGHT + _CURVE_GAP) / height
+        colours = cycle((theme.roles["memory"], theme.roles["anchor"], theme.roles["local"]))
+        for place, (key, title, factor) in enumerate(CURVES):
+            bottom = 1 - _CURVE_HEIGHT / height - place * step
+            box = (0, max(bottom, 0), 1, _CURVE_HEIGHT / height)
+            curve = styled(ax.inset_axes(box, facecolor=theme.background), theme)
+            _draw_curve(curve, theme, report, np.array(report.series[key]) * factor, next(colours))
+            curve.set_title(title, loc="left", fontsize=SMALL, color=theme.ink, pad=5)
+            if place == 0:
+                _number_prompts(curve, theme, report)
+            if place < len(CURVES) - 1:
+                curve.tick_params(labelbottom=False)
+            else:
+                label_axes(curve, theme, "seconds")
+
+    return Panel("What changes over time", subtitle, height, draw, legend_height=58 if len(report.prompts) > 1 else 32)
+
+
+def _draw_curve(ax: Axes, theme: Theme, report: DriftReport, values: np.ndarray, colour: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    seconds = np.minimum(np.arange(len(values)) + 0.5, report.seconds)
+    ax.axvspan(0, report.first_seconds, color=theme.grid, alpha=0.55, linewidth=0)
+    for start, _ in report.prompts[1:]:
+        ax.axvline(start, color=theme.ink, linestyle=":", linewidth=1.3)
+    ax.plot(seconds, values, color=colour, linewidth=2, marker="o" if len(values) < 8 else "", markersize=5)
+    low, high = float(values.min()), float(values.max())
+    room = max(0.12 * (high - low), 0.08 * high, 0.02)
+    ax.set_ylim(max(low - room, 0), high + room)  # none of these values can be negative
+    ax.set_xlim(0, report.seconds)
+    ax.yaxis.set_major_locator(MaxNLocator(3))
+    ax.xaxis.set_major_locator(MaxNLocator(10))
+    ax.grid(axis="y", color=theme.grid, linewidth=0.8)
+    ax.set_axisbelow(True)
+
+
+def _number_prompts(ax: Axes, theme: Theme, report: DriftReport) -> None:
+    """The number of each prompt above the place where it starts."""
+    if not 1 < len(report.prompts) <= 40:
+        return
+    for number, (start, _) in enumerate(report.prompts, 1):
+        ax.annotate(str(number), (start, 1), (0, 22), ("data", "axes fraction"), "offset points", ha="center",
+                    va="bottom", fontsize=SMALL, weight="bold", color=theme.ink)  # fmt: skip
+
+
+def _switch_panel(report: DriftReport) -> Panel:
+    subtitle = (
+        "How much of the change to where a new prompt leads is there, block by block, in thumbnails: 0% is before the "
+        "switch, 100% the mean of what is shown 5 to 10 s later (or half-way to the next switch)."
+    )
+    shown = [found for found in report.switches if found.by_block][:5]
+    block_seconds = BlockClock(report.frames_per_block, report.fps).block_seconds
+
+    def draw(ax: Axes, theme: Theme) -> None:
+        looks = zip(cycle(theme.roles.values()), ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))), strict=False)
+        for found, (colour, dashes) in zip(shown, looks, strict=False):
+            blocks = np.array([0.0, *found.by_block])
+            start = found.picture / report.fps
+            reached = "-" if found.seconds_to_80 is None else f"{found.seconds_to_80:.1f} s"
+            label = f"{start:.1f} s: 80% after {reached}"
+            times = np.append(0, (np.arange(len(found.by_block)) + 0.5) * block_seconds)
+            ax.plot(times, blocks, color=colour, linestyle=dashes, linewidth=2.5, label=label)
+        for level in (0.8, 1.0):
+            ax.axhline(level, color=theme.dim, linewidth=1.2, linestyle=":" if level < 1 else "-", zorder=1)
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(low, -0.05), max(high, 1.1))
+        ax.set_xlim(left=0)
+        from matplotlib.ticker import PercentFormatter
+
+        ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        ax.grid(color=theme.grid, linewidth=0.8)
+        ax.set_axisbelow(True)
+        label_axes(ax, theme, "seconds after the switch")
+        draw_legend(ax, theme, ax.get_lines()[: len(shown)], columns=3)
+
+    return Panel("How fast new prompts are followed", subtitle, 220, draw, LEGEND + 26 * (len(shown) > 3))
+
+
+def _similarity_panel(report: DriftReport) -> Panel:
+    back, lag = report.whole["repetition"], report.whole["repetition_lag_seconds"]
+    returns = (
+        f"It comes back after {lag:.1f} s, {back:.2f} alike." if lag and back is not None else "Nothing comes back."
+    )
+    subtitle = (
+        "Thumbnails of all moments against each other: 1 is the same, 0 unrelated, below that opposite; what never "
+        f"changes does not count. Squares are scenes, stripes beside the diagonal are loops. {returns}"
+    )
+
+    def draw(ax: Axes, theme: Theme) -> None:
+        length = report.seconds
+        ax.imshow(report.similarity, cmap="cividis", vmin=-1, vmax=1, extent=(0, length, length, 0), aspect="auto",
+                  interpolation="nearest")  # fmt: skip
+        label_axes(ax, theme, "seconds", "seconds")
+        ax.spines[:].set_visible(False)
+        bar = ax.figure.colorbar(ax.images[0], cax=ax.inset_axes((0, 1.03, 0.5, 0.03)), orientation="horizontal")
+        bar.ax.xaxis.set_ticks_position("top")
+        bar.set_ticks([-1, 0, 1])
+        bar.outline.set_visible(False)
+        styled(bar.ax, theme)
+        side = styled(ax.inset_axes((1.2, 0, 0.55, 1), facecolor=theme.background), theme)
+        by_lag = similarity_by_lag(report.similarity)
+        lags = np.arange(len(by_lag)) * report.similarity_spacing
+        side.plot(by_lag, lags, color=theme.roles["memory"], linewidth=2)
+        if lag and back is not None:
+            side.plot(back, lag, "o", ms=9, mfc="none", mec=theme.roles["anchor"], mew=2.5)
+        side.set_ylim(max(lags[-1], 0.1), 0)
+        side.set_xlim(min(-0.5, float(by_lag.min()) - 0.1), 1.08)
+        side.grid(color=theme.grid, linewidth=0.8)
+        label_axes(side, theme, "mean similarity", "seconds apart")
+        side.yaxis.labelpad = 2
+
+    title = "Scenes and repetition"
+    return Panel(title, subtitle, _MATRIX, draw, legend_height=58, right=WIDTH - LEFT - _MATRIX)

@@ -1,0 +1,126 @@
+"""Panels that need the measured shares: do heads keep their roles, and what does one look at over time?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..head_profiles.profile import ROLES
+from ..head_profiles.shares import FRAME_STEP, PUBLISHED_STABILITY, HeadShares
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+from .page import (
+    CONDITION_NAMES,
+    LETTERS,
+    PUBLISHED_MODEL,
+    SMALL,
+    TEXT,
+    Panel,
+    Theme,
+    draw_legend,
+    draw_message,
+    label_axes,
+    percent_axis,
+    role_legend,
+    styled,
+)
+
+
+def stability_panel(shares: HeadShares) -> Panel:
+    measured = shares.stability()
+    title = "Do heads keep their roles?"
+    if not measured:
+        text = "Nothing to compare yet: no prompt has been measured completely."
+        return Panel(title, "", 70, lambda ax, theme: draw_message(ax, theme, text), legend_height=0)
+    other = (shares.setup.num_layers, shares.setup.num_heads) != PUBLISHED_MODEL
+    subtitle = (
+        "The part of a role's heads that have it in every run, when only the blocks, only the steps or only the "
+        f"prompts differ. Diamonds: the paper's values for Self Forcing{', which is another model' if other else ''}."
+    )
+
+    def draw(ax: Axes, theme: Theme) -> None:
+        from matplotlib.lines import Line2D
+
+        names, places = [*ROLES, "mean"], []
+        for group, (condition, published) in enumerate(PUBLISHED_STABILITY.items()):
+            found = measured.get(condition)
+            for i, name in enumerate(names):
+                x = group * 5 + i
+                places.append(x)
+                ax.plot(x, published[name], "D", ms=9, mfc="none", mec=theme.ink, mew=1.8, zorder=4, clip_on=False)
+                if found:
+                    ax.bar(x, found[name], 0.86, color=theme.roles.get(name, theme.dim))
+                    inside = found[name] > 0.12
+                    ink, y = (theme.on_colour, 0.025) if inside else (theme.ink, found[name] + 0.02)
+                    ax.text(x, y, f"{found[name]:.2f}", ha="center", va="bottom", fontsize=SMALL, color=ink)
+            if not found:
+                ax.text(group * 5 + 1.5, 0.1, "not measured", ha="center", fontsize=SMALL, color=theme.dim)
+            text = f"over {CONDITION_NAMES[condition]}"
+            ax.annotate(text, (group * 5 + 1.5, 0), (0, -38), "data", "offset points", ha="center", va="center",
+                        fontsize=TEXT, color=theme.ink)  # fmt: skip
+        ax.set_xticks(places, [LETTERS.get(name, name) for name in names] * len(PUBLISHED_STABILITY))
+        ax.set_xlim(-0.8, 13.8)
+        ax.set_ylim(0, 1)
+        ax.tick_params(axis="x", length=0)
+        ax.grid(axis="y", color=theme.grid, linewidth=0.8)
+        ax.set_axisbelow(True)
+        published_mark = Line2D([], [], ls="", marker="D", ms=9, mfc="none", mec=theme.ink, mew=1.8, label="published")
+        role_legend(ax, theme, None, None, published_mark)
+
+    return Panel(title, subtitle, 260, draw)
+
+
+def head_panel(shares: HeadShares, layer: int, head: int) -> Panel:
+    setup = shares.setup
+    window, block = setup.window_frames, setup.frames_per_block
+    values = shares.frame_shares(layer, head).double().numpy().copy()
+    blocks = np.arange(setup.first_block, setup.blocks)
+    begins = np.maximum(window - (blocks + 1) * block, 0)  # the column of the first frame
+    sink = values[np.arange(len(blocks)), begins]
+    current = values[:, window - block :].sum(axis=1)
+    parts = {"first frame": sink, "between": values.sum(axis=1) - sink - current, "current block": current}
+    values[np.arange(window) < begins[:, None]] = np.nan
+    values[shares.frame_counts.numpy() == 0] = np.nan
+    subtitle = (
+        f"Attention per frame in denoising step {min(FRAME_STEP, len(setup.sigmas) - 1) + 1} of {len(setup.sigmas)}, "
+        f"prompts averaged: {int(shares.frame_counts.max())}. Every row starts with the video's first frame; once "
+        f"{window} frames are there, the oldest after it drop out."
+    )
+
+    def draw(ax: Axes, theme: Theme) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        most = float(np.nanmax(values, initial=1e-6))
+        edges = (np.arange(window + 1), np.append(blocks, setup.blocks) - 0.5)
+        mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(values), cmap="cividis", vmin=0, vmax=most)
+        ax.set_ylim(setup.blocks - 0.5, setup.first_block - 0.5)
+        ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+        past = [-frames for frames in (15, 10, 5, 2) if frames < window - block - 2]
+        columns = [0.5, *(window - block + frames + 0.5 for frames in past), window - block / 2]
+        ax.set_xticks(columns, ["first", *map(str, past), "now"])
+        ax.axvline(window - block, color=theme.background, linewidth=2)
+        ax.axvline(1, color=theme.background, linewidth=2)
+        label_axes(ax, theme, "frames before the current block (now)", "block")
+        bar = ax.figure.colorbar(mesh, cax=ax.inset_axes((0.5, 1.035, 0.5, 0.03)), orientation="horizontal")
+        bar.ax.xaxis.set_ticks_position("top")
+        bar.outline.set_visible(False)
+        styled(bar.ax, theme)
+        percent_axis(bar.ax.xaxis, most)
+        side = styled(ax.inset_axes((1.07, 0, 0.48, 1), sharey=ax, facecolor=theme.background), theme)
+        for name, role, style in (
+            ("first frame", "anchor", "--"),
+            ("between", "memory", ":"),
+            ("current block", "local", "-"),
+        ):
+            side.plot(parts[name], blocks, style, color=theme.roles[role], linewidth=2.5, label=name)
+        side.set_xlim(0, 1)
+        side.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
+        side.tick_params(labelleft=False)
+        side.grid(color=theme.grid, linewidth=0.8)
+        label_axes(side, theme, "share of attention")
+        draw_legend(side, theme, side.get_lines(), columns=1)
+
+    title = f"What head {head} of layer {layer} looks at over time"
+    return Panel(title, subtitle, 420, draw, legend_height=104, right=310)

@@ -1,0 +1,1 @@
+"""One render, from settings to files; used by the command line and the nodes."""

@@ -1,0 +1,84 @@
+"""What a stored block depends on: the key of every block of a video."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..hashing import SHORT, digest
+from ..methods.base import MethodPolicy
+from ..runs.files import FORMAT_VERSION
+from ..runs.folder import count_blocks
+from .plan import RenderPlan
+
+
+def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
+    """The key of every block, from the setup's hash and the hash of each block's prompt and switch."""
+    keys, key = [], setup
+    for prompt in prompts:
+        key = digest(key, prompt)
+        keys.append(key)
+    return keys
+
+
+END = "end"  # in a block's key: a block that would be made with it is behind the end of the video
+
+
+def setup_hash(
+    plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
+) -> str:
+    """The hash of everything a block depends on but the prompts, their switches and the length of the video."""
+    shape = plan.shape
+    parts: list[Any] = [
+        FORMAT_VERSION,  # a render does not stumble over what another version of the pack left
+        fingerprint,
+        str(dtype),
+        "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
+        None if plan.auto is None else asdict(plan.auto),
+        asdict(shape.policy),
+        asdict(plan.schedule),
+        [plan.width, plan.height],
+        [seed, video],
+    ]
+    if isinstance(shape.policy, MethodPolicy):
+        parts.append(type(shape.policy).__name__)
+    if start_latents is not None:
+        parts.append(start_latents)
+    return digest(*parts)
+
+
+def goes_on(plan: RenderPlan) -> bool:
+    """Whether an unfinished video goes on from its finished blocks; with some methods it begins again."""
+    policy = plan.shape.policy
+    return not isinstance(policy, MethodPolicy) or policy.replays
+
+
+def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
+    """How many blocks of this video are stored. One that began by finding roles goes on as such a video."""
+    return count_blocks(parent / setup[:SHORT], keys)
+
+
+def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor], autoencoder: str = "") -> list[str]:
+    """The key of every block after the start, from the plan's embeddings (`RenderPlan.embeddings`).
+
+    Where blocks are made together, a block depends on the prompts of the next ones too and, near the end, on how many
+    of them there are. Where a video is made of several rollouts, those after the first depend on the `autoencoder`, as
+    `PictureCodec.fingerprint` names it.
+    """
+    hashes = [digest(embed) for embed in embeds]
+    switches = plan.switches
+    parts = []
+    for block in range(plan.blocks - plan.new_blocks, plan.blocks):
+        part = hashes[plan.prompts[block]]
+        if block in switches:
+            part = digest(part, switches[block].kind, switches[block].re_anchor)
+        if plan.overlap is not None and block == plan.overlap.blocks:
+            part = digest(part, autoencoder)
+        parts.append(part)
+    ahead = plan.blocks_per_pass - 1
+    return block_keys(setup, [*parts, *[END] * ahead])[ahead:]

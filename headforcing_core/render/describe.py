@@ -1,0 +1,58 @@
+"""A render plan in words."""
+
+from __future__ import annotations
+
+import torch
+
+from ..methods.base import MethodPolicy
+from ..timeline.clock import pictures_of
+from .plan import RenderPlan
+
+
+def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
+    """What will be made and what it needs, as plain text."""
+    shape, fps = plan.shape, plan.timeline.clock.fps
+    policy = shape.policy
+    roles = [role for layer in shape.roles for role in layer]
+    counts = ", ".join(f"{roles.count(role)} {role}" for role in ("local", "anchor", "memory") if role in roles)
+    counts = counts if policy.needs_profile else "none"
+    everything = plan.frames * len(roles)
+    lines = [
+        f"{plan.width}x{plan.height}, {plan.pictures} pictures = {plan.pictures / fps:.2f} s at {fps:g} fps, "
+        f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
+        + (f" after {plan.start_frames} given ones" if plan.start_frames else ""),
+        f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
+        f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the most at any length "
+        f"(keeping all {plan.frames} frames in every head would take {everything:,} = "
+        f"{format_bytes(shape.bytes(dtype) * everything / shape.frame_slots)})"
+        if shape.frame_slots < everything
+        else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
+    ]
+    if isinstance(policy, MethodPolicy) and not policy.replays:
+        lines.append("finished blocks cannot bring this cache back: an interrupted or longer render begins again")
+    if plan.overlap is not None and plan.restart_frames:
+        lines.append(
+            f"{1 + len(plan.restart_frames)} rollouts of {plan.overlap.frames} latent frames; each after the first "
+            "begins with a picture of the one before, decoded and encoded anew"
+        )
+    if plan.auto is not None:
+        lines.append(
+            f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
+            "every head sees all of the first frames"
+        )
+    lines += ["", plan.timeline.table(pictures_of(plan.start_frames))]
+    if plan.start_frames:
+        lines.append(
+            f"Times and blocks are counted from the end of the {plan.start_frames} start frames, pictures from the "
+            "start of the video."
+        )
+    return "\n".join(lines)
+
+
+def format_bytes(count: float) -> str:
+    """A size for people, decimal units: `2.47 GB`."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

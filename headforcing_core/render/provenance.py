@@ -1,0 +1,64 @@
+"""What is noted about a video, in its run folder and in its file: how it was made, and with which versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..errors import HeadForcingError
+from ..model.attention import AttentionFunction, auto_order, first_working
+from ..versions import versions
+from .plan import RenderPlan
+
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block")
+
+
+def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
+    """What people, *Load Head Forcing Run* and the reports want to know about a video.
+
+    `starts_seconds` and `pictures` count what the finished video shows, start frames included; `latent_format` is
+    ComfyUI's name for the latents' scale.
+    """
+    clock, segments = plan.timeline.clock, plan.timeline.segments
+    return {
+        "method": method,
+        "seed": seed,
+        "size": f"{plan.width}x{plan.height}",
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
+        "switches": [str(segment.switch) for segment in segments],
+        "pictures": plan.pictures,
+        "fps": clock.fps,
+        "frames_per_block": clock.frames_per_block,
+        "start_frames": plan.start_frames,
+        "restart_frames": list(plan.restart_frames),
+        "novelty_threshold": plan.novelty_threshold,
+        "latent_format": latent_format,
+        "versions": versions(),
+    }
+
+
+def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
+    """The tag that a video file carries, see `video_tags.read_tags`; `fps` where it shows other than those planned."""
+    tags = {name: about[name] for name in _IN_FILES if name in about}
+    if fps is not None and "starts_seconds" in tags:
+        tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
+    return {"head_forcing": json.dumps(tags)}
+
+
+def attention_name(
+    attention: AttentionFunction, chosen: str, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> str:
+    """What to call a backend in a report: its own name where it has one, else that of the choice, `auto` looked up."""
+    if chosen != "auto" or hasattr(attention, "name"):
+        return getattr(attention, "name", chosen)
+    for name in auto_order(device, dtype, head_dim):
+        try:
+            first_working((name,), device, dtype, head_dim)
+        except HeadForcingError:
+            continue
+        return name
+    return chosen

@@ -1,0 +1,236 @@
+"""What a render will take of memory and of disk, said before it starts; and what to change where it does not fit."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..cache.head_cache import CacheShape
+from ..cache.policy import preset
+from ..errors import HeadForcingError
+from ..head_profiles.profile import default_profile
+from .describe import format_bytes
+from .plan import RenderPlan
+
+VIDEO_BITS_PER_PIXEL = 0.5  # H.264 at crf 18 rarely takes more
+_REMEDIES = 3
+_DISK_REMEDIES = {
+    "video": "decode later or to another disk",
+    "finished blocks": "keep none of them: turn resume off, or leave out --runs",
+}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes. All memory is that of the device which samples; what depends on attention kernels is not counted.
+
+    Attributes:
+        weights: of the model; may be more than fits where the host streams them.
+        activations: of one block's pass.
+        prompt: the cross-attention keys and values of the active prompt.
+        decode: of decoding a chunk, weights of the VAE included; 0 when that is done later or elsewhere.
+        run_folder: finished blocks on disk.
+        state: the stored cache on disk; 0 when it is not stored.
+        video: the file, or an upper estimate of it.
+    """
+
+    weights: int
+    cache: int
+    activations: int
+    prompt: int
+    decode: int = 0
+    run_folder: int = 0
+    state: int = 0
+    video: int = 0
+
+    @property
+    def besides_weights(self) -> int:
+        """Memory that must be there whatever is done with the weights."""
+        return self.cache + self.activations + self.prompt + self.decode
+
+    @property
+    def memory(self) -> int:
+        return self.weights + self.besides_weights
+
+    @property
+    def disk(self) -> int:
+        return self.run_folder + self.state + self.video
+
+    def describe(self) -> str:
+        """One line for memory and, where something is written, one for the disk."""
+        memory = {
+            "weights": self.weights,
+            "KV cache": self.cache,
+            "activations": self.activations,
+            "prompt": self.prompt,
+            "decoding": self.decode,
+        }
+        disk = {"finished blocks": self.run_folder, "cache state": self.state, "video": self.video}
+        lines = [f"memory   about {format_bytes(self.memory)}: {_parts(memory)}"]
+        if self.disk:
+            lines.append(f"disk     up to {format_bytes(self.disk)}: {_parts(disk)}")
+        return "\n".join(lines)
+
+
+def _parts(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size)
+
+
+def needs_of(
+    plan: RenderPlan,
+    dtype: torch.dtype,
+    weights: int,
+    *,
+    decode: int = 0,
+    kept: bool = False,
+    state: bool = False,
+    writes_video: bool = False,
+    scale: int = 1,
+    videos: int = 1,
+    finished_blocks: int = 0,
+) -> Needs:
+    """The needs of a plan; disk for all its videos, memory for one after another.
+
+    Args:
+        weights, decode: bytes, as in `Needs`; where a picture is encoded between rollouts, a second decoder is added.
+        kept: blocks are stored in a run folder.
+        state: the cache is stored there, too.
+        scale: the video is enlarged by this.
+        finished_blocks: of all videos together, stored already.
+    """
+    config, tokens = plan.config, plan.frames_per_pass * plan.shape.rows * plan.shape.columns
+    # beside nine tensors of the model's width (the stream, its normalised copies, q, k, v ...), a pass at its widest
+    # holds either the feed-forward layer before and after its GELU, or float32 temporaries of the rotation
+    width = config.dim * dtype.itemsize
+    feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 4 * config.dim * 4
+    activations = tokens * (9 * width + max(feed_forward, rotation))
+    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # in float32, with the blocks under way
+    pixels = plan.pictures * plan.width * plan.height * scale**2
+    return Needs(
+        weights,
+        plan.cache_bytes(dtype),
+        activations,
+        2 * config.num_layers * config.text_len * config.dim * dtype.itemsize,
+        decode * (2 if plan.restart_frames else 1),
+        run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
+        state=plan.shape.bytes(dtype) if kept and state and isinstance(plan.shape, CacheShape) else 0,
+        video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
+    )
+
+
+def in_turn(renders: Sequence[Needs]) -> Needs:
+    """The needs of several renders, one after another: memory for the one that takes most, disk for all of them."""
+    most = max(renders, key=lambda needs: needs.memory)
+    run_folder, video = sum(needs.run_folder for needs in renders), sum(needs.video for needs in renders)
+    return replace(most, run_folder=run_folder, state=sum(needs.state for needs in renders), video=video)
+
+
+def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, streams_weights: bool) -> None:
+    """Refuse what cannot fit into `room` bytes, with the numbers and the cheapest remedies.
+
+    Args:
+        streams_weights: the host can keep weights elsewhere and bring them in as they are used.
+    """
+    wanted = needs.besides_weights if streams_weights else needs.memory
+    if wanted <= room:
+        return
+    remedies = _remedies(needs, plan, dtype, wanted - room)
+    helps = "; ".join(f"{text} (saves {format_bytes(saved)})" for text, saved in remedies)
+    raise HeadForcingError(
+        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(wanted)}"
+        f"{' besides the weights' if streams_weights else ''} ({needs.describe().splitlines()[0].partition(': ')[2]}), "
+        f"the device has {format_bytes(room)}. Remedies, cheapest first: {helps}"
+    )
+
+
+def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> None:
+    """Refuse when a disk cannot hold what the render writes into these folders, which may be on one disk or two.
+
+    A stored cache is left out: it only saves time.
+    """
+    writes = {"finished blocks": (run_folder, needs.run_folder), "video": (video, needs.video)}
+    disks: dict[int, dict[str, int]] = {}
+    places: dict[int, Path] = {}
+    for name, (folder, size) in writes.items():
+        if folder is not None:
+            disk = folder.stat().st_dev
+            places[disk] = folder
+            disks.setdefault(disk, {})[name] = size
+    for disk, sizes in disks.items():
+        wanted, free = sum(sizes.values()), shutil.disk_usage(places[disk]).free
+        if wanted > free:
+            remedies = ["remove old renders with `headforcing runs prune`"]
+            for name, remedy in _DISK_REMEDIES.items():
+                if sizes.get(name):
+                    remedies.append(f"{remedy} (saves {format_bytes(sizes[name])})")
+            remedies.append("make a shorter or smaller video")
+            raise HeadForcingError(
+                f"not enough disk: the render writes about {format_bytes(wanted)} ({_parts(sizes)}), "
+                f"{places[disk]} has {format_bytes(free)} free. Remedies, cheapest first: "
+                + "; ".join(remedies[:_REMEDIES])
+            )
+
+
+def _remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> list[tuple[str, int]]:
+    """(what to do, bytes saved), those first that cost the video nothing."""
+    found = [(text, saved) for text, saved in _all_remedies(needs, plan, dtype, excess) if saved > 0]
+    return found[:_REMEDIES]
+
+
+def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> Iterator[tuple[str, int]]:
+    if not plan.restart_frames:
+        yield "decode afterwards, without a vae on the sampler", needs.decode
+    if plan.auto is not None:
+        yield "load a head profile instead of finding the roles", needs.cache - plan.shape.bytes(dtype)
+    shape = plan.shape
+    if isinstance(shape, CacheShape) and shape.policy.needs_profile and shape.policy.memory.episodic_frames:
+        episodic = min(2, shape.policy.memory.episodic_frames)
+        smaller = [_with_memory(shape, episodic, recent).bytes(dtype) for recent in (None, 0)]
+        yield "episodic_frames 2", shape.bytes(dtype) - smaller[0]
+        yield "recent_frames 0", smaller[0] - smaller[1]
+    else:
+        others = ((f"method {name}", needs.cache - other.bytes(dtype)) for name, other in _other_methods(plan))
+        yield max(others, key=lambda other: other[1])
+    yield _shorter(needs, plan, dtype, excess)
+    by_area = needs.cache + needs.activations + needs.decode
+    share = max(0.0, 1 - excess / max(1, by_area)) ** 0.5
+    width, height = (max(16, int(side * share) // 16 * 16) for side in (plan.width, plan.height))
+    yield f"{width}x{height}", by_area - by_area * width * height // (plan.width * plan.height)
+
+
+def _with_memory(shape: CacheShape, episodic: int, recent: int | None) -> CacheShape:
+    """The same with fewer frames in memory heads; `recent` None leaves the recent ones as they are."""
+    memory = replace(shape.policy.memory, episodic_frames=episodic)
+    memory = memory if recent is None else replace(memory, recent_frames=recent)
+    return replace(shape, policy=replace(shape.policy, memory=memory))
+
+
+def _other_methods(plan: RenderPlan) -> Iterator[tuple[str, CacheShape]]:
+    """Methods whose cache is small at any length: Head Forcing where a bundled profile fits, else the same for all."""
+    config, shape = plan.config, plan.shape
+    sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, shape.total_frames)
+    uniform = [["memory"] * config.num_heads] * config.num_layers
+    yield "uniform_memory", CacheShape(uniform, preset("uniform_memory"), *sizes)
+    with suppress(HeadForcingError):
+        roles = default_profile(config.num_layers, config.num_heads).roles
+        yield "head_forcing", CacheShape(roles, preset("head_forcing"), *sizes)
+
+
+def _shorter(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> tuple[str, int]:
+    """The longest video that fits, where the cache grows with the length; else nothing that saves."""
+    shape, size = plan.shape, plan.schedule.frames_per_block
+    start, clock = plan.blocks - plan.new_blocks, plan.timeline.clock
+    lengths = range(plan.new_blocks - 1, 0, -1) if isinstance(shape, CacheShape) else ()
+    for blocks in lengths:
+        saved = needs.cache - replace(shape, total_frames=(start + blocks) * size).bytes(dtype)
+        if saved <= 0:
+            break
+        if saved >= excess:
+            return f"{clock.pictures(blocks) / clock.fps:.2f} s", saved
+    return "", 0

@@ -1,0 +1,229 @@
+"""One video of a plan: its cache, its noise, and, where it has a run folder, what was finished before."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.head_cache import HeadCache
+from ..cache.memory import MemoryEvent
+from ..cache.state import cache_state, restore_cache
+from ..drift.latents import RunMeter, RunReport
+from ..errors import HeadForcingError
+from ..head_profiles.auto import AutoProfileCache
+from ..head_profiles.profile import HeadProfile
+from ..methods.base import MethodShape
+from ..methods.causvid import overlapping_rollouts
+from ..methods.rolling_forcing import RolledBlock, RollingCache, rolling_rollout
+from ..model.attention import AttentionFunction, sdpa
+from ..rollout.loop import Block, JointModel, StepCallback, rollout, split_start_latents
+from ..rollout.noise import SeededNoise
+from ..runs.files import FOUND, OPENING, SECONDS
+from ..runs.folder import RunFolder, StoredBlock
+from .block_keys import goes_on
+from .plan import RenderPlan
+
+log = logging.getLogger(__name__)
+
+
+class VideoRollout:
+    """Rolls out one video of a plan; with a run folder, from where an earlier render of the same stopped.
+
+    Args:
+        start_latents: `[frames, 16, h, w]`, normalised.
+        keys: of every block, see `video_keys`; needed with a run folder.
+        state_seconds: how often the cache's state is stored; 0 never, then it is rebuilt from the blocks.
+        reencode: the last picture of `[frames, 16, h, w]`, which begin a video, as the first frame of one; needed where
+            the plan has `restart_frames`, see `restarts.PictureCodec`.
+
+    Attributes:
+        events: what episodic memory did so far, earlier renders included.
+        reused: how many blocks come from the run folder.
+        found_profile: the roles that were found while sampling, or None.
+        found_now: whether they were measured in this render, not in an earlier one of the same video.
+    """
+
+    def __init__(
+        self,
+        plan: RenderPlan,
+        seed: int,
+        video: int = 0,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        attention: AttentionFunction = sdpa,
+        start_latents: Tensor | None = None,
+        run: RunFolder | None = None,
+        keys: Sequence[str] = (),
+        state_seconds: float = 0.0,
+        reencode: Callable[[Tensor], Tensor] | None = None,
+    ):
+        self.plan = plan
+        self._reencode: Any = reencode  # None only where it is never called
+        plan.check_encoder(reencode is not None, "give `reencode`")
+        self.start_latents = None if start_latents is None else start_latents.to(device)
+        self.noise = SeededNoise(seed, plan.block_shape, video)
+        self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
+        self.events: list[MemoryEvent] = []
+        self._made: list[StoredBlock] = []
+        self.found_profile: HeadProfile | None = None
+        self.found_now = False
+        self._meter = RunMeter()
+        self._block_seconds: list[float] = []
+        if run is not None:
+            self._made = run.load_blocks(self.keys)
+            if start_latents is not None:
+                run.save_start(start_latents)
+        self._recall_roles()
+        self._drop_what_cannot_go_on()
+        self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
+        try:
+            self._restore()
+        except HeadForcingError as error:
+            log.warning("Head Forcing: the cache is rebuilt from the finished blocks, %s", error)
+            self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
+
+    @property
+    def reused(self) -> int:
+        return len(self._made)
+
+    @property
+    def problems(self) -> list[str]:
+        """What was found damaged in the run folder, one sentence each."""
+        return [] if self.run is None else list(self.run.problems)
+
+    @property
+    def seconds_per_block(self) -> float | None:
+        """The median of the blocks made so far, without what is done with them afterwards.
+
+        Where all blocks are reused, that of the render which made the last one; None where it is not known.
+        """
+        if self._block_seconds:
+            return statistics.median(self._block_seconds)
+        note = None if self.run is None else self.run.load_note(SECONDS, self.keys[-1:])
+        return None if note is None else note["seconds"]
+
+    @property
+    def reused_steps(self) -> int:
+        """Denoising steps that were made before, those of unfinished blocks included."""
+        start_blocks, window = self.plan.blocks - self.plan.new_blocks, self.plan.blocks_per_pass
+        begun = len(self._made[-1].unfinished) if self._made else 0
+        finished = sum(self.plan.steps_of(start_blocks + place) for place in range(self.reused))
+        return finished + sum(window - behind for behind in range(1, begun + 1))
+
+    def blocks(self, model: JointModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
+        """Yield all blocks after the start, finished ones first; each new one is stored before it is yielded."""
+        start_blocks = self.plan.blocks - self.plan.new_blocks
+        saved = time.monotonic()
+        for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
+            self._meter.add(latents)
+        begun = time.perf_counter()
+        for block in self._rollout(model, on_step):
+            place = block.index - start_blocks
+            self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
+            if place == 0:
+                self._note_opening()
+            if place < len(self._made):
+                block = replace(block, event=self._made[place].event)
+            else:
+                self._notice_profile(place)
+                self._store(place, block)
+                if self.run is not None and self.state_seconds and time.monotonic() - saved > self.state_seconds:
+                    self._store_state(place)
+                    saved = time.monotonic()
+            if block.event is not None:
+                self.events.append(block.event)
+            if place >= len(self._made):
+                self._block_seconds.append(time.perf_counter() - begun)
+            yield block
+            begun = time.perf_counter()
+        if self.run is not None and self._block_seconds:
+            with suppress(HeadForcingError):  # the video is there, this is only told in reports
+                self.run.save_note(SECONDS, self.keys[-1], {"seconds": self.seconds_per_block})
+
+    def report(self) -> RunReport:
+        """What the blocks so far tell."""
+        return self._meter.report(self.events)
+
+    def _rollout(self, model: JointModel, on_step: StepCallback) -> Iterator[Block]:
+        """All blocks after the start, in the order of passes that belongs to the cache."""
+        made = [block.latents.to(self.cache.device) for block in self._made]
+        video = (self.plan.schedule, self.noise, self.plan.prompts)
+        if isinstance(self.cache, RollingCache):
+            unfinished = self._made[-1].unfinished if made else ()
+            return rolling_rollout(model, self.cache, *video, made, unfinished, on_step)
+        if self.plan.overlap is not None:
+            assert isinstance(self.cache, HeadCache)  # methods with such rollouts make one
+            return overlapping_rollouts(
+                model, self.cache, *video, lambda _, latents: self._reencode(latents), self.plan.overlap, made, on_step
+            )
+        start, note = self.start_latents, self.events.append
+        return rollout(model, self.cache, *video, start, made, on_step, note, self.plan.switches)
+
+    def _recall_roles(self) -> None:
+        """Take the roles an earlier render found; without them its blocks are of no use, measuring needs every pass."""
+        if self.run is None or self.plan.auto is None or not self._made:
+            return
+        found = self.run.load_note(FOUND, self.keys[: len(self._made)])
+        if found is None:
+            self._made = []
+            return
+        self.found_profile = HeadProfile.from_json(found["profile"])
+        self.events = [MemoryEvent(**event) for event in found["events"]]
+
+    def _drop_what_cannot_go_on(self) -> None:
+        """Begin again where the cache of an unfinished video does not come back from its blocks."""
+        if not goes_on(self.plan) and len(self._made) < self.plan.new_blocks:
+            if self._made:
+                log.warning("Head Forcing: the video begins again, this method's cache cannot be rebuilt from blocks")
+            self._made = []
+
+    def _restore(self) -> None:
+        state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None
+        if state is not None and self.run is not None:
+            if not self.events:
+                self.events = self.run.load_events(OPENING, self.keys[:1])
+            if isinstance(self.cache, AutoProfileCache):
+                self.cache.restore(state)
+            elif isinstance(self.cache, HeadCache):
+                restore_cache(self.cache, state)
+
+    def _note_opening(self) -> None:
+        """Note what memory did after start blocks, for when the cache is restored and they are not read again."""
+        if self.run is not None and self.start_latents is not None and self.events:
+            self.run.save_events(OPENING, self.keys[0], self.events)
+
+    def _store(self, place: int, block: Block) -> None:
+        if self.run is not None:
+            unfinished = block.unfinished if isinstance(block, RolledBlock) else ()
+            previous = self.keys[place - 1] if place else None
+            self.run.save_block(place, self.keys[place], block.latents, block.event, unfinished, previous)
+
+    def _store_state(self, place: int) -> None:
+        cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
+        if not isinstance(cache, HeadCache) or isinstance(self.plan.shape, MethodShape):
+            return  # caches of methods are rebuilt from the finished blocks
+        finding = isinstance(self.cache, AutoProfileCache) and self.cache.profile is None
+        if self.run is not None and not finding:
+            try:
+                self.run.save_state(place, self.keys[place], cache_state(cache))
+            except HeadForcingError as error:  # the state only saves time: its blocks are there
+                log.warning("Head Forcing: going on without a stored cache state, %s", error)
+
+    def _notice_profile(self, place: int) -> None:
+        """Note the roles in the block after which they were found."""
+        if isinstance(self.cache, AutoProfileCache) and self.cache.profile is not None and self.found_profile is None:
+            self.found_profile, self.found_now = self.cache.profile, True
+            self.events += self.cache.earlier_events
+            if self.run is not None:
+                events = [event.to_dict() for event in self.events]
+                found = {"profile": self.found_profile.to_json(), "events": events}
+                self.run.save_note(FOUND, self.keys[place], found)

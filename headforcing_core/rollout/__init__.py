@@ -1,0 +1,1 @@
+"""The autoregressive rollout: block by block, schedules, noise."""

@@ -1,0 +1,197 @@
+"""The block loop: a video grows one block of frames at a time (paper, "Preliminary"; METHOD.md)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..cache.memory import MemoryEvent
+from ..devices import upload
+from ..errors import HeadForcingError
+from ..model.wan import KeyValueCache, PromptKV
+from ..timeline.switch import Switch
+from .noise import NoiseSource
+from .schedule import Schedule
+
+StepCallback = Callable[[int, int, Tensor | None], None]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A finished block: `latents [frames, channels, h, w]` float32, and what episodic memory did after it."""
+
+    index: int
+    prompt: int
+    latents: Tensor
+    event: MemoryEvent | None
+
+
+class KeyValueStore(KeyValueCache, Protocol):
+    """What every cache of finished blocks tells about itself, whatever loop drives it."""
+
+    device: torch.device
+
+    @property
+    def bytes(self) -> int:
+        """The most that all keys and values take."""
+
+    @property
+    def occupied(self) -> int:
+        """Frame-slots in use by all heads together."""
+
+    @property
+    def block(self) -> int:
+        """How many blocks it holds."""
+
+
+class BlockCache(KeyValueStore, Protocol):
+    """What the block loop needs from a cache: `HeadCache`, `ReferenceCache` or a method's own."""
+
+    def begin_block(self) -> None:
+        """Open the next block."""
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        """Close the block after its clean pass."""
+
+    def switch_blocks(self, switch: Switch) -> int:
+        """How many of the last blocks `apply_switch` needs."""
+
+    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
+        """Change between two blocks what is held of the past, under the model's new prompt.
+
+        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` makes one clean pass
+        over frames that the cache has opened.
+        """
+
+
+def reads_queries(cache: KeyValueCache) -> bool:
+    """Whether the clean pass must go on behind the last layer's keys and values, to its queries."""
+    return getattr(cache, "reads_queries", False)
+
+
+class VideoModel(Protocol):
+    """A model that denoises one block given a cache."""
+
+    @property
+    def prompt(self) -> PromptKV:
+        """The active prompt's cross-attention keys and values."""
+
+    def use_prompt(self, prompt: int) -> None:
+        """Make this prompt the active one. Takes effect at a block boundary."""
+
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+        """Predict the clean latents, same shape, from latents at noise level `sigma`."""
+
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
+        """The clean pass: run at timestep 0 for the keys and values alone."""
+
+
+def rollout(
+    model: VideoModel,
+    cache: BlockCache,
+    schedule: Schedule,
+    noise: NoiseSource,
+    prompts: Sequence[int],
+    start_latents: Tensor | None = None,
+    made: Sequence[Tensor] = (),
+    on_step: StepCallback = lambda block, step, latents: None,
+    on_start_event: Callable[[MemoryEvent], None] = lambda event: None,
+    switches: Mapping[int, Switch] = MappingProxyType({}),
+) -> Iterator[Block]:
+    """Yield the finished blocks of one video; stop taking them and the rollout stops.
+
+    Args:
+        prompts: for every block, start blocks included, the number of its prompt.
+        start_latents: `[n * frames_per_block, channels, h, w]`, the video so far. It is written to the cache and not
+            yielded; block numbers go on after it.
+        made: blocks that were made before, the first ones after the start; they are yielded as they are. Those that the
+            cache does not hold yet are written to it.
+        on_start_event: gets what episodic memory did after start blocks, which are not yielded.
+        on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
+            raise from it to stop within one model call.
+        switches: by block, what is done to the cache before it.
+    """
+    if not prompts:
+        raise HeadForcingError("a rollout needs a prompt for every block")
+    start = split_start_latents(start_latents, schedule.frames_per_block)
+    known = [*start, *made]
+    needed = max((cache.switch_blocks(switch) for switch in switches.values()), default=0)
+    latest: deque[Tensor] = deque(maxlen=needed)
+    active = None
+    for block, prompt in enumerate(prompts):
+        event = None
+        latents = known[block] if block < len(known) else None
+        if block >= cache.block:
+            if prompt != active:
+                model.use_prompt(prompt)
+                active = prompt
+            if block in switches:
+                _apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
+            cache.begin_block()
+            on_step(block, 0, None)
+            if latents is None:
+                sigmas = schedule.for_block(block - len(start))  # the first block that is made may have more steps
+                latents = _denoise_block(model, cache, sigmas, noise, block, on_step)
+            model.write_clean(latents, cache)
+            event = cache.commit(model.prompt)
+        assert latents is not None
+        latest.append(latents)
+        if block >= len(start):
+            yield Block(block, prompt, latents, event)
+        elif event is not None:
+            on_start_event(event)
+
+
+def _apply_switch(
+    switch: Switch, model: VideoModel, cache: BlockCache, latest: Sequence[Tensor], before_pass: Callable[[], None]
+) -> None:
+    def write_clean(latents: Tensor) -> None:
+        before_pass()
+        model.write_clean(latents, cache)
+
+    needed = cache.switch_blocks(switch)
+    cache.apply_switch(switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
+
+
+def _denoise_block(
+    model: VideoModel,
+    cache: BlockCache,
+    sigmas: Sequence[float],
+    noise: NoiseSource,
+    block: int,
+    on_step: StepCallback,
+) -> Tensor:
+    x = upload(noise.initial(block), cache.device)
+    for step, sigma in enumerate(sigmas):
+        clean = model.denoise(x, sigma, cache)
+        on_step(block, step + 1, clean)
+        if step + 1 < len(sigmas):
+            fresh = upload(noise.renoise(block, step).to(clean.dtype), clean.device)
+            x = (1 - sigmas[step + 1]) * clean + sigmas[step + 1] * fresh
+    return clean
+
+
+def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
+    """Cut `[frames, channels, h, w]` into whole blocks, or say how many frames are too many."""
+    if latents is None:
+        return ()
+    if not len(latents) or len(latents) % frames_per_block:
+        raise HeadForcingError(
+            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {len(latents)}; "
+            f"drop {len(latents) % frames_per_block} from the end"
+        )
+    return latents.split(frames_per_block)
+
+
+class JointModel(VideoModel, Protocol):
+    """A model that also denoises several blocks in one call, frames at different noise levels."""
+
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
+        """Predict the clean latents, same shape, of `latents [frames, c, h, w]` at noise levels `sigmas [frames]`."""

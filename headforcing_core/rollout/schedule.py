@@ -1,0 +1,86 @@
+"""Few-step flow-matching schedules: which noise levels a block passes through, per model family."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import HeadForcingError
+
+MAX_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Noise levels of one block, highest first; a clean pass at 0 follows.
+
+    Attributes:
+        sigmas: noise levels, each in (0, 1], falling. The model's timestep is `1000 * sigma`.
+        frames_per_block: latent frames made together.
+        first_block_sigmas: other noise levels for the first block; None uses `sigmas`.
+    """
+
+    sigmas: tuple[float, ...]
+    frames_per_block: int = 3
+    first_block_sigmas: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for sigmas in (self.sigmas, self.first_block_sigmas or self.sigmas):
+            if not sigmas or len(sigmas) > MAX_STEPS:
+                raise HeadForcingError(f"a schedule needs 1 to {MAX_STEPS} sigmas, got {len(sigmas)}")
+            falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
+            if not falling or not all(math.isfinite(s) and 0 < s <= 1 for s in sigmas):
+                raise HeadForcingError(f"sigmas must fall from at most 1 and stay above 0, got {list(sigmas)}")
+        if not 1 <= self.frames_per_block <= 64:
+            raise HeadForcingError(f"frames_per_block must be between 1 and 64, got {self.frames_per_block}")
+
+    def for_block(self, block: int) -> tuple[float, ...]:
+        """The sigmas of one block."""
+        return self.first_block_sigmas if block == 0 and self.first_block_sigmas else self.sigmas
+
+    @classmethod
+    def warped(cls, steps: list[int], shift: float = 5.0, frames_per_block: int = 3, first: list[int] | None = None):
+        """Steps of 1000 shifted by `sigma' = shift * sigma / (1 + (shift - 1) * sigma)`, rounded to float32.
+
+        [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's `warp_denoising_step`.
+        """
+        first_sigmas = None if first is None else tuple(_shifted(step, shift) for step in first)
+        return cls(tuple(_shifted(step, shift) for step in steps), frames_per_block, first_sigmas)
+
+    @classmethod
+    def parse(cls, text: str, frames_per_block: int = 3) -> Schedule:
+        """Sigmas as a person types them, `"1, 0.9375, 0.8333, 0.625"`; a final 0 may be given."""
+        try:
+            sigmas = [float(part) for part in text.replace(",", " ").split()[: MAX_STEPS + 2]]
+        except ValueError:
+            raise HeadForcingError(f"sigmas must be numbers separated by commas, got {text[:80]!r}") from None
+        return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas), frames_per_block)
+
+
+def _shifted(step: int, shift: float) -> float:
+    sigma = step / 1000
+    return float(np.float32(shift * sigma / (1 + (shift - 1) * sigma)))
+
+
+_FOUR_STEPS = [1000, 750, 500, 250]
+
+SCHEDULES: dict[str, Schedule] = {
+    "self_forcing": Schedule.warped(_FOUR_STEPS),
+    "longlive": Schedule.warped(_FOUR_STEPS),
+    "raven": Schedule.warped(_FOUR_STEPS),
+    "krea_14b": Schedule.warped(_FOUR_STEPS),
+    "causal_forcing_chunkwise": Schedule.warped(_FOUR_STEPS),
+    "causal_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
+    "causal_forcing_framewise_2_steps": Schedule.warped([1000, 500], frames_per_block=1, first=_FOUR_STEPS),
+    "causal_forcing_framewise_1_step": Schedule.warped([1000], frames_per_block=1, first=_FOUR_STEPS),
+}
+
+
+def schedule(name: str, sigmas: str = "") -> Schedule:
+    """The schedule of a model family; `sigmas`, when given, replaces its noise levels."""
+    if name not in SCHEDULES:
+        raise HeadForcingError(f"model_family must be one of {', '.join(SCHEDULES)}, got {name!r}")
+    row = SCHEDULES[name]
+    return Schedule.parse(sigmas, row.frames_per_block) if sigmas.strip() else row

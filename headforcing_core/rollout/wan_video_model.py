@@ -1,0 +1,65 @@
+"""A Wan backbone as a `VideoModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.wan import KeyValueCache, encode_prompt, forward_block
+from .loop import BlockCache, reads_queries
+
+
+class WanVideoModel:
+    """A Wan backbone as a `VideoModel`.
+
+    Args:
+        embeds: text embeddings of every prompt, each `[tokens, text_dim]`.
+        dtype: compute dtype of the backbone.
+        forward: `wan.forward_block`, or what does the same (`cuda_graph.GraphedForward`).
+    """
+
+    def __init__(
+        self,
+        backbone: Any,
+        embeds: Sequence[Tensor],
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        forward: Callable[..., Tensor | None] = forward_block,
+    ):
+        self.backbone, self.embeds = backbone, embeds
+        self.dtype, self.device, self.forward = dtype, device, forward
+
+    @torch.no_grad()
+    def use_prompt(self, prompt: int) -> None:
+        # one prompt's K/V are 94 MB at real size, so only the active one is kept
+        self.prompt = encode_prompt(self.backbone, self.embeds[prompt].to(self.device), self.dtype)
+
+    @torch.no_grad()
+    def flow(self, latents: Tensor, sigma: float, cache: KeyValueCache, write_only: bool = False) -> Tensor | None:
+        """The backbone's raw prediction, noise minus clean latents, float32."""
+        timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64)
+        latents = latents.to(device=self.device, dtype=self.dtype)
+        flow = self.forward(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
+        return None if flow is None else flow.float()
+
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+        flow = self.flow(latents, sigma, cache)
+        assert flow is not None
+        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
+        return (latents.to(precise) - sigma * flow.to(precise)).to(latents.dtype)
+
+    @torch.no_grad()
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
+        """Like `denoise`, with a noise level for every frame, `sigmas [frames]`."""
+        x = latents.to(device=self.device, dtype=self.dtype)
+        flow = self.forward(self.backbone, x, 1000 * sigmas, self.prompt, cache)
+        assert flow is not None
+        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32
+        sigmas = sigmas.to(flow.device, precise)[:, None, None, None]
+        return (latents.to(flow.device, precise) - sigmas * flow.to(precise)).to(latents.dtype)
+
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
+        self.flow(latents, 0.0, cache, write_only=not reads_queries(cache))

@@ -1,0 +1,1 @@
+"""Run folders: finished blocks on disk."""

@@ -1,0 +1,146 @@
+"""The paper's tables of methods and ablations, row by row as entries of a comparison, and its cache budgets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..head_profiles.profile import HeadProfile
+from ..methods.registry import method_policy
+from ..model.wan import WanConfig
+from ..render.plan import RenderPlan
+from ..rollout.schedule import schedule
+from ..timeline.timeline import parse_timeline
+from .comparison import Entry
+
+OURS = "head_forcing"
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table: its caption in the paper, its rows, and where they are a reading of the paper."""
+
+    caption: str
+    rows: tuple[Entry, ...]
+    note: str = ""
+
+
+PAPER_TABLES: dict[str, PaperTable] = {
+    "components": PaperTable(
+        "Component-wise ablation on 60 s generation",
+        (
+            Entry("(A) Baseline", "self_forcing_window_21"),
+            Entry("(B) + HW", "no_episodic_memory", rope="absolute"),
+            Entry("(C) + HM", "no_rope_reencoding"),
+            Entry("(D) Ours", OURS),
+        ),
+        "HW = head-wise KV cache allocation, HM = hierarchical memory; (D) adds RoPE re-encoding. In (B) memory heads "
+        "see a sliding window with as many frames as their hierarchical memory holds, so (B), (C) and (D) have the "
+        "same budget.",
+    ),
+    "roles": PaperTable(
+        "Detail validation of head-wise strategy",
+        (
+            Entry("Random Allocation", OURS, roles="shuffled"),
+            Entry("Uniform Memory", "uniform_memory"),
+            Entry("Local + Memory", OURS, roles="anchor_to_memory"),
+            Entry("Anchor + Memory", OURS, roles="local_to_memory"),
+            Entry("Head Forcing", OURS),
+        ),
+        "The paper gives all rows the same total budget. Here merged heads get the cache of a memory head as it is; "
+        "the frame-slots of each row say what that makes.",
+    ),
+    "admission": PaperTable(
+        "Ablation on episodic memory design. Top: admission criterion",
+        (Entry("Uniform sampling", "uniform_admission"), Entry("Novelty-based (Ours)", OURS)),
+    ),
+    "compression": PaperTable(
+        "Ablation on episodic memory design. Bottom: compression strategy upon overflow",
+        (
+            Entry("FIFO eviction", "fifo_eviction"),
+            Entry("Random selection", "random_tokens"),
+            Entry("Ours", OURS),
+        ),
+    ),
+    "rope": PaperTable(
+        "Detailed ablation of RoPE re-encoding on 60 s single-prompt generation",
+        (Entry("w/o RoPE re-enc.", "no_rope_reencoding"), Entry("w/ RoPE re-enc. (Ours)", OURS)),
+    ),
+}
+
+BUDGET = "KV cache budget comparison"
+# label in the paper, method here, frame-slots in the paper, and why another number comes out
+_BUDGETS = (
+    ("Self Forcing", "self_forcing_window_21", 7560, ""),
+    (
+        "Deep Forcing",
+        "deep_forcing",
+        5760,
+        "16 frames are the budget, which a compression leaves; in the authors' code the window fills up to 21 before "
+        "the next one, and the queries of 4 frames, kept without values, take the room of 2",
+    ),
+    (
+        "Infinity-RoPE",
+        "infinity_rope",
+        2880,
+        "the paper takes a window of 8 frames, the authors' code has one of 6, sink and current block included",
+    ),
+    ("LongLive", "longlive", 4320, ""),
+    ("Head Forcing", OURS, 3096, ""),
+)
+
+
+def paper_heads(config: WanConfig) -> HeadProfile:
+    """The paper's 90 anchor, 72 local and 198 memory heads; where they lie makes no difference to the size."""
+    roles = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198
+    layers = tuple(tuple(roles[i : i + config.num_heads]) for i in range(0, len(roles), config.num_heads))
+    return HeadProfile("the paper's 90/72/198 heads", config.num_layers, config.num_heads, layers)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Frame-slots of one method with 30x12 heads: of the cache here, in the paper, and `why` they are not the same."""
+
+    label: str
+    method: str
+    frame_slots: int
+    heads: int
+    paper: int
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+
+def budgets() -> list[Budget]:
+    """The rows of the paper's table of budgets, computed from the shapes of a minute of video."""
+    config, minute = WanConfig(), parse_timeline("a minute", 60.0)
+    heads, made = paper_heads(config), []
+    for label, method, paper, why in _BUDGETS:
+        policy = method_policy(method)
+        plan = RenderPlan.make(config, policy, schedule("self_forcing"), minute, 832, 480, profile=heads)
+        count = config.num_layers * config.num_heads
+        made.append(Budget(label, method, plan.shape.frame_slots, count, paper, why))
+    return made
+
+
+def budget_table(rows: list[Budget]) -> str:
+    """Markdown, with a line for each number that differs from the paper's."""
+    ours = next(row.frame_slots for row in rows if row.method == OURS)
+    lines = [
+        "| method | frames a head | frame-slots | relative | in the paper |",
+        "| --- | --- | --- | --- | --- |",
+        *(
+            f"| {row.label} | {row.frame_slots / row.heads:.3g} | {row.frame_slots:,} | {row.frame_slots / ours:.1%} | "
+            f"{row.paper:,} |"
+            for row in rows
+        ),
+    ]
+    differing = [
+        f"{row.label}: the paper counts {row.paper:,} ({row.paper / row.heads:.3g} a head), the cache of "
+        f"`{row.method}` here takes {row.frame_slots:,}{f' ({row.why})' if row.why else ''}."
+        for row in rows
+        if row.frame_slots != row.paper
+    ]
+    return "\n".join([*lines, *([""] if differing else []), *differing])

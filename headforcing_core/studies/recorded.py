@@ -1,0 +1,111 @@
+"""The settings of each method as a recorded case names them (`tests/golden/README.md`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..cache.policy import CachePolicy, Roles, preset
+from ..errors import HeadForcingError
+from ..methods.base import MethodPolicy
+from ..methods.deep_forcing import DeepForcing
+from ..methods.dummy_forcing import DummyForcing
+from ..methods.forcing_kv import ForcingKV
+from ..methods.infinity_rope import InfinityRope
+from ..methods.longlive import LongLive
+from ..methods.memflow import MemFlow
+from ..methods.rolling_forcing import RollingForcing
+
+Policy = CachePolicy | MethodPolicy
+Config = dict[str, Any]
+Tensors = Mapping[str, Tensor]
+
+
+def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Policy, Roles]:
+    """The policy and the head roles of one run of a case of `config["method"]`."""
+    method = config["method"]
+    if method not in _READERS:
+        raise HeadForcingError(f"the case's method must be one of {', '.join(_READERS)}, got {method!r}")
+    try:
+        policy = _READERS[method](run, config, tensors)
+    except KeyError as error:
+        raise HeadForcingError(f"the run cannot be used: {error} is missing") from error
+    roles = [["memory"] * config["num_heads"] for _ in range(config["num_layers"])]
+    if "split" in run:
+        for layer in config["head_splits"][run["split"]]:
+            for head in layer["static"]:
+                roles[layer["layer"]][head] = "anchor"
+    return policy, roles
+
+
+def _longlive(run: Config, config: Config, tensors: Tensors) -> Policy:
+    return LongLive(
+        window_frames=run["window"],
+        sink_frames=run["sink"],
+        infinite=run["infinite"],
+        keeps_sinks=run.get("global_sink", True),
+        sinks_from_first_pass=True,
+    )
+
+
+def _infinity_rope(run: Config, config: Config, tensors: Tensors) -> Policy:
+    return InfinityRope(window_frames=run["window"], sink_frames=run["sink"])
+
+
+def _deep_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
+    if run["ds_only"]:
+        return DeepForcing(run["sink"], budget_frames=None)
+    return DeepForcing(run["sink"], run["budget_frames"], run["recent_frames"], run["topc_max_reuse"])
+
+
+def _memflow(run: Config, config: Config, tensors: Tensors) -> Policy:
+    policy = MemFlow(
+        window_frames=run["window"],
+        sink_frames=run["sink"],
+        bank_frames=run["bank"],
+        interval=run["interval"],
+        keeps_sinks=run.get("global_sink", True),
+        routed=run["SMA"],
+    )
+    return policy.for_video(seed=0, prompts=1 + len(run.get("switch", [])))
+
+
+def _forcing_kv(run: Config, config: Config, tensors: Tensors) -> Policy:
+    return ForcingKV(
+        sink_frames=run["sink"],
+        split_block=run["ar_start"],
+        static_frames=run["spatial"],
+        dynamic_frames=run["temporal"],
+        chunks_per_frame=run["patches_per_frame"],
+        kept_share=run["ratio"] if run["dynamic"] else 0.0,
+        keeps_sinks=run.get("global_sink", True),
+    )
+
+
+def _dummy_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
+    rows = tensors[f"sampled_rows_ar_start{run['ar_start']}"]
+    return DummyForcing(
+        split_block=run["ar_start"],
+        mid_blocks=run["mid"],
+        last_share=run["num_dummy"] / (config["num_heads"] * config["num_layers"]),
+        window_frames=run["window"],
+        rows=tuple(map(tuple, rows.tolist())),
+    )
+
+
+def _causal_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
+    return preset("self_forcing")
+
+
+_READERS: dict[str, Callable[[Config, Config, Tensors], Policy]] = {
+    "longlive": _longlive,
+    "infinity_rope": _infinity_rope,
+    "deep_forcing": _deep_forcing,
+    "forcing_kv": _forcing_kv,
+    "dummy_forcing": _dummy_forcing,
+    "memflow": _memflow,
+    "causal_forcing": _causal_forcing,
+    "rolling_forcing": lambda run, config, tensors: RollingForcing(),
+}

@@ -1,0 +1,1 @@
+"""Prompts over time: seconds, frames and blocks, the grammar, prompt switches."""

@@ -1,0 +1,96 @@
+"""Time in a video: seconds, pictures and blocks, and how a time is written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..errors import HeadForcingError
+
+PICTURES_PER_FRAME = 4  # of the causal VAE; a video's first latent frame holds only one
+PICTURES_PER_SECOND = 16
+MAX_SECONDS = 36_000.0
+
+
+def pictures_of(latent_frames: int) -> int:
+    """Pictures that `latent_frames` decode to, 4(n-1)+1: none, 1, 5, 9 ..."""
+    return PICTURES_PER_FRAME * (latent_frames - 1) + 1 if latent_frames > 0 else 0
+
+
+@dataclass(frozen=True)
+class BlockClock:
+    """Converts between seconds, pictures and blocks of `frames_per_block` latent frames, at `fps` pictures a second.
+
+    n blocks decode to 4(n * frames_per_block - 1) + 1 pictures: with 3 frames the first gives 9, each later one 12.
+    With `continues` the blocks go on from start frames, and the first is like every other.
+    """
+
+    frames_per_block: int = 3
+    fps: float = PICTURES_PER_SECOND
+    continues: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.frames_per_block) is not int or not 1 <= self.frames_per_block <= 1000:
+            raise HeadForcingError(f"frames_per_block must be a whole number in 1-1000, got {self.frames_per_block!r}")
+        if not is_finite(self.fps) or not 0 < self.fps <= 1000:
+            raise HeadForcingError(f"fps must be above 0 and at most 1000, got {self.fps!r}")
+
+    @property
+    def block_seconds(self) -> float:
+        """How long every block but the first lasts."""
+        return PICTURES_PER_FRAME * self.frames_per_block / self.fps
+
+    def pictures(self, blocks: int) -> int:
+        """Pictures that the first `blocks` blocks decode to; 0 for none."""
+        if blocks < 0:
+            raise HeadForcingError(f"a number of blocks cannot be negative, got {blocks}")
+        return PICTURES_PER_FRAME * blocks * self.frames_per_block - self._lost if blocks else 0
+
+    @property
+    def _lost(self) -> int:
+        """Pictures that a video's first latent frame lacks."""
+        return 0 if self.continues else PICTURES_PER_FRAME - 1
+
+    def start_picture(self, block: int) -> int:
+        """Index of the first picture of a 0-based block."""
+        return self.pictures(block)
+
+    def start_seconds(self, block: int) -> float:
+        """Time of the first picture of a 0-based block."""
+        return self.pictures(block) / self.fps
+
+    def blocks_for(self, seconds: float) -> int:
+        """The smallest number of blocks, at least one, whose pictures last `seconds` or longer."""
+        pictures = math.ceil(self._position(seconds) - 1e-6)
+        per_block = PICTURES_PER_FRAME * self.frames_per_block
+        return max(1, -(-(pictures + self._lost) // per_block))
+
+    def block_at(self, seconds: float) -> int:
+        """The 0-based block whose start is nearest to `seconds`; the earlier of two that are equally near."""
+        position = self._position(seconds)
+        block = int((position + self._lost) // (PICTURES_PER_FRAME * self.frames_per_block))
+        before, after = self.pictures(block), self.pictures(block + 1)
+        return block if position - before <= after - position else block + 1
+
+    def _position(self, seconds: float) -> float:
+        if not is_finite(seconds) or not 0 <= seconds <= 1e9:
+            raise HeadForcingError(f"a time must be a number of seconds from 0 to 1e9, got {seconds!r}")
+        return seconds * self.fps
+
+
+def format_time(seconds: float) -> str:
+    """Seconds as `m:ss.mmm`, cut to the millisecond."""
+    minutes, milliseconds = divmod(math.floor(seconds * 1000 + 1e-6), 60_000)
+    return f"{minutes}:{milliseconds // 1000:02}.{milliseconds % 1000:03}"
+
+
+def cut_to_millisecond(seconds: float) -> float:
+    """Seconds cut to the millisecond; cutting, not rounding, so that a duration never grows into one more block."""
+    return math.floor(seconds * 1000 + 1e-6) / 1000
+
+
+def is_finite(value: object) -> bool:
+    try:
+        return not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        return False

@@ -1,0 +1,186 @@
+"""The grammars of a prompt timeline: from plain text to prompts with the times they carry. See `timeline.py`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import HeadForcingError
+from .clock import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, cut_to_millisecond
+from .switch import RESET, Switch, read_tag
+
+MAX_SEGMENTS = 10_000
+
+
+class TimelineError(HeadForcingError):
+    """A timeline that cannot be used; `line` is the 1-based line of the text, or None where no line is to blame."""
+
+    def __init__(self, message: str, line: int | None = None):
+        super().__init__(message if line is None else f"line {line}: {message}")
+        self.line = line
+
+
+SEPARATORS = "–—:-"  # one of them may stand between a time and its prompt
+_CLOCK = r"\d{1,9}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
+_NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
+_DASH = r"\s{0,8}[-–—]\s{0,8}"
+_INSIDE = rf"(?:{_CLOCK}|{_NUMBER}s?)"
+_BRACKETS = rf"\[\s{{0,8}}(?P<start>{_INSIDE})(?:{_DASH}(?P<end>{_INSIDE}))?\s{{0,8}}\]"
+_BRACKETED = re.compile(_BRACKETS, re.ASCII)
+_OUTSIDE = rf"(?:{_CLOCK}|{_NUMBER}s)"
+_BARE = re.compile(  # a clock time of day such as "6:00 pm" is prose
+    rf"(?P<start>{_OUTSIDE})(?:{_DASH}(?P<end>{_OUTSIDE}))?(?=[\s{SEPARATORS}]|$)(?!\s?[ap]\.?m\b)",
+    re.ASCII | re.IGNORECASE,
+)
+_DECADE = re.compile(r"[1-9]\d{0,8}0s\b", re.ASCII | re.IGNORECASE)  # "80s", "1920s"
+_ALMOST_TIME = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
+_ALMOST_BARE = re.compile(r"\d{1,3}:\d{1,2}(?!\d)(?!\s?[ap]\.?m\b)", re.ASCII | re.IGNORECASE)
+_SCENE = re.compile(rf"scene\s{{1,8}}\d{{1,9}}\s{{0,8}}(?:{_BRACKETS}|(?=[{SEPARATORS}]))", re.ASCII | re.I)
+_MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"prompts"|\[\s*")')
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as it was read: folded text, the times it carries (seconds), and where and how the user wrote them.
+
+    `switch` is what a tag in front of the text asked for.
+    """
+
+    text: str
+    line: int | None = None
+    start: float | None = None
+    end: float | None = None
+    token: str = ""
+    switch: Switch | None = None
+
+
+def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
+    """Choose the grammar by how the text begins and read all prompts; checks number and text, not times."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.split("\n")
+    first = next((line.strip() for line in lines if line.strip()), "")
+    found: Iterator[Prompt]
+    if first[:1] in ("{", "[") and (data := _load_json(text)) is not None:
+        found = _read_json(data, clock)
+    elif (time := _match_time(first, decades=False)) or _ALMOST_TIME.match(first):
+        in_seconds = time is not None and time.re is _BARE and ":" not in time["start"]
+        found = _read_headed(lines, lambda line: _match_time(line, decades=in_seconds), timed=True)
+    elif _SCENE.match(first):
+        found = _read_headed(lines, _SCENE.match)
+    elif "|" in text:
+        found = _read_pipes(text)
+    else:
+        found = iter([Prompt(fold(text), None)] if first else [])
+    prompts = list(itertools.islice(found, MAX_SEGMENTS + 1))
+    if not prompts:
+        raise TimelineError("the timeline is empty; write at least one prompt")
+    if len(prompts) > MAX_SEGMENTS:
+        raise TimelineError(f"the timeline has more than {MAX_SEGMENTS} prompts; split it into several videos")
+    prompts = list(map(_read_switch, prompts))
+    if prompts[0].switch not in (None, RESET):
+        raise TimelineError(
+            f"the first prompt has nothing to switch from; remove [{prompts[0].switch}]", prompts[0].line
+        )
+    for number, prompt in enumerate(prompts, 1):
+        if not prompt.text:
+            raise TimelineError(f"prompt {number} is empty; write its text or remove it", prompt.line)
+    return prompts
+
+
+def _read_switch(prompt: Prompt) -> Prompt:
+    try:
+        switch, text = read_tag(prompt.text)
+    except HeadForcingError as error:
+        raise TimelineError(str(error), prompt.line) from None
+    return replace(prompt, text=text, switch=switch)
+
+
+def _match_time(line: str, decades: bool) -> re.Match[str] | None:
+    """The time at the start of a line; "80s" counts only with `decades`, that is where the first line is in seconds."""
+    if not decades and _DECADE.match(line):
+        return None
+    return _BRACKETED.match(line) or _BARE.match(line)
+
+
+def _read_headed(
+    lines: list[str], match: Callable[[str], re.Match[str] | None], timed: bool = False
+) -> Iterator[Prompt]:
+    """Prompts that begin at lines with a header (a time or a scene); lines without one continue the prompt above."""
+    header: dict[str, Any] | None = None
+    parts: list[str] = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        found = match(line)
+        if found is None:
+            almost = _ALMOST_TIME.match(line) or (_ALMOST_BARE.match(line) if timed else None)
+            if almost and not _BRACKETED.match(line):
+                raise TimelineError(f"{almost[0]!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]", number)
+            parts.append(line)
+            continue
+        if header is not None:
+            yield Prompt(fold(" ".join(parts)), **header)
+        start, end = (None if token is None else _seconds(token, number) for token in found.group("start", "end"))
+        header = {"line": number, "start": start, "end": end, "token": found[0]}
+        rest = line[found.end() :].lstrip()
+        parts = [rest[1:] if rest.startswith(tuple(SEPARATORS)) else rest]
+    if header is not None:
+        yield Prompt(fold(" ".join(parts)), **header)
+
+
+def _read_pipes(text: str) -> Iterator[Prompt]:
+    line = 1
+    for piece in text.split("|", MAX_SEGMENTS):
+        yield Prompt(fold(piece), line)
+        line += piece.count("\n")
+
+
+def _load_json(text: str) -> Any:
+    """The JSON value, or None for text that merely begins like JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise TimelineError('the JSON is nested too deeply; expected {"prompts": ["...", "..."]}') from None
+    except ValueError as error:
+        if not _MEANT_AS_JSON.match(text):
+            return None
+        reason, line = getattr(error, "msg", "a number is too long"), getattr(error, "lineno", None)
+        raise TimelineError(f'not valid JSON ({reason}); expected one {{"prompts": ["...", "..."]}}', line) from None
+
+
+def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
+    """LongLive's prompts; a switch at a latent frame takes effect at the first block that starts there or later."""
+    fields = data if isinstance(data, dict) else {"prompts": data}
+    texts, switches = fields.get("prompts"), fields.get("switch_frame_indices")
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise TimelineError('a JSON timeline is {"prompts": ["...", "..."]} or a list of texts; found something else')
+    if switches is None or not texts:
+        yield from (Prompt(fold(text)) for text in texts)
+        return
+    last_frame = int(MAX_SECONDS * clock.fps / PICTURES_PER_FRAME)
+    if not isinstance(switches, list) or len(switches) != len(texts) - 1:
+        raise TimelineError(f"switch_frame_indices must be a list of {len(texts) - 1}, one fewer than the prompts")
+    for text, frame in zip(texts, [0, *switches], strict=True):
+        if type(frame) is not int or not 0 <= frame <= last_frame:
+            raise TimelineError(f"switch_frame_indices must be latent frames in 0-{last_frame}, found {frame!r:.40}")
+        start = clock.start_seconds(-(-frame // clock.frames_per_block))
+        yield Prompt(fold(text), start=cut_to_millisecond(start), token=f"latent frame {frame}")
+
+
+def fold(text: str) -> str:
+    """One line of valid Unicode: white space folds to single spaces, NUL is white space, lone surrogates become "?"."""
+    return " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
+
+
+def _seconds(token: str, line: int) -> float:
+    """Seconds of `h:mm:ss`, `m:ss`, `s` or `ss`, each with an optional fraction and an optional final s."""
+    first, *rest = token.lower().rstrip("s").replace(",", ".").split(":")
+    if any(float(part) >= 60 for part in rest):
+        raise TimelineError(f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line)
+    value = functools.reduce(lambda total, part: total * 60 + float(part), rest, float(first))
+    if value > MAX_SECONDS:
+        raise TimelineError(f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line)
+    return cut_to_millisecond(value)

@@ -1,0 +1,228 @@
+"""The prompt timeline: which prompt drives which block, read from plain text.
+
+`parse_timeline` chooses the grammar from how the text begins:
+
+    0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text     times, one prompt per line or more
+    Scene 1: text / Scene 2 [0:10]: text                          scenes, equal shares unless they carry times
+    {"prompts": ["text", "text"]} or ["text", "text"]             LongLive's JSON, equal shares
+    text | text | text                                            equal shares
+    anything else                                                 one prompt
+
+In all of them a tag in front of a prompt says how it takes over from the one before (`switching.py`):
+
+    0:20 [recache] text / text | [flush, re-anchor] text / Scene 2: [blend 3] text
+
+A text that carries no length lasts 10 s per prompt. Times are read to the millisecond and snap to the nearest block.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, replace
+
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
+from .grammar import SEPARATORS, Prompt, TimelineError, fold, read_prompts
+from .switch import RESET, Blend, Switch, write_tag
+
+SECONDS_PER_PROMPT = 10.0
+MAX_TEXT_BYTES = 1 << 20
+MAX_SHARED_CHARACTERS = 4_000  # it is repeated in every segment
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One prompt and the blocks it drives, `end_block` exclusive, and how it takes over from the one before."""
+
+    text: str
+    start_block: int
+    end_block: int
+    switch: Switch = RESET
+
+    @property
+    def blended_blocks(self) -> int:
+        """How many of its first blocks blend it with the prompt before; never the last."""
+        return min(self.switch.blend_blocks, self.end_block - self.start_block - 1)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Prompts laid over the blocks of one video, without gaps: segment k ends where segment k + 1 starts.
+
+    `seconds` is the asked length (the blocks last at least as long); `requested` holds what each segment asked for as
+    (start, end) seconds, before snapping to blocks.
+    """
+
+    segments: tuple[Segment, ...]
+    clock: BlockClock
+    seconds: float
+    requested: tuple[tuple[float, float], ...]
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the whole video."""
+        return self.segments[-1].end_block
+
+    def prompt_index(self, block: int) -> int:
+        """Index of the segment that drives a 0-based block."""
+        if not 0 <= block < self.blocks:
+            raise TimelineError(f"the timeline has blocks 0 to {self.blocks - 1}, block {block} was asked for")
+        return bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
+
+    def table(self, pictures_before: int = 0) -> str:
+        """Plain text for people: when each prompt was asked for and where it really starts.
+
+        `pictures_before` are those of the video that the blocks go on from; they count in the pictures alone.
+        """
+        rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "picture", "block", "switch", "prompt")]
+        for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
+            block = segment.start_block
+            times = format_time(start), format_time(self.clock.start_seconds(block))
+            picture = str(pictures_before + self.clock.start_picture(block))
+            switch = "-" if number == 1 else str(segment.switch)
+            rows.append((str(number), *times, picture, str(block), switch, segment.text))
+        if all(segment.switch == RESET for segment in self.segments):
+            rows = [(*row[:5], row[6]) for row in rows]
+        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+        lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in rows]
+        for number, segment in enumerate(self.segments, 1):
+            if n := segment.blended_blocks:
+                alone = pictures_before + self.clock.start_picture(segment.start_block + n)
+                lines.append(f"Prompt {number} blends in over {n} blocks and is alone from picture {alone} on.")
+        held = self.clock.start_seconds(self.blocks)
+        lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
+        if (first := self.requested[0][0]) > 0:
+            lines.append(f"The first prompt was asked for at {_short(first)} and starts at 0:00.")
+        return "\n".join(lines)
+
+
+def parse_timeline(
+    text: str,
+    seconds: float | None = None,
+    clock: BlockClock | None = None,
+    shared_prompt: str = "",
+    switch: Switch = RESET,
+) -> Timeline:
+    """Read a prompt timeline (grammars: see the module) and snap it to the blocks of `clock` (3 frames, 16 fps).
+
+    `seconds` is the length of the video: the last prompt lasts until then, prompts without times share it equally.
+    Where a text with times leaves a gap the previous prompt continues; the first prompt always starts at 0.
+    `shared_prompt` goes in front of every prompt, joined by a space after punctuation and by ", " otherwise.
+    `switch` is how prompts without a tag take over; the first one has nothing to take over from.
+    Raises TimelineError for anything that cannot be used, naming the line where there is one to blame.
+    """
+    clock = clock or BlockClock()
+    if not isinstance(text, str) or not isinstance(shared_prompt, str):
+        raise TimelineError("the timeline and the shared prompt must be text")
+    if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        raise TimelineError("the timeline is longer than 1 MB; split it into several videos")
+    if len(shared_prompt) > MAX_SHARED_CHARACTERS:
+        raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
+    if seconds is not None:
+        seconds = _checked_length(seconds)
+
+    prompts = read_prompts(text, clock)
+    if all(prompt.start is None for prompt in prompts):
+        total = _checked_length(SECONDS_PER_PROMPT * len(prompts)) if seconds is None else seconds
+        spans = _equal_shares(len(prompts), total)
+    else:
+        spans = _asked_times(prompts, seconds)
+    starts = _snap(prompts, spans, clock)
+    ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
+    shared = fold(shared_prompt)
+    texts = [_join(shared, prompt.text) for prompt in prompts]
+    switches = [RESET, *(prompt.switch or switch for prompt in prompts[1:])]
+    segments = tuple(map(Segment, texts, starts, ends, switches))
+    return Timeline(segments, clock, spans[-1][1], tuple(spans))
+
+
+def format_timeline(timeline: Timeline) -> str:
+    """Write a timeline as text, one `[m:ss.mmm-m:ss.mmm] prompt` a line; parsing it with the same clock restores it."""
+    lines = []
+    for segment, (start, end) in zip(timeline.segments, timeline.requested, strict=True):
+        text = write_tag(segment.switch, segment.text)
+        guard = "- " if text.startswith(tuple(SEPARATORS)) else ""  # the parser removes one separator
+        lines.append(f"[{format_time(start)}-{format_time(end)}] {guard}{text}")
+    return "\n".join(lines)
+
+
+def _join(shared: str, text: str) -> str:
+    if not shared:
+        return text
+    return f"{shared} {text}" if shared[-1] in ".,;:!?…。，！？、" else f"{shared}, {text}"
+
+
+def _equal_shares(count: int, total: float) -> list[tuple[float, float]]:
+    edges = [cut_to_millisecond(index * total / count) for index in range(count)] + [total]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def fit_timeline(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
+    """The timeline cut, or its last prompt held, to `blocks`."""
+    kept = [segment for segment in timeline.segments if segment.start_block < blocks]
+    kept[-1] = replace(kept[-1], end_block=blocks)
+    asked = list(timeline.requested[: len(kept)])
+    asked[-1] = (asked[-1][0], seconds)
+    return replace(timeline, segments=tuple(kept), seconds=seconds, requested=tuple(asked))
+
+
+def lay_out_prompts(timeline: Timeline) -> tuple[list[int], list[Blend]]:
+    """Per block the number of its embedding, that of its segment or, from the last segment's on, of a blend."""
+    numbers: list[int] = []
+    blends: list[Blend] = []
+    for index, segment in enumerate(timeline.segments):
+        n = segment.blended_blocks
+        numbers += range(len(timeline.segments) + len(blends), len(timeline.segments) + len(blends) + n)
+        blends += [Blend(index - 1, index, (i + 1) / (n + 1)) for i in range(n)]
+        numbers += [index] * (segment.end_block - segment.start_block - n)
+    return numbers, blends
+
+
+def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:
+    """(start, end) of every prompt in seconds; a missing end is the next start, the last end that of the video."""
+    starts: list[float] = []
+    for index, prompt in enumerate(prompts):
+        start = 0.0 if index == 0 and prompt.start is None else prompt.start
+        if start is None:
+            raise TimelineError("this scene has no time but others do; give every scene a time, or none", prompt.line)
+        if prompt.end is not None and prompt.end <= start:
+            raise TimelineError(f"{prompt.token!r} ends before it starts", prompt.line)
+        if starts and (start <= starts[-1] or start < (prompts[index - 1].end or 0.0)):
+            above = _short(prompts[index - 1].end or starts[-1])
+            raise TimelineError(f"{_short(start)} does not come after {above} of the prompt above", prompt.line)
+        late = max(start, prompt.end or 0.0)
+        if seconds is not None and (late > seconds or start == seconds):
+            place = "after the end" if late > seconds else "the end"
+            raise TimelineError(f"{_short(late)} is {place} of the video ({seconds} s)", prompt.line)
+        starts.append(start)
+    total = seconds or _checked_length(prompts[-1].end or cut_to_millisecond(starts[-1] + SECONDS_PER_PROMPT))
+    ends = [prompt.end or start for prompt, start in zip(prompts, starts[1:], strict=False)]
+    return list(zip(starts, [*ends, total], strict=True))
+
+
+def _snap(prompts: list[Prompt], spans: list[tuple[float, float]], clock: BlockClock) -> list[int]:
+    """First block of every prompt: the nearest one to its start, 0 for the first prompt."""
+    blocks, total = clock.blocks_for(spans[-1][1]), spans[-1][1]
+    starts = [0]
+    for prompt, (start, _) in zip(prompts[1:], spans[1:], strict=True):
+        block = clock.block_at(start)
+        if starts[-1] < block < blocks:
+            starts.append(block)
+            continue
+        if prompt.start is None:
+            reason = f"{len(prompts)} prompts do not fit into {total:g} s, each needs a block of its own"
+        elif block >= blocks:
+            reason = f"{prompt.token} is too close to the end of the video ({total} s)"
+        else:
+            reason = f"{prompt.token} falls on the same block as the prompt above, move it later"
+        raise TimelineError(f"{reason}; blocks last {clock.block_seconds:g} s", prompt.line if prompt.start else None)
+    return starts
+
+
+def _short(seconds: float) -> str:
+    return format_time(seconds).rstrip("0").removesuffix(".")
+
+
+def _checked_length(seconds: float) -> float:
+    if not is_finite(seconds) or not 0.001 <= seconds <= MAX_SECONDS:
+        raise TimelineError(f"the video must last above 0 and at most {MAX_SECONDS:.0f} seconds, got {seconds!r:.40}")
+    return cut_to_millisecond(float(seconds))

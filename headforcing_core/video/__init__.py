@@ -1,0 +1,1 @@
+"""Latents to frames to MP4 and back."""

@@ -1,0 +1,109 @@
+"""Videos side by side in one, each under its name; read and written picture by picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from ..errors import HeadForcingError
+from ..timeline.clock import PICTURES_PER_SECOND
+from .contact_sheet import fitted, font
+from .reader import open_video
+from .stream import VideoInfo
+from .writer import VideoWriter
+
+MAX_COLUMNS = 4
+MAX_WIDTH, MAX_HEIGHT = 3840, 2160
+MIN_TILE = 256  # smaller videos are enlarged by whole pixels, so that their names fit above them
+STRIP = 28  # pixels above a tile, for its name
+_BACKGROUND, _INK = (24, 26, 31), (240, 240, 244)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where tiles lie; all sizes in pixels and even."""
+
+    columns: int
+    rows: int
+    tile_width: int
+    tile_height: int
+
+    @classmethod
+    def of(cls, count: int, width: int, height: int) -> Grid:
+        """For so many videos of one size: in one row up to four, else in rows of about equal length."""
+        rows = math.ceil(count / MAX_COLUMNS)
+        columns = math.ceil(count / rows)
+        scale = max(1.0, math.ceil(MIN_TILE / width))
+        scale = min(scale, MAX_WIDTH / (columns * width), (MAX_HEIGHT / rows - STRIP) / height)
+        return cls(columns, rows, _even(width * scale), _even(height * scale))
+
+    @property
+    def width(self) -> int:
+        return self.columns * self.tile_width
+
+    @property
+    def height(self) -> int:
+        return self.rows * (self.tile_height + STRIP)
+
+    def corner(self, place: int) -> tuple[int, int]:
+        """Left and top of a tile's name; the tile lies `STRIP` below."""
+        row, column = divmod(place, self.columns)
+        return column * self.tile_width, row * (self.tile_height + STRIP)
+
+
+def write_grid(
+    path: Path,
+    tiles: Sequence[tuple[str, Path]],
+    fps: float = PICTURES_PER_SECOND,
+    metadata: Mapping[str, str] | None = None,
+    on_progress: Callable[[int], None] = lambda pictures: None,
+) -> VideoInfo:
+    """Write (name, video) side by side, as long as the shortest.
+
+    All videos show `fps` pictures a second. `on_progress` gets the number of pictures so far and may raise to stop.
+    """
+    if not tiles:
+        raise HeadForcingError("a grid needs at least one video")
+    with ExitStack() as stack:
+        videos = [stack.enter_context(open_video(video)) for _, video in tiles]
+        first = videos[0].streams.video[0]
+        layout = Grid.of(len(tiles), first.width, first.height)
+        canvas = _named(layout, [name for name, _ in tiles])
+        writer = stack.enter_context(VideoWriter(path, layout.width, layout.height, fps, metadata=metadata))
+        for pictures in zip(*(_tiles(video, layout) for video in videos), strict=False):
+            for place, picture in enumerate(pictures):
+                left, top = layout.corner(place)
+                canvas.paste(picture, (left, top + STRIP))
+            writer.write(torch.from_numpy(np.array(canvas))[None])
+            on_progress(writer.pictures)
+    return VideoInfo(path, writer.pictures, writer.pictures / fps, layout.width, layout.height)
+
+
+def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.Image]:
+    stream = video.streams.video[0]
+    stream.thread_type = "AUTO"
+    how = "POINT" if stream.width < layout.tile_width else "AREA"
+    for frame in video.decode(stream):
+        yield frame.to_image(width=layout.tile_width, height=layout.tile_height, interpolation=how)
+
+
+def _named(layout: Grid, names: Sequence[str]) -> Image.Image:
+    """The canvas with the names on it, without the tiles."""
+    canvas = Image.new("RGB", (layout.width, layout.height), _BACKGROUND)
+    draw = ImageDraw.Draw(canvas)
+    for place, name in enumerate(names):
+        left, top = layout.corner(place)
+        draw.text((left + 6, top + 4), fitted(name, 16, layout.tile_width - 12), _INK, font(16))
+    return canvas
+
+
+def _even(side: float) -> int:
+    return max(2, int(side) // 2 * 2)

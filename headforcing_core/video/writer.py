@@ -1,0 +1,187 @@
+"""An H.264 MP4 that can be watched while it grows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import av
+import numpy as np
+import torch
+from av.video.reformatter import ColorRange, Colorspace
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..files import check_writable, replacing
+from ..timeline.clock import PICTURES_PER_SECOND
+
+# The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
+_ENCODERS = ("libx264", "libopenh264", "h264_videotoolbox", "h264_nvenc", "h264")
+# Declared in the file, so that players need not guess. The matrix is BT.601 because PyAV before 17 (what ComfyUI reads
+# videos with) takes every file for that.
+_MATRIX_BT601, _BT709 = 6, 1
+# While it grows, the file is a row of one-second fragments: what was written plays, whatever happens next. Without
+# `delay_moov` its times would begin late, by the pictures that the encoder reorders.
+_GROWING = {
+    "movflags": "delay_moov+default_base_moof+use_metadata_tags",
+    "frag_duration": "1000000",
+    "flush_packets": "1",
+}
+# The finished one is a plain file: readers take its length from the index, which faststart moves to the front.
+_FINISHED = {"movflags": "use_metadata_tags+faststart"}
+
+
+class VideoWriter:
+    """Writes pictures to an H.264 MP4 as they come; the file appears at `path` only when the `with` block succeeds.
+
+    Args:
+        crf: x264's quality (lower is better, 18 is visually lossless).
+        metadata: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
+        partial: where the video grows until then. It plays at any time, an earlier one there is replaced, and it stays
+            when the `with` block fails. None grows it in a hidden file, which is then removed.
+
+    Attributes:
+        path: may be changed until the end.
+        pictures: how many have been written.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        width: int,
+        height: int,
+        fps: float = PICTURES_PER_SECOND,
+        crf: int = 18,
+        metadata: Mapping[str, str] | None = None,
+        preset: str = "veryfast",
+        partial: Path | None = None,
+    ):
+        if min(width, height) < 2 or width % 2 or height % 2:
+            raise HeadForcingError(
+                f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width and height; "
+                f"choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
+            )
+        self.path = Path(path)
+        self.width, self.height, self.fps = width, height, fps
+        self.pictures = 0
+        self._keep = partial is not None
+        self._partial = partial or self.path.with_name(f".{self.path.stem[:100]}.{uuid.uuid4().hex[:8]}.mp4")
+        self._encoder = find_encoder()
+        # without macroblock trees: x264 with AVX-512 reads beyond them where a row is no multiple of eight blocks, and
+        # the same pictures become another file every time
+        options = {"crf": str(crf), "preset": preset, "x264-params": "mbtree=0"}
+        self._options = options if self._encoder == "libx264" else {}
+        self._metadata = dict(metadata or {})
+
+    def __enter__(self) -> VideoWriter:
+        check_writable(self.path)
+        check_writable(self._partial)
+        with ExitStack() as stack, self._explained():
+            if not self._keep:
+                stack.callback(self._partial.unlink, missing_ok=True)
+            self._container = stack.enter_context(self._open())
+            self._container.metadata.update(self._metadata)
+            self._stream = self._open_stream()
+            self._cleanup = stack.pop_all()
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
+        with self._cleanup:
+            if error_type is not None:
+                with suppress(OSError, av.error.FFmpegError):  # the first error is what counts
+                    self._finish()
+                return
+            if self.pictures == 0:
+                raise HeadForcingError(f"{self.path.name} would be an empty video: no picture was written to it.")
+            with self._explained():
+                self._finish()
+                self._remux()
+            with suppress(OSError):  # on Windows somebody may be watching it
+                self._partial.unlink(missing_ok=True)
+
+    def write(self, pictures: Tensor) -> None:
+        """Append `[n, height, width, 3]`, uint8 or float in 0..1."""
+        if pictures.ndim != 4 or tuple(pictures.shape[1:]) != (self.height, self.width, 3):
+            raise HeadForcingError(
+                f"{self.path.name} takes pictures of shape [n, {self.height}, {self.width}, 3], "
+                f"got {list(pictures.shape)}."
+            )
+        for picture in to_uint8(pictures).cpu().numpy():
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG)
+            frame.pts = self.pictures
+            with self._explained():
+                self._container.mux(self._stream.encode(frame))
+            self.pictures += 1
+
+    def _open(self) -> av.container.OutputContainer:
+        try:
+            return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
+        except OSError:  # one of an earlier attempt, which somebody is watching (Windows)
+            other = f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
+            self._partial = self._partial.with_name(other)
+            return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Errors of the disk and of the encoder in one sentence."""
+        try:
+            yield
+        except (OSError, av.error.FFmpegError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise HeadForcingError(f"the video {self.path} cannot be written: {reason}") from error
+
+    def _finish(self) -> None:
+        """Write what the encoder still holds, and the end of the growing file."""
+        if self.pictures:
+            self._container.mux(self._stream.encode())
+        self._container.close()
+
+    def _remux(self) -> None:
+        """Move the pictures, as they are encoded, into a plain file at `path`."""
+        with (
+            replacing(self.path) as temporary,
+            av.open(str(self._partial)) as source,
+            av.open(str(temporary), "w", format="mp4", options=_FINISHED) as target,
+        ):
+            target.metadata.update(self._metadata)
+            stream = target.add_stream_from_template(source.streams.video[0])
+            for packet in source.demux(source.streams.video[0]):
+                if packet.size:  # the last one is empty and stands for the end
+                    packet.stream = stream
+                    target.mux(packet)
+
+    def _open_stream(self) -> av.VideoStream:
+        rate = Fraction(self.fps).limit_denominator(1001)
+        stream = cast(av.VideoStream, self._container.add_stream(self._encoder, rate=rate, options=self._options))
+        stream.width, stream.height, stream.pix_fmt = self.width, self.height, "yuv420p"
+        if not self._options:
+            stream.bit_rate = round(0.25 * self.width * self.height * self.fps)
+        codec = stream.codec_context
+        codec.colorspace, codec.color_primaries, codec.color_trc = _MATRIX_BT601, _BT709, _BT709
+        codec.color_range = ColorRange.MPEG
+        return stream
+
+
+def find_encoder() -> str:
+    """The name of the H.264 encoder that is used; an error where PyAV has none."""
+    for name in _ENCODERS:
+        try:
+            return av.Codec(name, "w").name
+        except av.codec.codec.UnknownCodecError:
+            continue
+    raise HeadForcingError(
+        f"The installed PyAV {av.__version__} has no H.264 encoder (looked for {', '.join(_ENCODERS)}); "
+        "install the official wheel with `pip install --force-reinstall --only-binary av av`."
+    )
+
+
+def to_uint8(pictures: Tensor) -> Tensor:
+    """Pictures in 0..1 as bytes; bytes stay as they are."""
+    if pictures.dtype == torch.uint8:
+        return pictures
+    return (pictures.float().clamp(0, 1) * 255).round().to(torch.uint8)

@@ -1,0 +1,1 @@
+"""Checkpoints, LoRA files and text encoders."""

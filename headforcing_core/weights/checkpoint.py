@@ -1,0 +1,246 @@
+"""Checkpoints: what is in a .safetensors or .pt file, its weights under Wan names, and a clean one-copy conversion.
+
+Files are recognised by their content, never by their name. Weights are memory-mapped, and pickles are read with
+torch's `weights_only` loader, so a hostile file can run nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..model.wan import WanConfig
+from . import layouts as layouts
+from .containers import WRITABLE, read_weights, write_safetensors
+from .lora import LoraPatch, check_strength, read_patches
+
+log = logging.getLogger(__name__)
+
+CONVERTER_VERSION = 1
+_FAMILIES = {(1536, 8960, 30): "wan2.1-t2v-1.3b", (5120, 13824, 40): "wan2.1-t2v-14b"}  # by dim, ffn_dim, num_layers
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What a checkpoint holds. `causal_ar` and `frames_per_block` are None when the file does not say."""
+
+    path: Path
+    container: str  # "safetensors" | "pt"
+    layout: str  # the wrapper the weights were read from: "generator_ema", "generator", ..., "bare"
+    naming: str  # "wan" | "diffusers"
+    available: tuple[str, ...]  # every wrapper that holds a model
+    config: WanConfig
+    family: str
+    parameters: int
+    dtype: str
+    bytes: int  # of the file
+    fingerprint: str  # of the values as bf16: the same for every container, layout and naming
+    causal_ar: bool | None = None
+    frames_per_block: int | None = None
+    lora: str | None = None  # file names of merged LoRAs
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        """One line for a log or a node."""
+        also = [name for name in self.available if name != self.layout]
+        causal = {True: "causal", False: "not causal", None: "causal not stated"}[self.causal_ar]
+        parts = (
+            f"{self.path.name}: {self.family}",
+            f"{self.config.num_layers} layers x {self.config.num_heads} heads",
+            f"{self.parameters / 1e9:.3g} B parameters in {self.dtype}",
+            f"{self.bytes / 1e9:.3g} GB {self.container}",
+            f"{self.naming} names under {self.layout}" + (f" (also: {', '.join(also)})" if also else ""),
+            causal,
+            f"{self.frames_per_block} frames per block" if self.frames_per_block else "",
+            f"with LoRA {self.lora}" if self.lora else "",
+            f"fingerprint {self.fingerprint}",
+        )
+        return ", ".join(part for part in parts if part)
+
+
+def inspect_checkpoint(path: str | Path, weights: str = "auto", num_heads: int | None = None) -> CheckpointInfo:
+    """Say what a checkpoint holds, reading its header and a few rows; raise `HeadForcingError` if it cannot be used.
+
+    `weights` names the wrapper to read ("generator_ema", "generator", "bare", ...); "auto" prefers the EMA.
+    `num_heads` is needed only when heads are not 128 wide and the file does not say.
+    """
+    return _open(path, weights, num_heads)[1]
+
+
+def load_state_dict(
+    path: str | Path,
+    weights: str = "auto",
+    num_heads: int | None = None,
+    lora: str | Path | None = None,
+    lora_strength: float = 1.0,
+    dtype: torch.dtype | None = None,
+) -> tuple[dict[str, Tensor], CheckpointInfo]:
+    """Load weights under their original Wan names, memory-mapped where neither a LoRA nor `dtype` changes them.
+
+    `dtype` None keeps what is stored (plain fp8 becomes bf16, which no computation could use otherwise).
+    """
+    tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
+    state = {name: _value(tensors[name], patches.get(name), lora_strength, dtype) for name in tensors}
+    return state, replace(info, fingerprint=_fingerprint(state, state.__getitem__)) if patches else info
+
+
+def convert(
+    path: str | Path,
+    out: str | Path,
+    weights: str = "auto",
+    dtype: torch.dtype = torch.bfloat16,
+    lora: str | Path | None = None,
+    lora_strength: float = 1.0,
+    num_heads: int | None = None,
+    frames_per_block: int | None = None,
+    causal: bool = True,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> CheckpointInfo:
+    """Write one copy of the weights as a safetensors file with bare Wan names that ComfyUI knows to be autoregressive.
+
+    Streams tensor by tensor, so memory stays at about one tensor. `on_progress(written_bytes, total_bytes)`.
+    """
+    path, out = Path(path), Path(out)
+    _check_output(out, [path] if lora is None else [path, Path(lora)])
+    if dtype not in WRITABLE:
+        raise HeadForcingError(f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32")
+    if frames_per_block is not None and frames_per_block < 1:
+        raise HeadForcingError(
+            f"frames_per_block is {frames_per_block}, but must be at least 1 (usually 3, framewise 1)"
+        )
+    tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
+
+    def value(name: str) -> Tensor:
+        return _value(tensors[name], patches.get(name), lora_strength, dtype)
+
+    history = {
+        "converter_version": CONVERTER_VERSION,
+        "source": path.name,
+        "source_layout": info.layout,
+        "lora": info.lora,
+        "lora_strength": lora_strength if lora else None,
+        "frames_per_block": frames_per_block or info.frames_per_block,
+        "fingerprint": _fingerprint(tensors, value),
+    }
+    transformer: dict[str, object] = {"causal_ar": causal, "num_heads": info.config.num_heads}
+    if info.config.text_len != WanConfig.text_len:
+        transformer["text_len"] = info.config.text_len
+    metadata = {
+        "format": "pt",
+        "config": json.dumps({"transformer": transformer}),
+        "head_forcing": json.dumps({key: entry for key, entry in history.items() if entry is not None}),
+    }
+    shapes = {name: tuple(tensors[name].shape) for name in sorted(tensors)}
+    write_safetensors(out, shapes, dtype, metadata, value, on_progress)
+    return inspect_checkpoint(out)
+
+
+def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:
+    """Map a checkpoint and check it completely; the tensors have Wan names and are exactly the model's."""
+    path = Path(path)
+    container, tree, metadata = read_weights(path)
+    found = layouts.find_layouts(tree)
+    layout = layouts.choose_layout(found, weights, path.name)
+    tensors = layouts.rename_all(found[layout], path.name)
+    layouts.reject_look_alikes(tensors, path.name)
+    transformer, history = _stated(metadata, "config").get("transformer"), _stated(metadata, "head_forcing")
+    transformer = transformer if isinstance(transformer, dict) else {}
+    plain_heads = metadata.get("num_heads", "")
+    stated_heads = _integer(transformer.get("num_heads")) or (int(plain_heads) if plain_heads.isdecimal() else None)
+    config = layouts.infer_config(
+        tensors, stated_heads if num_heads is None else num_heads, _integer(transformer.get("text_len")), path.name
+    )
+    extra = layouts.check_complete(tensors, config, path.name)
+    if extra:
+        log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), extra[0])
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in set(extra)}
+    causal, merged = transformer.get("causal_ar"), history.get("lora")
+    info = CheckpointInfo(
+        path=path,
+        container=container,
+        layout=layout,
+        naming="diffusers" if layouts.is_diffusers(found[layout]) else "wan",
+        available=tuple(name for name in found if layouts.looks_like_wan(found[name])),
+        config=config,
+        family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), "wan2.1-t2v-custom"),
+        parameters=sum(tensor.numel() for tensor in tensors.values()),
+        dtype=str(layouts.storage_dtype(tensors)).removeprefix("torch."),
+        bytes=path.stat().st_size,
+        fingerprint=_fingerprint(tensors, tensors.__getitem__),
+        causal_ar=causal if isinstance(causal, bool) else None,
+        frames_per_block=_integer(history.get("frames_per_block")),
+        lora=merged if isinstance(merged, str) else None,
+        metadata=metadata,
+    )
+    return tensors, info
+
+
+def _open_patched(
+    path: str | Path, weights: str, num_heads: int | None, lora: str | Path | None, strength: float
+) -> tuple[dict[str, Tensor], CheckpointInfo, dict[str, LoraPatch]]:
+    """`_open`, and the patches of a LoRA that have been checked to fit it."""
+    check_strength(strength)
+    tensors, info = _open(path, weights, num_heads)
+    if lora is None:
+        return tensors, info, {}
+    lora = Path(lora)
+    found = layouts.find_layouts(read_weights(lora)[1])
+    adapters = next((found[name] for name in found if layouts.is_lora(found[name])), None)
+    if adapters is None:
+        raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
+    patches = read_patches(tensors, adapters, lora.name)
+    names = f"{info.lora} + {lora.name}" if info.lora else lora.name
+    return tensors, replace(info, lora=names), patches
+
+
+def _value(stored: Tensor, patch: LoraPatch | None, strength: float, dtype: torch.dtype | None) -> Tensor:
+    if dtype is None:
+        dtype = torch.bfloat16 if stored.dtype.itemsize == 1 else stored.dtype
+    return (patch.apply(stored, strength) if patch else stored).to(dtype)
+
+
+def _fingerprint(tensors: Mapping[str, Tensor], value: Callable[[str], Tensor]) -> str:
+    """Hash all names and shapes, the small tensors at both ends, and a row of each matrix in the outer layers.
+
+    The rows make a merged LoRA change the fingerprint; values count as bf16, so storage dtype does not matter.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(repr([(name, tuple(tensors[name].shape)) for name in sorted(tensors)]).encode())
+    last = max(int(match[1]) for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name)))
+    ends = ("head.", "patch_embedding.", "blocks.0.", f"blocks.{last}.")
+    for name in sorted(name for name in tensors if name.startswith(ends)):
+        tensor = value(name)
+        row = tensor[0] if tensor.ndim >= 2 else tensor
+        digest.update(row.to(torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
+    """A JSON object in the metadata; other programs' metadata may hold anything, which counts as saying nothing."""
+    try:
+        value = json.loads(metadata.get(key, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _check_output(out: Path, inputs: Iterable[Path]) -> None:
+    if out.suffix != ".safetensors" or out.is_dir():
+        raise HeadForcingError(f"The output is {out.name}, but must be a file name that ends in .safetensors")
+    for path in inputs:
+        if out.resolve() == path.resolve() or (out.exists() and path.exists() and out.samefile(path)):
+            raise HeadForcingError(f"The output {out.name} is the input itself: choose another name")

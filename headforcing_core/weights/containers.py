@@ -1,0 +1,179 @@
+"""Model files as containers: memory-mapped reading of .safetensors and .pt by content, streamed writing.
+
+Nothing in a file is trusted: pickles go through torch's `weights_only` loader, headers are bounded, and every tensor
+must lie inside the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import pickle
+import re
+import shutil
+import struct
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..files import replacing
+
+_MAX_HEADER_BYTES = 16 << 20  # a 14B model's header is 0.15 MB
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+
+
+def read_weights(path: Path) -> tuple[str, Mapping[object, object], dict[str, str]]:
+    """Map a file by its content: container, its top-level names with tensors or dicts of tensors, metadata."""
+    if os.path.isdir(path):
+        raise HeadForcingError(f"{path.name} is a folder: choose the .safetensors or .pt file inside it")
+    if not os.path.isfile(path):  # False for impossible names, too
+        raise HeadForcingError(f"{path.name} was not found at {path}: check the name and folder")
+    try:
+        with open(path, "rb") as file:
+            start = file.read(512)
+    except OSError as error:
+        raise HeadForcingError(f"{path.name} cannot be read ({error.strerror}): check its permissions") from error
+    if not start:
+        raise HeadForcingError(f"{path.name} is empty (0 bytes): download it again")
+    if start.startswith(b"GGUF"):
+        raise HeadForcingError(
+            f"{path.name} is a GGUF file: load it with ComfyUI-GGUF's Unet Loader, whose MODEL works with the sampler"
+        )
+    if start.startswith(b"PK\x03\x04"):
+        return "pt", _read_pt(path), {}
+    if start[8:9] == b"{" or len(start) < 9:
+        tensors, metadata = _read_safetensors(path, start)
+        return "safetensors", tensors, metadata
+    if start.startswith(b"\x80"):
+        raise HeadForcingError(
+            f"{path.name} is a bare pickle, which can run code and is not opened: use a .safetensors file, or save it "
+            "again with a current PyTorch"
+        )
+    what = "a text or web page" if _is_text(start) else "neither a safetensors nor a PyTorch file"
+    raise HeadForcingError(f"{path.name} is {what}, not model weights: download the model file itself")
+
+
+def _is_text(start: bytes) -> bool:
+    return all(byte >= 32 or byte in b"\t\r\n" for byte in start)
+
+
+def _read_safetensors(path: Path, start: bytes) -> tuple[Mapping[object, object], dict[str, str]]:
+    size = path.stat().st_size
+    length = struct.unpack("<Q", start[:8])[0] if len(start) >= 9 else size
+    if length > _MAX_HEADER_BYTES:
+        raise HeadForcingError(
+            f"{path.name} is damaged: its header claims {length / 1e6:,.0f} MB where a model needs less than 1 MB; "
+            "download it again"
+        )
+    try:
+        data = _map(path)
+        header = json.loads(data[8 : 8 + length])
+        metadata = header.pop("__metadata__", None) or {}
+        tensors = {name: _mapped_tensor(data, 8 + length, **entry) for name, entry in header.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
+        raise _unreadable(path, error) from error
+    return tensors, {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
+
+
+def _map(path: Path) -> mmap.mmap:
+    """Map a file copy-on-write: nothing is read yet, and no memory is reserved however large the file is."""
+    with open(path, "rb") as file:
+        if os.name == "nt":
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        no_reserve = 0x4000 if sys.platform == "linux" else 0  # Python names MAP_NORESERVE only in newer versions
+        return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _mapped_tensor(data: mmap.mmap, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+    begin, end = (start + int(offset) for offset in data_offsets)
+    if not start <= begin <= end <= len(data):
+        raise ValueError(f"it has {len(data):,} bytes and should have {end:,}")
+    if dtype not in _DTYPES:  # packed formats of quantised files are only looked at by name
+        dtype, shape = "U8", [end - begin]
+    count = math.prod(shape)
+    if count * _DTYPES[dtype].itemsize != end - begin or min(shape, default=0) < 0:
+        raise ValueError(f"{end - begin} bytes cannot hold the shape {shape} in {dtype}")
+    if count == 0:
+        return torch.empty(shape, dtype=_DTYPES[dtype])
+    return torch.frombuffer(data, dtype=_DTYPES[dtype], count=count, offset=begin).view(shape)
+
+
+def _read_pt(path: Path) -> Mapping[object, object]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickles = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise _unreadable(path, error) from error
+    if len(pickles) != 1 or pickles[0].file_size > _MAX_HEADER_BYTES:
+        raise HeadForcingError(f"{path.name} is a zip archive without a PyTorch checkpoint: choose the .pt file itself")
+    try:
+        tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        blocked = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"{blocked[1]} objects, which could run code" if blocked else "things other than tensors"
+        raise HeadForcingError(
+            f"{path.name} holds {what}, so it was not opened: use a .safetensors file or one with tensors only"
+        ) from error
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise _unreadable(path, error) from error
+    if not isinstance(tree, Mapping):
+        raise HeadForcingError(f"{path.name} holds a {type(tree).__name__}, not a dict of weights: choose a checkpoint")
+    return tree
+
+
+def _unreadable(path: Path, error: Exception) -> HeadForcingError:
+    reason = str(error).strip().split("\n")[0][:200]
+    if "mmap" in reason or "allocate memory" in reason:
+        size = path.stat().st_size / 1e9
+        return HeadForcingError(f"{path.name} ({size:.3g} GB) does not fit into memory: enlarge the swap or page file")
+    return HeadForcingError(f"{path.name} is damaged or cut short ({reason}): download it again")
+
+
+def write_safetensors(
+    out: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: torch.dtype,
+    metadata: dict[str, str],
+    value: Callable[[str], Tensor],
+    on_progress: Callable[[int, int], None] | None,
+) -> None:
+    """Write tensors one at a time (the library's writer would need a second copy of all of them in memory)."""
+    header: dict[str, object] = {"__metadata__": metadata}
+    total = 0
+    for name, shape in shapes.items():
+        end = total + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": WRITABLE[dtype], "shape": shape, "data_offsets": (total, end)}
+        total = end
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)  # aligned data can be memory-mapped
+    folder = next(parent for parent in out.resolve().parents if parent.exists())
+    if shutil.disk_usage(folder).free < total:
+        raise HeadForcingError(f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {folder}: make room there")
+    with replacing(out) as temporary, open(temporary, "wb") as file:
+        file.write(struct.pack("<Q", len(encoded)) + encoded)
+        written = 0
+        for name in shapes:
+            written += file.write(value(name).contiguous().view(-1).view(torch.uint8).numpy().data)
+            if on_progress:
+                on_progress(written, total)

@@ -1,0 +1,282 @@
+"""Names and shapes of Wan 2.1 weights: wrappers, prefixes, diffusers names, dimensions, and what is not such a model.
+
+Everything here looks at names and shapes only; no file is opened and no weight is read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..model.wan import WanConfig
+
+Weights = Mapping[str, Tensor]
+
+BARE = "bare"
+LORA_WRAPPER = "generator_lora"
+WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER, "model", "state_dict", "model_state_dict")  # best first
+_DOTTED_WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)  # a flat file may spell them as a prefix
+_TRAINING_ONLY = ("critic", "optimizer", "fake_score")
+
+_PREFIXES = ("model.diffusion_model.", "base_model.model.", "diffusion_model.", "transformer.", "module.", "model.")
+_INFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_layer.")
+_DIFFUSERS = (  # none of the left-hand sides occurs in original Wan names, so the table may always be applied
+    ("condition_embedder.text_embedder.linear_1.", "text_embedding.0."),
+    ("condition_embedder.text_embedder.linear_2.", "text_embedding.2."),
+    ("condition_embedder.time_embedder.linear_1.", "time_embedding.0."),
+    ("condition_embedder.time_embedder.linear_2.", "time_embedding.2."),
+    ("condition_embedder.time_proj.", "time_projection.1."),
+    ("proj_out.", "head.head."),
+    (".attn1.", ".self_attn."),
+    (".attn2.", ".cross_attn."),
+    (".to_q.", ".q."),
+    (".to_k.", ".k."),
+    (".to_v.", ".v."),
+    (".to_out.0.", ".o."),
+    (".ffn.net.0.proj.", ".ffn.0."),
+    (".ffn.net.2.", ".ffn.2."),
+    (".norm2.", ".norm3."),
+    (".scale_shift_table", ".modulation"),
+)
+_BLOCK = re.compile(r"blocks\.(\d{1,3})\.")  # few digits: a hostile name must not claim a billion layers
+_QUANTISED = (
+    "scale_weight",
+    "weight_scale",
+    "weight_scale_2",
+    "scale_input",
+    "input_scale",
+    "comfy_quant",
+    "scaled_fp8",
+)
+_LORA_SUFFIX = re.compile(r"\.(lora_(A|B|down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*)$")
+_OTHER_MODELS = (  # a name beginning, and what has it
+    (("input_blocks.", "output_blocks.", "middle_block."), "a Stable Diffusion image model"),
+    (("double_blocks.", "single_blocks.", "single_transformer_blocks."), "a Flux or Hunyuan model"),
+    (("joint_blocks.",), "a Stable Diffusion 3 image model"),
+    (("decoder.conv1.", "encoder.conv1.", "decoder.conv_in.", "encoder.conv_in.", "decoder.middle."), "a VAE"),
+    (("shared.weight", "token_embedding.weight", "encoder.block.", "text_model."), "a text encoder"),
+    (("vision_model.", "visual."), "a CLIP vision model"),
+)
+
+
+def strip_prefixes(name: str) -> str:
+    """Remove what training wrappers (FSDP, compile, PEFT) and pipelines put in front of and into parameter names."""
+    for infix in _INFIXES:
+        name = name.replace(infix, "")
+    while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
+        name = name[len(prefix) :]
+    return name
+
+
+def wan_name(name: str) -> str:
+    """Return the original Wan name of a parameter, whatever wrapped it; unknown names only lose their prefixes."""
+    name = strip_prefixes(name)
+    if name == "scale_shift_table":
+        return "head.modulation"
+    for diffusers, wan in _DIFFUSERS:
+        name = name.replace(diffusers, wan)
+    return name
+
+
+def is_diffusers(names: Iterable[str]) -> bool:
+    return any(strip_prefixes(name) != wan_name(name) for name in names)
+
+
+def looks_like_wan(names: Iterable[str]) -> bool:
+    return any(wan_name(name) == "patch_embedding.weight" for name in names)
+
+
+def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
+    """Group the tensors of a loaded file by their wrapper, best wrapper first; training leftovers are dropped."""
+    layouts: dict[str, dict[str, Tensor]] = {}
+    for key, value in tree.items():
+        name = str(key)
+        if name.startswith(_TRAINING_ONLY):
+            continue
+        if isinstance(value, Mapping):
+            tensors = {str(k): v.detach() for k, v in value.items() if isinstance(v, Tensor)}
+            if tensors:
+                layouts.setdefault(name, {}).update(tensors)
+        elif isinstance(value, Tensor):
+            wrapper, _, rest = name.partition(".")
+            dotted = wrapper in _DOTTED_WRAPPERS and rest
+            layouts.setdefault(wrapper if dotted else BARE, {})[rest if dotted else name] = value.detach()
+    order = (*WRAPPERS, BARE)
+    return dict(sorted(layouts.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def choose_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> str:
+    """Return the wrapper to read: the one asked for, or for "auto" the first that holds a Wan model."""
+    if not layouts:
+        raise HeadForcingError(f"{file} holds no model weights: choose a Self Forcing checkpoint")
+    models = [name for name in layouts if looks_like_wan(layouts[name])]
+    if weights == "auto" or not models:  # without a model the caller says what the file is instead
+        return (models or list(layouts))[0]
+    if weights not in layouts:
+        raise HeadForcingError(f"{file} has no weights called {weights!r}: choose 'auto' or one of {', '.join(models)}")
+    return weights
+
+
+def rename_all(tensors: Weights, file: str) -> dict[str, Tensor]:
+    """Give every tensor its Wan name; two tensors with one name are an error."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        wan = wan_name(name)
+        if wan in renamed:
+            raise HeadForcingError(
+                f"{file} holds two tensors for {wan} (one is {name}): choose a file with one model in it"
+            )
+        renamed[wan] = tensor
+    return renamed
+
+
+def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
+    """Every parameter of a Wan 2.1 text-to-video model with its shape: 27 per layer and 15 more."""
+    dim, ffn = config.dim, config.ffn_dim
+
+    def linear(name: str, out: int, into: int) -> dict[str, tuple[int, ...]]:
+        return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
+
+    shapes: dict[str, tuple[int, ...]] = {
+        "patch_embedding.weight": (dim, config.in_dim, *config.patch_size),
+        "patch_embedding.bias": (dim,),
+        **linear("text_embedding.0", dim, config.text_dim),
+        **linear("text_embedding.2", dim, dim),
+        **linear("time_embedding.0", dim, config.freq_dim),
+        **linear("time_embedding.2", dim, dim),
+        **linear("time_projection.1", 6 * dim, dim),
+    }
+    for i in range(config.num_layers):
+        block = f"blocks.{i}"
+        for attention in (f"{block}.self_attn", f"{block}.cross_attn"):
+            for part in "qkvo":
+                shapes |= linear(f"{attention}.{part}", dim, dim)
+            shapes |= {f"{attention}.norm_q.weight": (dim,), f"{attention}.norm_k.weight": (dim,)}
+        shapes |= {f"{block}.norm3.weight": (dim,), f"{block}.norm3.bias": (dim,)}
+        shapes |= linear(f"{block}.ffn.0", ffn, dim) | linear(f"{block}.ffn.2", dim, ffn)
+        shapes[f"{block}.modulation"] = (1, 6, dim)
+    shapes |= linear("head.head", config.out_dim * math.prod(config.patch_size), dim)
+    shapes["head.modulation"] = (1, 2, dim)
+    return shapes
+
+
+def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, file: str) -> WanConfig:
+    """Read the dimensions from the shapes; `num_heads` (default: 128 wide) and `text_len` are not in the weights."""
+    patch = _probe(tensors, "patch_embedding.weight", 5, file)
+    dim = _probe(tensors, "head.modulation", 3, file)[-1]
+    if num_heads is None and (dim == 0 or dim % 128):
+        raise HeadForcingError(f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads")
+    heads = dim // 128 if num_heads is None else num_heads
+    if heads < 1 or dim % heads or (dim // heads) % 2:
+        raise HeadForcingError(f"num_heads is {heads}, but must divide {file}'s width {dim} into heads of even size")
+    return WanConfig(
+        dim=dim,
+        ffn_dim=_probe(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
+        num_layers=1 + max(int(match[1]) for name in tensors if (match := _BLOCK.match(name))),
+        num_heads=heads,
+        in_dim=patch[1],
+        out_dim=_probe(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
+        freq_dim=_probe(tensors, "time_embedding.0.weight", 2, file)[1],
+        text_dim=_probe(tensors, "text_embedding.0.weight", 2, file)[1],
+        text_len=text_len or WanConfig.text_len,
+        patch_size=(patch[2], patch[3], patch[4]),
+    )
+
+
+def _probe(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
+    if name not in tensors:
+        raise HeadForcingError(f"{file} is incomplete: {name} is missing; download the whole file again")
+    shape = tuple(tensors[name].shape)
+    if len(shape) != dimensions:
+        raise HeadForcingError(f"{file}: {name} has shape {shape}, not {dimensions} dimensions: it is no Wan 2.1 model")
+    return shape
+
+
+def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
+    """Check that every parameter is there in its shape; return the names of harmless extra tensors."""
+    expected = expected_shapes(config)
+    missing = [name for name in expected if name not in tensors]
+    if missing:
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise HeadForcingError(
+            f"{file} is incomplete: {len(missing)} of {len(expected)} tensors are missing ({shown}); "
+            "download the whole model, or join its parts into one file"
+        )
+    for name, shape in expected.items():
+        if tuple(tensors[name].shape) != shape:
+            raise HeadForcingError(
+                f"{file}: {name} has shape {tuple(tensors[name].shape)} where a Wan 2.1 model of width {config.dim} "
+                f"has {shape}; download the file again or choose another one"
+            )
+    extra = [name for name in tensors if name not in expected]
+    changed = next((name for name in extra if name.startswith("blocks.")), None)
+    if changed and _LORA_SUFFIX.search(changed):
+        raise HeadForcingError(
+            f"{file} holds a LoRA beside its model that is not merged ({changed}): merge it with the tool that trained "
+            "it, or use the base model and the LoRA as two files"
+        )
+    if changed:
+        raise HeadForcingError(
+            f"{file} is another variant of Wan: its layers hold {changed}, which Wan 2.1 text-to-video lacks; "
+            "choose a Self Forcing (text-to-video) checkpoint"
+        )
+    return extra
+
+
+def is_lora(names: Iterable[str]) -> bool:
+    """True for names of a LoRA alone: adapter tensors without the model they adapt."""
+    names = list(names)
+    return any(_LORA_SUFFIX.search(name) for name in names) and not looks_like_wan(names)
+
+
+def is_quantised(tensors: Weights) -> bool:
+    """True when weights are stored with scales or as integers; plain fp8 weights only need a cast."""
+    return any(
+        name.rsplit(".", 1)[-1] in _QUANTISED
+        or (_BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point)
+        for name, tensor in tensors.items()
+    )
+
+
+def reject_look_alikes(tensors: Weights, file: str) -> None:
+    """Raise one clear sentence when the (renamed) tensors are something else than a Wan 2.1 text-to-video model."""
+    need = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
+    if is_lora(tensors):
+        raise HeadForcingError(
+            f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA loader node "
+            "(command line: --lora)"
+        )
+    if any(name.startswith(("vace_blocks.", "vace_patch_embedding.")) for name in tensors):
+        raise HeadForcingError(f"{file} is a VACE model, which is not supported: {need}")
+    for beginnings, what in _OTHER_MODELS:
+        if any(name.startswith(beginnings) for name in tensors):
+            raise HeadForcingError(f"{file} is {what}, not a Wan video model: {need}")
+    if "patch_embedding.weight" not in tensors:
+        first = next(iter(tensors), "nothing")
+        raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {need}")
+    channels = _probe(tensors, "patch_embedding.weight", 5, file)[1]
+    image_parts = ("img_emb.", "condition_embedder.image_embedder.")
+    if channels == 36 or any(n.startswith(image_parts) or ".k_img." in n or ".add_k_proj." in n for n in tensors):
+        raise HeadForcingError(f"{file} is an image-to-video (I2V) model, which is not supported: {need}")
+    if channels == 48:
+        raise HeadForcingError(f"{file} is a Wan2.2 5B (or Fun Control) model with 48 input channels: {need}")
+    if channels != 16:
+        raise HeadForcingError(f"{file} takes {channels} input channels where Wan 2.1 text-to-video takes 16: {need}")
+    if is_quantised(tensors):
+        raise HeadForcingError(
+            f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node and "
+            "connect its MODEL"
+        )
+
+
+def storage_dtype(tensors: Weights) -> torch.dtype:
+    """The dtype most of the weights are stored in."""
+    sizes: dict[torch.dtype, int] = {}
+    for tensor in tensors.values():
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
+    return max(sizes, key=lambda dtype: sizes[dtype])

@@ -1,0 +1,126 @@
+"""LoRA files for Wan: the PEFT, kohya and ComfyUI forms, read into one kind of patch and merged in float32."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from .layouts import strip_prefixes, wan_name
+
+_FACTOR = re.compile(r"^(.+)\.lora_(A|B|down|up)(?:\.[^.]+)?\.weight$")  # PEFT may add the adapter's name
+_OTHER = re.compile(r"^(.+)\.(alpha|diff|diff_b|diff_m)$")
+_FIELD = {"A": "down", "down": "down", "B": "up", "up": "up", "diff_b": "diff", "diff_m": "diff"}
+_PARAMETER = {"diff_b": "bias", "diff_m": "modulation"}
+_KOHYA = ("lora_unet_", "lora_transformer_")
+
+
+@dataclass
+class LoraPatch:
+    """What one LoRA adds to one parameter: alpha/rank * up @ down (alpha unknown: scale 1), or a full difference."""
+
+    down: Tensor | None = None
+    up: Tensor | None = None
+    alpha: Tensor | None = None
+    diff: Tensor | None = None
+
+    def check(self, target: str, shape: torch.Size, lora_name: str) -> None:
+        """Raise when the patch is incomplete or does not fit a parameter of this shape."""
+        if (self.down is None) != (self.up is None) or (self.down is None and self.diff is None):
+            raise HeadForcingError(f"{lora_name} is incomplete: half of its tensors for {target} are missing")
+        fits = self.diff is None or self.diff.shape == shape
+        found: object = None if self.diff is None else tuple(self.diff.shape)
+        if self.up is not None and self.down is not None and fits:
+            found = f"{tuple(self.up.shape)} x {tuple(self.down.shape)}"
+            fits = min(self.up.ndim, self.down.ndim, len(shape)) >= 2 and (
+                self.up.shape[0] == shape[0]
+                and self.down[0].numel() == math.prod(shape[1:])
+                and self.up[0].numel() == self.down.shape[0] > 0
+            )
+        if not fits:
+            raise HeadForcingError(
+                f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} here, its tensors are "
+                f"{found}; use a LoRA for this model"
+            )
+        if self.alpha is not None and (self.alpha.numel() != 1 or not torch.isfinite(self.alpha.float()).all()):
+            raise HeadForcingError(f"{lora_name} is damaged: the alpha of {target} is not a number")
+
+    def apply(self, weight: Tensor, strength: float) -> Tensor:
+        """Return weight + strength * delta in float32."""
+        result = weight.to(torch.float32)
+        if self.up is not None and self.down is not None:
+            rank = self.down.shape[0]
+            scale = strength if self.alpha is None else strength * float(self.alpha) / rank
+            product = self.up.flatten(1).to(torch.float32) @ self.down.flatten(1).to(torch.float32)
+            result = result + scale * product.reshape(weight.shape)
+        if self.diff is not None:
+            result = result + strength * self.diff.to(torch.float32)
+        return result
+
+
+def read_patches(
+    state_dict: Mapping[str, Tensor], lora_state_dict: Mapping[str, Tensor], lora_name: str = "the LoRA"
+) -> dict[str, LoraPatch]:
+    """Sort a LoRA's tensors by the parameter of `state_dict` (Wan names) they change; raise when any fits nowhere."""
+    flat = {name.removesuffix(".weight").replace(".", "_"): name for name in state_dict if name.endswith(".weight")}
+    patches: dict[str, LoraPatch] = {}
+    unknown: list[str] = []
+    for key, tensor in lora_state_dict.items():
+        factor = _FACTOR.match(key)
+        match = factor or _OTHER.match(key)
+        target = _target(match[1], match[2], state_dict, flat) if match else None
+        if match is None or target is None:
+            unknown.append(key)
+            continue
+        patch = patches.setdefault(target, LoraPatch())
+        field = _FIELD.get(match[2], match[2])
+        if getattr(patch, field) is not None:
+            raise HeadForcingError(
+                f"{lora_name} changes {target} twice (second time by {key}): use a file with one LoRA"
+            )
+        setattr(patch, field, tensor)
+    if unknown:
+        raise HeadForcingError(
+            f"{lora_name} does not fit: {len(unknown)} of its {len(lora_state_dict)} tensors belong to nothing in this "
+            f"model (first: {unknown[0]}); use a LoRA made for Wan2.1 text-to-video of this size"
+        )
+    if not patches:
+        raise HeadForcingError(f"{lora_name} holds no LoRA tensors: choose a LoRA file")
+    for target, patch in patches.items():
+        patch.check(target, state_dict[target].shape, lora_name)
+    return patches
+
+
+def check_strength(strength: float) -> None:
+    if not math.isfinite(strength):
+        raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
+
+
+def merge_lora(
+    state_dict: dict[str, Tensor], lora_state_dict: Mapping[str, Tensor], strength: float = 1.0, name: str = "the LoRA"
+) -> int:
+    """Merge a LoRA into `state_dict` (Wan names), keeping each dtype; return how many tensors changed."""
+    check_strength(strength)
+    patches = read_patches(state_dict, lora_state_dict, name)
+    for target, patch in patches.items():
+        state_dict[target] = patch.apply(state_dict[target], strength).to(state_dict[target].dtype)
+    return len(patches)
+
+
+def _target(module: str, kind: str, state_dict: Mapping[str, Tensor], flat: Mapping[str, str]) -> str | None:
+    """The parameter that a LoRA key for `module` changes, or None."""
+    parameter = _PARAMETER.get(kind, "weight")
+    kohya = next((prefix for prefix in _KOHYA if module.startswith(prefix)), None)
+    if kohya:
+        weight = flat.get(module.removeprefix(kohya))
+        candidates = [weight.removesuffix("weight") + parameter] if weight else []
+    else:
+        candidates = [wan_name(f"{module}.{parameter}")]
+        if kind == "diff":  # a full difference of a parameter without ".weight", such as a modulation
+            candidates.append(wan_name(strip_prefixes(module)))
+    return next((candidate for candidate in candidates if candidate in state_dict), None)

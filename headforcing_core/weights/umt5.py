@@ -1,0 +1,230 @@
+"""Prompts to umT5-xxl embeddings for the command line, or embeddings read from a file (ComfyUI brings its own encoder).
+
+The encoder needs the optional packages of `pip install headforcing[text]`; nothing here imports them before they are
+used.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..files import replacing
+
+MAX_TOKENS = 512
+_END = 1
+_EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
+
+# Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's files).
+_WAN_TOP = {"token_embedding.weight": "shared.weight", "norm.weight": "encoder.final_layer_norm.weight"}
+_WAN_BLOCK = {
+    "norm1.weight": "layer.0.layer_norm.weight",
+    "attn.q.weight": "layer.0.SelfAttention.q.weight",
+    "attn.k.weight": "layer.0.SelfAttention.k.weight",
+    "attn.v.weight": "layer.0.SelfAttention.v.weight",
+    "attn.o.weight": "layer.0.SelfAttention.o.weight",
+    "pos_embedding.embedding.weight": "layer.0.SelfAttention.relative_attention_bias.weight",
+    "norm2.weight": "layer.1.layer_norm.weight",
+    "ffn.gate.0.weight": "layer.1.DenseReluDense.wi_0.weight",
+    "ffn.fc1.weight": "layer.1.DenseReluDense.wi_1.weight",
+    "ffn.fc2.weight": "layer.1.DenseReluDense.wo.weight",
+}
+
+
+class TextEncoder(Protocol):
+    """Anything that turns prompts into text context for the transformer."""
+
+    def encode(self, prompts: list[str]) -> list[Tensor]:
+        """One `[tokens, text_dim]` per prompt, without padding; the caller pads with zero rows to `text_len`."""
+        ...
+
+
+def clean_prompt(prompt: str) -> str:
+    """The cleaning Wan was trained with: repaired Unicode (where ftfy is installed), HTML entities, single spaces."""
+    try:
+        prompt = importlib.import_module("ftfy").fix_text(prompt)
+    except ImportError:
+        pass
+    return re.sub(r"\s+", " ", html.unescape(html.unescape(prompt))).strip()
+
+
+class UMT5Encoder:
+    """A umT5 encoder and its sentencepiece tokenizer."""
+
+    def __init__(self, model: Any, tokenizer: Any):
+        self.model = model
+        self.tokenizer = tokenizer
+
+    def tokens(self, prompt: str) -> list[int]:
+        """Token ids of the cleaned prompt with the end token, cut to 512."""
+        return self.tokenizer.encode(clean_prompt(prompt))[: MAX_TOKENS - 1] + [_END]
+
+    @torch.no_grad()
+    def encode(self, prompts: list[str]) -> list[Tensor]:
+        """One `[tokens, text_dim]` per prompt. Each is encoded alone, so nothing depends on padding or on company."""
+        device = self.model.get_input_embeddings().weight.device
+        return [
+            self.model(input_ids=torch.tensor([self.tokens(prompt)], device=device)).last_hidden_state[0]
+            for prompt in prompts
+        ]
+
+
+def load_text_encoder(
+    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16
+) -> UMT5Encoder:
+    """Load a umT5 encoder from ComfyUI's file (`umt5_xxl_*.safetensors`) or Wan's (`models_t5_umt5-xxl-enc-bf16.pth`).
+
+    Sizes come from the tensors. The tokenizer is taken from the file, else from `spiece.model` beside it or in
+    `google/umt5-xxl/` beside it.
+    """
+    transformers, sentencepiece = _optional("transformers"), _optional("sentencepiece")
+    path = Path(path)
+    tensors = _read_tensors(path)
+    if any(name.endswith("scale_weight") or name.endswith("weight_scale") for name in tensors):
+        raise HeadForcingError(
+            f"{path.name} holds scaled fp8 weights, which are not supported here; "
+            "use umt5_xxl_fp16.safetensors, umt5_xxl_fp8_e4m3fn.safetensors or models_t5_umt5-xxl-enc-bf16.pth."
+        )
+    tokenizer = _load_tokenizer(path, tensors.pop("spiece_model", None), sentencepiece)
+    weights = _to_transformers_names(tensors, path)
+    config = transformers.UMT5Config(**_sizes(weights, path))
+    if tokenizer.get_piece_size() > config.vocab_size:
+        raise HeadForcingError(
+            f"The tokenizer of {path.name} has {tokenizer.get_piece_size()} tokens but the encoder only "
+            f"{config.vocab_size}: they do not belong together, use the spiece.model of google/umt5-xxl."
+        )
+    with torch.device("meta"):
+        model = transformers.UMT5EncoderModel(config)
+    expected = set(model.state_dict()) - {"encoder.embed_tokens.weight"}
+    if missing := sorted(expected - set(weights)):
+        raise HeadForcingError(f"{path.name} is not a complete umT5 encoder: {missing[0]} is missing.")
+    # One tensor at a time leaves the memory-mapped file for the device; the file's fp8 or fp16 is never held twice.
+    ready = {name: weights.pop(name).to(device, dtype) for name in sorted(expected)}
+    model.load_state_dict(ready, strict=False, assign=True)
+    model.set_input_embeddings(model.shared)
+    return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
+
+
+class PromptEmbeddings(dict[str, Tensor]):
+    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; also a `TextEncoder` for those prompts."""
+
+    def __missing__(self, prompt: str) -> Tensor:
+        known = "; ".join(repr(text) for text in self) or "nothing"
+        raise HeadForcingError(f"There is no embedding for the prompt {prompt!r}; the file has: {known}.")
+
+    def encode(self, prompts: list[str]) -> list[Tensor]:
+        return [self[prompt] for prompt in prompts]
+
+
+def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
+    """Write `{prompt: [tokens, text_dim]}` to a safetensors file: `prompt_0` ..., the texts in its metadata."""
+    for prompt, rows in embeddings.items():
+        if rows.ndim != 2:
+            raise HeadForcingError(f"The embedding of {prompt!r} must be [tokens, text_dim], got {list(rows.shape)}.")
+    tensors = {f"prompt_{i}": rows.detach().cpu().contiguous() for i, rows in enumerate(embeddings.values())}
+    metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata)
+
+
+def load_embeddings(path: str | Path) -> PromptEmbeddings:
+    """Read what `save_embeddings` wrote; asking for another prompt is an error that lists the known."""
+    path = Path(path)
+    try:
+        with safe_open(path, "pt") as file:
+            prompts = json.loads((file.metadata() or {})["prompts"])
+            return PromptEmbeddings({text: file.get_tensor(f"prompt_{i}") for i, text in enumerate(prompts)})
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise HeadForcingError(
+            f"{path} is not a prompt embeddings file ({error}); write one with save_embeddings."
+        ) from error
+
+
+def _optional(package: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise HeadForcingError(
+            f"Encoding prompts needs the package {package} ({error}); run `pip install headforcing[text]`, "
+            "or use a file of precomputed embeddings."
+        ) from error
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of the file, memory-mapped; nothing in the file is executed."""
+    if not path.is_file():
+        raise HeadForcingError(f"There is no text encoder at {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+    except Exception as error:
+        raise HeadForcingError(f"{path} cannot be read as text encoder weights ({error}).") from error
+
+
+def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleType) -> Any:
+    beside = (path.parent / "spiece.model", path.parent / "google" / "umt5-xxl" / "spiece.model")
+    source = next((file for file in beside if file.is_file()), None)
+    if embedded is None and source is None:
+        raise HeadForcingError(
+            f"{path.name} contains no tokenizer; put spiece.model of google/umt5-xxl beside it, at {beside[0]} "
+            f"or {beside[1]}."
+        )
+    try:
+        if embedded is not None:
+            return sentencepiece.SentencePieceProcessor(model_proto=embedded.numpy().tobytes())
+        return sentencepiece.SentencePieceProcessor(model_file=str(source))
+    except (OSError, RuntimeError) as error:
+        raise HeadForcingError(f"The tokenizer of {path.name} is not a sentencepiece model ({error}).") from error
+
+
+def _to_transformers_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    if "shared.weight" in tensors:
+        return {name: tensor for name, tensor in tensors.items() if name.startswith(("shared.", "encoder."))}
+    if "token_embedding.weight" not in tensors:
+        raise HeadForcingError(
+            f"{path.name} is not a umT5 encoder: expected a tensor shared.weight (ComfyUI's file) or "
+            f"token_embedding.weight (Wan's file), found {', '.join(sorted(tensors)[:3]) or 'no tensors'}."
+        )
+    renamed = {}
+    for name, tensor in tensors.items():
+        block = re.fullmatch(r"blocks\.(\d+)\.(.+)", name)
+        new = f"encoder.block.{block[1]}.{_WAN_BLOCK.get(block[2], block[2])}" if block else _WAN_TOP.get(name, name)
+        renamed[new] = tensor
+    return renamed
+
+
+def _sizes(weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
+    """Arguments of `UMT5Config`, read from the shapes."""
+    first = "encoder.block.0.layer."
+    layers = len([name for name in weights if name.endswith(".SelfAttention.q.weight")])
+    biases = len([name for name in weights if name.endswith(".relative_attention_bias.weight")])
+    if layers == 0 or biases != layers:
+        raise HeadForcingError(
+            f"{path.name} is not a umT5 encoder: umT5 has a position bias in every layer, found {biases} in {layers} "
+            "layers (a plain T5, as other models use?)."
+        )
+    vocab_size, d_model = weights["shared.weight"].shape
+    buckets, heads = weights[first + "0.SelfAttention.relative_attention_bias.weight"].shape
+    return {
+        "vocab_size": vocab_size,
+        "d_model": d_model,
+        "d_kv": weights[first + "0.SelfAttention.q.weight"].shape[0] // heads,
+        "d_ff": weights[first + "1.DenseReluDense.wi_0.weight"].shape[0],
+        "num_layers": layers,
+        "num_heads": heads,
+        "relative_attention_num_buckets": buckets,
+        "feed_forward_proj": "gated-gelu",
+    }

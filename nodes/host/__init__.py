@@ -1,0 +1,1 @@
+"""What touches ComfyUI and is no node."""

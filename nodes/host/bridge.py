@@ -1,0 +1,305 @@
+"""Between ComfyUI and the core: hosting a rollout on a native MODEL, and making one from weights.
+
+A rollout runs on whatever MODEL ComfyUI loaded, with its LoRA, quantisation and offloading in place: a wrapper around
+the diffusion model's forward hands each call to `forward_block` while our sampler runs, and is inert otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import comfy.latent_formats
+import comfy.ldm.modules.attention
+import comfy.model_management
+import comfy.model_patcher
+import comfy.samplers
+import comfy.sd
+import comfy.supported_models
+import latent_preview
+import torch
+from comfy.cli_args import args as command_line
+from comfy.patcher_extension import WrappersMP
+from torch import Tensor
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.head_profiles.profiler import profile_heads
+from ...headforcing_core.head_profiles.shares import HeadShares
+from ...headforcing_core.model.attention import AttentionFunction, LayerAttention, attention_function
+from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
+from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
+from ...headforcing_core.rollout.schedule import Schedule
+from .fingerprint import fingerprint as fingerprint
+
+_KEY = "head_forcing"
+
+
+def wan_config(model: Any) -> WanConfig:
+    """Dimensions of the Wan text-to-video transformer inside a MODEL, or an error that says what it is instead."""
+    net = model.model.diffusion_model
+    blocks = getattr(net, "blocks", None)
+    if blocks is None or not hasattr(blocks[0], "cross_attn") or not hasattr(net, "patch_embedding"):
+        raise HeadForcingError(
+            f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
+            "load one with Load Self Forcing"
+        )
+    if net.in_dim != 16 or getattr(net, "img_emb", None) is not None or hasattr(net, "vace_blocks"):
+        raise HeadForcingError(
+            f"model: expected a text-to-video Wan 2.1 model with 16 latent channels, got {type(model.model).__name__} "
+            f"with {net.in_dim}; image-to-video, VACE and Wan 2.2 5B models cannot be rolled out"
+        )
+    return WanConfig(
+        dim=net.dim,
+        ffn_dim=net.ffn_dim,
+        num_layers=len(blocks),
+        num_heads=net.num_heads,
+        freq_dim=net.freq_dim,
+        text_dim=net.text_dim,
+        text_len=net.text_len,
+        patch_size=tuple(net.patch_size),
+    )
+
+
+def compute_dtype(model: Any) -> torch.dtype:
+    """The dtype ComfyUI runs this MODEL in."""
+    return model.model.manual_cast_dtype or model.model.get_dtype()
+
+
+_ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
+
+
+class HostAttention:
+    """Attention the way ComfyUI does it, with the user's choice among its kernels and what nodes put in its place.
+
+    Attributes:
+        options: the transformer options of the current pass.
+    """
+
+    def __init__(self, options: dict[str, Any]):
+        self.options = options
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`q [heads, queries, d], k, v [heads, keys, d]` -> `[heads, queries, d]`."""
+        kernels = comfy.ldm.modules.attention
+        # what ComfyUI falls back to where nothing is chosen may be one made to save memory before PyTorch had its own
+        attend = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
+        heads = {"heads": len(q), "skip_reshape": True, "skip_output_reshape": True}
+        return attend(q[None], k[None], v[None], **heads, transformer_options=self.options)[0]
+
+    @property
+    def name(self) -> str:
+        """What to call it in a report."""
+        kernels = comfy.ldm.modules.attention
+        chosen = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
+        override = " overridden by a node" if "optimized_attention_override" in self.options else ""
+        return f"ComfyUI's {chosen.__name__}{override}"
+
+    def or_better(self, dtype: torch.dtype, device: torch.device, head_dim: int) -> AttentionFunction:
+        """This, or what takes all heads of a layer in one call, where that works and nobody has chosen otherwise."""
+        if _attention_chosen() or "optimized_attention_override" in self.options:
+            return self
+        found = attention_function("auto", device, dtype, head_dim)
+        return found if isinstance(found, LayerAttention) else self
+
+
+def _attention_chosen() -> bool:
+    """Whether ComfyUI was started with a kernel of the user's choice."""
+    return any(getattr(command_line, f"use_{name}_attention", False) for name in _ATTENTION_CHOICES)
+
+
+class HostedModel:
+    """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
+
+    def __init__(
+        self,
+        denoiser: Callable[..., Tensor],
+        extra_args: dict[str, Any],
+        embeds: Sequence[Tensor],
+        device: torch.device,
+    ):
+        self._denoiser, self._extra_args, self._embeds, self._device = denoiser, extra_args, embeds, device
+        self._wanted, self._encoded = 0, -1
+        # an object of its own: caches hold it, and must not hold the model that holds them
+        self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
+        self.prompt: PromptKV
+
+    def use_prompt(self, prompt: int) -> None:
+        self._wanted = prompt  # encoded in the next forward pass, where ComfyUI has the weights in place
+
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+        return self._call(latents, _same_for(latents, sigma), cache, write_only=False)
+
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
+        return self._call(latents, sigmas, cache, write_only=False)
+
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
+        self._call(latents, _same_for(latents, 0.0), cache, write_only=not reads_queries(cache))
+
+    def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
+        self._cache, self._sigmas, self._write_only = cache, sigmas, write_only
+        options = dict(self._extra_args["model_options"])
+        # put in anew for each call: a lasting reference to itself would keep gigabytes of cache until Python's next gc
+        options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
+        x = latents.transpose(0, 1)[None].to(self._device)
+        arguments = {**self._extra_args, "model_options": options}
+        return self._denoiser(x, x.new_tensor([float(sigmas.max())]), **arguments)[0].transpose(0, 1)
+
+    def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
+        """What replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
+        self.attention.options = {name: value for name, value in options.items() if name != _KEY}
+        if len(x) != 1:
+            raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
+        if self._encoded != self._wanted:
+            self.prompt = encode_prompt(net, self._embeds[self._wanted].to(x.device), x.dtype)
+            self._encoded = self._wanted
+        latents = x[0].transpose(0, 1)
+        flow = forward_block(net, latents, 1000 * self._sigmas, self.prompt, self._cache, write_only=self._write_only)
+        if flow is None:
+            return torch.zeros_like(x)
+        highest = self._sigmas.max()
+        if self._sigmas.min() < highest:  # ComfyUI takes the highest level times the flow off every frame
+            flow = flow.float() * (self._sigmas / highest).float().to(flow.device)[:, None, None, None]
+        return flow.transpose(0, 1)[None]
+
+
+def _same_for(latents: Tensor, sigma: float) -> Tensor:
+    """The noise level of every frame."""
+    return torch.full((len(latents),), sigma, dtype=torch.float64)
+
+
+def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
+    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and _KEY in a), {})
+    hosted = options.get(_KEY)
+    if hosted is None:
+        return executor(x, timestep, context, *args, **kwargs)
+    return hosted.forward(executor.class_obj, x, options)
+
+
+def _room_for(extra_bytes: int) -> Callable[..., Any]:
+    """A wrapper of ComfyUI's preparation that asks for `extra_bytes` more of memory, as if a block were longer."""
+
+    def prepare(executor, model, noise_shape, *args, **kwargs):
+        one_frame = [*noise_shape[:2], 1, *noise_shape[3:]]
+        frames = noise_shape[2] + math.ceil(extra_bytes / max(1, model.model.memory_required(one_frame)))
+        return executor(model, [*noise_shape[:2], frames, *noise_shape[3:]], *args, **kwargs)
+
+    return prepare
+
+
+def host(
+    model: Any,
+    embeds: Sequence[Tensor],
+    schedule: Schedule,
+    block_shape: Sequence[int],
+    extra_bytes: int,
+    body: Callable[[HostedModel, torch.device], Tensor],
+    also: Sequence[Any] = (),
+) -> Tensor:
+    """Run `body` inside ComfyUI's sampling machinery, with the weights in place and room for more.
+
+    Args:
+        embeds: one text embedding `[tokens, text_dim]` per prompt.
+        extra_bytes: memory that is needed besides the weights and the activations of a block.
+        also: patchers of other models that `body` needs at the same time.
+        body: gets the hosted model and its device, returns latents `[1, 16, frames, h, w]` in the model's space.
+
+    Returns:
+        the latents as a LATENT holds them.
+    """
+
+    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
+        return body(HostedModel(denoiser, extra_args or {}, embeds, x.device), x.device)
+
+    patched = model.clone()
+    patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
+    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for(extra_bytes))
+    patched.set_additional_models(_KEY, list(also))  # loaded with it, so that neither pushes the other out
+    guider = comfy.samplers.CFGGuider(patched)
+    guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
+    guider.set_cfg(1.0)
+    frames, channels, height, width = block_shape
+    one_block = torch.zeros(1, channels, frames, height, width)
+    sigmas = torch.tensor([*schedule.sigmas, 0.0])
+    sampler = comfy.samplers.KSAMPLER(sampler_function)
+    latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
+    return latents.to(comfy.model_management.intermediate_device())
+
+
+def measure(
+    model: Any,
+    shares: HeadShares,
+    embeds: Sequence[Tensor],
+    prompts: Sequence[int],
+    on_step: StepCallback,
+    on_prompt: Callable[[int], None],
+) -> None:
+    """Profile the heads of a MODEL on some of the setup's prompts, into `shares`."""
+    setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
+    block_shape = (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8)
+
+    def body(hosted: HostedModel, device: torch.device) -> Tensor:
+        profile_heads(hosted, config, shares, prompts, on_prompt, dtype=dtype, device=device, on_step=on_step)
+        return torch.zeros(1, block_shape[1], block_shape[0], *block_shape[2:])
+
+    host(model, embeds, setup.schedule, block_shape, setup.shape(config).bytes(dtype), body)
+
+
+def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
+    """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a preview.
+
+    ComfyUI's chosen preview method where one is set, else the latent format's linear colours: a long render should
+    never be blind, and they cost next to nothing.
+    """
+    chosen = latent_preview.get_previewer(model.load_device, model.model.latent_format)
+    if chosen is None:
+        latent_format = model.model.latent_format
+        chosen = latent_preview.Latent2RGBPreviewer(
+            latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
+        )
+    return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)
+
+
+def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> Any:
+    """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
+    metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
+    options = {} if dtype is None else {"dtype": dtype}
+    model = comfy.sd.load_diffusion_model_state_dict(state_dict, model_options=options, metadata=metadata)
+    if model is None:
+        raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
+    return model
+
+
+def native_model_of_any_size(
+    state_dict: dict[str, Tensor], config: WanConfig, latent_format: comfy.latent_formats.LatentFormat
+) -> Any:
+    """A native MODEL of dimensions that ComfyUI's detection does not cover (it expects heads of 128 channels)."""
+    supported = comfy.supported_models
+    kind = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)
+    model_config = kind(
+        {
+            "image_model": "wan2.1",
+            "model_type": "t2v",
+            "dim": config.dim,
+            "ffn_dim": config.ffn_dim,
+            "num_layers": config.num_layers,
+            "num_heads": config.num_heads,
+            "freq_dim": config.freq_dim,
+            "text_dim": config.text_dim,
+            "text_len": config.text_len,
+            "in_dim": config.in_dim,
+            "out_dim": config.out_dim,
+            "patch_size": config.patch_size,
+            "qk_norm": True,
+            "cross_attn_norm": True,
+        }
+    )
+    model_config.latent_format = latent_format
+    model_config.set_inference_dtype(torch.float32, None)
+    offload_device = comfy.model_management.unet_offload_device()
+    model = model_config.get_model(state_dict, "", device=offload_device)
+    patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
+    patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
+    model.load_model_weights(dict(state_dict), "")
+    return patcher

@@ -1,0 +1,101 @@
+"""What the sampler checks before anything heavy, and what it says when memory runs out all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import comfy.model_management
+import torch
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.resources import Needs, check_disk, check_memory, in_turn, needs_of
+from . import bridge, folders, toy_world, vae
+from .render import RenderJob
+
+
+def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
+    """`[videos, frames, 16, h, w]` of a LATENT in whole blocks, and how many frames at its end were left out."""
+    if start_frames is None:
+        return None, 0
+    latents = start_frames["samples"]
+    if latents.ndim != 5 or latents.shape[1] != 16 or latents.shape[2] < frames_per_block:
+        raise HeadForcingError(
+            f"start_frames: expected Wan 2.1 video latents [videos, 16, frames, h, w] of at least {frames_per_block} "
+            f"frames, got {list(latents.shape)}"
+        )
+    height, width = latents.shape[3] * 8, latents.shape[4] * 8
+    if height % 16 or width % 16:
+        raise HeadForcingError(
+            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of 16"
+        )
+    dropped = latents.shape[2] % frames_per_block
+    return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
+
+
+def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
+    expected, found = model.model.diffusion_model.text_dim, embeds[0].shape[-1]
+    if found != expected:
+        raise HeadForcingError(
+            f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "
+            "it (umt5_xxl with type wan, or the demo model's own)"
+        )
+
+
+def check_needs(job: RenderJob, plan: RenderPlan, videos: int) -> Needs:
+    """What that many videos will take; refuses what cannot be rendered or cannot fit on the device.
+
+    The disk is `check_room`'s: one of several renders says nothing about all of them.
+    """
+    plan.check_warm_up()
+    plan.check_encoder(job.vae is not None, "connect the Wan 2.1 VAE to the sampler")
+    if toy_world.is_toy_model(job.model) and (plan.width, plan.height) != toy_world.SIZE:
+        wanted = "x".join(map(str, toy_world.SIZE))
+        raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
+    decode = 0
+    if job.vae is not None:
+        vae.check_vae(job.vae)
+        if job.vae.device == job.model.load_device:
+            decode = vae.decode_bytes(job.vae, plan.block_shape[-2:]) + job.vae.patcher.model_size()
+    dtype, device = bridge.compute_dtype(job.model), job.model.load_device
+    needs = needs_of(
+        plan,
+        dtype,
+        int(job.model.model_size()),
+        decode=decode,
+        kept=job.runs is not None,
+        state=job.state_seconds > 0,
+        writes_video=job.vae is not None,
+        videos=videos,
+        finished_blocks=sum(job.finished(plan, video) for video in range(videos)),
+    )
+    management = comfy.model_management
+    room = int(management.get_total_memory(device) - management.extra_reserved_memory())
+    check_memory(needs, plan, dtype, room, streams_weights=device.type != "cpu")
+    return needs
+
+
+def check_room(renders: Sequence[Needs]) -> None:
+    """Refuse renders, made one after another, for which the disk has no room."""
+    check_disk(in_turn(renders), folders.output_folder(), folders.output_folder())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    known = getattr(comfy.model_management, "is_oom", None)  # since 0.16; knows more kinds
+    return known(error) if known is not None else isinstance(error, comfy.model_management.OOM_EXCEPTION)
+
+
+def out_of_memory(error: BaseException, needs: Needs, kept: bool) -> BaseException:
+    """The same error, in words that help; ComfyUI frees its models only for errors of that kind."""
+    text = (
+        f"out of memory: the render needs {needs.describe().splitlines()[0].partition('about ')[2]}. Close other "
+        "programs that use the GPU, decode afterwards instead of while sampling, or choose a smaller size or fewer "
+        "episodic_frames."
+    )
+    if kept:
+        text += " Finished blocks are kept: with the same size and frames, queue again to go on."
+    try:
+        return type(error)(text)
+    except TypeError:  # a kind of error that takes other arguments
+        return error

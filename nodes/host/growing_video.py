@@ -1,0 +1,122 @@
+"""The video file of a render, which grows while the blocks are sampled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import comfy.model_management
+import torch
+from torch import Tensor
+
+from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.video.background import BackgroundStream
+from ...headforcing_core.video.stream import VideoStream
+from . import folders, vae
+
+log = logging.getLogger(__name__)
+
+
+class GrowingVideo:
+    """Decodes blocks as they are finished and writes them to a file that plays at any time.
+
+    A decoder or a disk that fails ends the video, not the sampling: the latents are what took the time.
+
+    Args:
+        to_latent: from the latents of the model to those of a LATENT, `[1, 16, frames, h, w]`.
+        name: tells this video from others in the name of the growing file. The same video made again replaces it.
+        device: where the model samples.
+        background: decode in a thread of its own where the VAE is on another GPU than the model. On the same one
+            they would take turns, and ComfyUI's weight streaming is not made for two threads.
+
+    Attributes:
+        failure: why the video ended early; None while all is well.
+        saved: the finished file.
+    """
+
+    def __init__(
+        self,
+        vae: Any,
+        prefix: str,
+        plan: RenderPlan,
+        to_latent: Callable[[Tensor], Tensor],
+        name: str,
+        metadata: dict[str, str],
+        device: torch.device,
+        background: bool = False,
+    ):
+        vae.check_vae(vae)
+        self.vae, self.prefix, self.plan = vae, prefix, plan
+        self.shares_device = vae.device == device and device.type != "cpu"
+        self.background = background and not self.shares_device
+        self.partial = folders.growing_file(prefix, name, plan.width, plan.height)
+        self.failure: str | None = None
+        self.saved: folders.OutputFile | None = None
+        self._to_latent, self._metadata = to_latent, metadata
+        self._stack = ExitStack()
+
+    @property
+    def decode_bytes(self) -> int:
+        """Memory for decoding one chunk, where the model samples; twice, if a picture is encoded between rollouts."""
+        if not self.shares_device:
+            return 0
+        return vae.decode_bytes(self.vae, self.plan.block_shape[-2:]) * (2 if self.plan.restart_frames else 1)
+
+    def __enter__(self) -> GrowingVideo:
+        """Begin; the VAE's weights must be in place."""
+        self._video = VideoStream(
+            self._numbered().path,
+            vae.codec_of(self.vae).decoder(self.plan.restart_frames),
+            self.plan.timeline.clock.fps,
+            self.plan.pictures,
+            metadata=self._metadata,
+            partial=self.partial.path,
+        )
+        self._stream: VideoStream | BackgroundStream = self._video
+        if self.background:
+            waiting = comfy.model_management.throw_exception_if_processing_interrupted
+            self._stream = BackgroundStream(self._video, self.vae.device, waiting)
+        self._stack.enter_context(self._stream)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with suppress(Exception):  # something else ended the render already
+            self._stack.__exit__(*error)
+
+    def check(self) -> None:
+        """Raise a cancel that the decoding thread noticed."""
+        if isinstance(self._stream, BackgroundStream):
+            self._attempt(self._stream.check)
+
+    def add(self, latents: Tensor) -> None:
+        """Decode and write the next `[frames, 16, h, w]`, as the model made them."""
+        self._attempt(lambda: self._stream.add(self._to_latent(latents.transpose(0, 1)[None])[0].transpose(0, 1)))
+
+    def finish(self) -> None:
+        """Complete the file and give it its number."""
+
+        def complete() -> None:
+            saved = self._numbered()  # others may have come since the beginning
+            self._video.path = saved.path
+            self._stream.finish()
+            self._stack.close()
+            self.saved = saved
+
+        self._attempt(complete)
+
+    def _numbered(self) -> folders.OutputFile:
+        return folders.output_file(self.prefix, ".mp4", self.plan.width, self.plan.height)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            action()
+        except comfy.model_management.InterruptProcessingException:
+            raise
+        except Exception as error:
+            self.failure = str(error).partition("\n")[0] or type(error).__name__
+            log.warning("Head Forcing: sampling goes on without the video: %s", self.failure)
+            self.__exit__(type(error), error, error.__traceback__)

@@ -1,0 +1,78 @@
+"""What the nodes' schemas and picture outputs share."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from comfy.cli_args import args
+from comfy_api.latest import io
+from torch import Tensor
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.plots import head_profile as pictures
+from ...headforcing_core.render.provenance import file_tags
+
+log = logging.getLogger(__name__)
+
+CATEGORY = "Head Forcing"
+
+
+def aliases(schema: Any, *names: str) -> Any:
+    """Words that find the node in the search box, where this ComfyUI knows them."""
+    if hasattr(schema, "search_aliases"):
+        schema.search_aliases = list(names)
+    return schema
+
+
+def advanced(widget: Any) -> Any:
+    """Fold a widget under "advanced" where the frontend can (older versions refuse the argument `advanced=`)."""
+    widget.extra_dict["advanced"] = True
+    return widget
+
+
+def no_picture() -> Tensor:
+    """An IMAGE where there is nothing to show."""
+    return torch.zeros(1, 64, 64, 3)
+
+
+def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
+    """What `draw` draws as an IMAGE; nothing, with a line in the log, where matplotlib is missing."""
+    try:
+        return to_image(draw())
+    except HeadForcingError as error:
+        log.warning("Head Forcing: no picture, %s", error)
+        return no_picture()
+
+
+def profile_picture(profile: HeadProfile) -> Tensor:
+    """The picture of a profile as an IMAGE."""
+    return picture_or_nothing(lambda: pictures.profile_picture(profile, theme="dark"))
+
+
+def to_image(picture: Any) -> Tensor:
+    """A PIL picture as an IMAGE, `[1, height, width, 3]` in 0..1."""
+    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
+
+
+def graph_tags(hidden: Any) -> dict[str, str]:
+    """The tags of a file that let ComfyUI restore the graph when it is dropped on the canvas."""
+    if args.disable_metadata:
+        return {}
+    tags = dict(hidden.extra_pnginfo or {})
+    if hidden.prompt is not None:
+        tags["prompt"] = hidden.prompt
+    return {key: json.dumps(value) for key, value in tags.items()}
+
+
+def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
+    """The tag with which *Video Drift Report* knows when which prompt began, see `about.file_tags`."""
+    return {} if args.disable_metadata or not about else file_tags(about, fps)
+
+
+HeadProfileType = io.Custom("HEAD_PROFILE")

@@ -1,0 +1,160 @@
+"""What a person sees on the sampler while it runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import comfy.model_management
+import comfy.utils
+import torch
+from server import PromptServer
+
+from ...headforcing_core.cache.memory import MemoryEvent
+from ...headforcing_core.head_profiles.auto import warm_up_frames
+from ...headforcing_core.render.block_keys import goes_on
+from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.video_rollout import VideoRollout
+from ...headforcing_core.rollout.loop import Block
+from ...headforcing_core.runs.folder import RunFolder
+from ...headforcing_core.timeline.clock import PICTURES_PER_FRAME, format_time
+from . import bridge
+from .growing_video import GrowingVideo
+
+log = logging.getLogger(__name__)
+
+
+class RenderProgress:
+    """Progress bar, moving preview and a status line on the node; stops within one model call on cancel.
+
+    The editor shows the last preview for good, in place of a video that the node gives at its end; without `previews`
+    there is room for that.
+    """
+
+    def __init__(self, model: Any, plans: Sequence[RenderPlan], node_id: str, previews: bool = True):
+        self.plan, self.videos, self.node_id = plans[0], len(plans), node_id
+        self.blocks = sum(plan.new_blocks for plan in plans)
+        self.name = ""  # of the video, where each has one
+        self.video = self.reused = self.made = 0
+        self.block: int | None = None  # that is being made, or read again; None before the first
+        self.stepped = False  # whether it is being made
+        self.growing: GrowingVideo | None = None
+        self.run: RunFolder | None = None
+        self.bar = comfy.utils.ProgressBar(sum(plan.steps for plan in plans))
+        self.done = 0
+        self.preview = MovingPreview(model) if previews else None
+        self.event: MemoryEvent | None = None
+        self.begun = time.perf_counter()
+
+    def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
+        """Go on to this video of the batch; the plan has the roles that the first one found."""
+        self.plan, self.name = plan, name
+        self.video, self.block, self.growing, self.run, self.event = video, None, None, None, None
+
+    def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
+        """Take note of what need not be made, of where blocks are kept, and of the file that grows."""
+        self.growing, self.run = growing, rollout.run
+        self.reused += rollout.reused_steps
+        self.done += rollout.reused_steps
+
+    def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if self.growing is not None:
+            self.growing.check()
+        if latents is None:
+            self.block = block
+            self._say()
+            return
+        self.done, self.stepped = self.done + 1, True
+        last = step == self.plan.steps_of(block)
+        image = None if self.preview is None else self.preview.next(latents if last else None)
+        self.bar.update_absolute(self.done, preview=image)
+
+    def finished(self, block: Block) -> None:
+        """Take note of a block that is there, and of what episodic memory did after it."""
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        self.event = block.event or self.event
+        self.made, self.stepped = self.made + self.stepped, False
+
+    def completed(self) -> None:
+        """Say what was made."""
+        took = time.perf_counter() - self.begun
+        parts = [f"{self.blocks} blocks in {format_time(took).partition('.')[0]}"]
+        if self.made:
+            parts.append(f"{self._pictures_per_second(took):.1f} fps")
+        if self.growing is not None:
+            saved = self.growing.saved
+            parts.append(f"no video: {self.growing.failure}" if saved is None else f"wrote output/{saved.label}")
+        PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
+
+    def _pictures_per_second(self, took: float) -> float:
+        return self.made * self.plan.schedule.frames_per_block * PICTURES_PER_FRAME / took
+
+    def stopped(self) -> None:
+        """Say, after a cancel or an error, what is kept on disk and how to go on."""
+        if self.block is None:
+            return
+        frames_per_block = self.plan.schedule.frames_per_block
+        text = (self.name and f"{self.name} ") + f"stopped in block {self.block + 1} of {self.plan.blocks}"
+        if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
+            text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
+        elif self.run is not None:
+            text += f"; the others are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
+            again = "but with this method a video begins again: see them with Load Head Forcing Run"
+            text += "queue again to go on" if goes_on(self.plan) else again
+        if self.growing is not None and self.growing.partial.path.is_file():
+            text += f"; the video so far is output/{self.growing.partial.label}"
+        log.info("Head Forcing: %s", text)
+        PromptServer.instance.send_progress_text(text, self.node_id)
+
+    def _say(self) -> None:
+        assert self.block is not None
+        parts = [f"block {self.block + 1} of {self.plan.blocks}"]
+        if self.videos > 1:
+            parts.insert(0, f"video {self.video + 1} of {self.videos}" + (self.name and f": {self.name}"))
+        if len(self.plan.timeline.segments) > 1:
+            prompt = self.plan.segment_index(self.block)
+            parts.append(f"prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:32]}")
+        if self.done > self.reused:
+            took = time.perf_counter() - self.begun
+            left = (self.bar.total - self.done) * took / (self.done - self.reused)
+            parts.append(f"{self._pictures_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
+        if self.event is not None:
+            parts.append(_told(self.event))
+        if self.growing is not None:
+            failure = self.growing.failure
+            parts.append(f"no video: {failure}" if failure else f"watch output/{self.growing.partial.label}")
+        PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
+
+
+def _told(event: MemoryEvent) -> str:
+    if not event.admitted:
+        return f"memory: frame {event.frame} is nothing new ({event.delta:.2f})"
+    return f"memory: kept frame {event.frame}" + (", merged two older ones" if event.merged else "")
+
+
+class MovingPreview:
+    """Shows the frames of the last finished block one after another while the next one is made.
+
+    Previewers of ComfyUI itself turn the first of the frames they get into a picture. Those of VideoHelperSuite take
+    all frames, play them in the browser on their own, and give no picture.
+    """
+
+    def __init__(self, model: Any):
+        self._previewer = bridge.previewer(model)
+        self._block: torch.Tensor | None = None  # [1, 16, frames, h, w]
+        self._frame = 0
+        self._plays_itself = False
+
+    def next(self, finished: torch.Tensor | None) -> tuple[str, Any, int] | None:
+        """The picture to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`."""
+        if finished is not None:
+            self._block, self._frame = finished.transpose(0, 1)[None], 0
+        if self._block is None:
+            return None
+        image = self._previewer(self._block if self._plays_itself else self._block[:, :, self._frame :])
+        self._plays_itself |= image is None
+        self._frame = min(self._frame + 1, self._block.shape[2] - 1)
+        return image

@@ -1,0 +1,132 @@
+"""Decoding a long video in constant memory with whatever VAE ComfyUI loaded, and encoding one of its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import comfy.ldm.wan.vae
+import comfy.model_management
+import comfy.taesd.taehv
+import torch
+from torch import Tensor
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.video.restarts import PictureCodec
+
+_LONGEST_CHUNK_FRAMES = 4  # a block of three, and one that was held back
+# Bytes that decoding such a chunk takes, per pixel and byte of a number: newer versions of ComfyUI count with this for
+# up to four frames, older ones with three times as much for any number.
+_WAN_CHUNK_BYTES = 2200
+
+
+class WanStreamingDecoder:
+    """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried along (exact)."""
+
+    def __init__(self, vae: Any):
+        self.vae, self.net = vae, vae.first_stage_model
+        # the counting function was renamed between the supported versions
+        wan_vae = comfy.ldm.wan.vae
+        count = getattr(wan_vae, "count_cache_layers", None) or wan_vae.count_conv3d
+        self._cache_slots = count(self.net.decoder)
+        self.reset()
+
+    def reset(self) -> None:
+        self._cache: list[Any] = [None] * self._cache_slots
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """`[frames, 16, h, w]` -> `[pictures, H, W, 3]` in 0..1."""
+        vae = self.vae
+        z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
+        out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
+        pictures = torch.cat(out, dim=2) if isinstance(out, list) else out
+        return vae.process_output(pictures.to(dtype=torch.float32, copy=True))[0].movedim(0, -1).cpu()
+
+
+class OverlapDecoder:
+    """TAEHV, the tiny decoder for drafts: each chunk is decoded behind a few frames of what came before.
+
+    Exact, because its memory goes back 5.25 frames. Its network is called directly: ComfyUI's `VAE.decode` would make
+    room on the GPU, and take it from the model that is sampling.
+    """
+
+    OVERLAP_FRAMES = 6
+
+    def __init__(self, vae: Any):
+        self.vae = vae
+        self.reset()
+
+    def reset(self) -> None:
+        self._before: Tensor | None = None
+
+    def decode(self, latents: Tensor) -> Tensor:
+        joined = latents if self._before is None else torch.cat([self._before, latents])
+        z = joined.transpose(0, 1)[None].to(device=self.vae.device, dtype=self.vae.vae_dtype)
+        out = self.vae.first_stage_model.decode(z)
+        pictures = self.vae.process_output(out.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
+        if self._before is not None:
+            pictures = pictures[-4 * len(latents) :]
+        self._before = joined[-self.OVERLAP_FRAMES :]
+        return pictures.cpu()
+
+
+def check_vae(vae: Any) -> None:
+    """Refuse what is not a VAE for Wan 2.1's latents."""
+    vae.throw_exception_if_invalid()
+    net = vae.first_stage_model
+    known = isinstance(net, (comfy.ldm.wan.vae.WanVAE, comfy.taesd.taehv.TAEHV)) or hasattr(net, "streaming_decoder")
+    if not known or (vae.latent_channels, vae.latent_dim) != (16, 3):
+        kind = "video" if vae.latent_dim == 3 else "image"
+        raise HeadForcingError(
+            f"vae: expected the Wan 2.1 VAE, which has 16 latent channels, got {type(net).__name__}, one for {kind}s "
+            f"with {vae.latent_channels} latent channels; load wan_2.1_vae"
+        )
+
+
+def decode_bytes(vae: Any, latent_size: Sequence[int]) -> int:
+    """What ComfyUI expects decoding one chunk to take, for latents of `(h, w)`."""
+    frames = _LONGEST_CHUNK_FRAMES
+    if decoder_kind(vae) is OverlapDecoder:
+        frames += OverlapDecoder.OVERLAP_FRAMES
+    expected = int(vae.memory_used_decode((1, 16, frames, *latent_size), vae.vae_dtype))
+    if decoder_kind(vae) is not WanStreamingDecoder:
+        return expected
+    height, width = latent_size
+    return min(expected, _WAN_CHUNK_BYTES * 64 * height * width * vae.vae_dtype.itemsize)
+
+
+def codec_of(vae: Any) -> PictureCodec:
+    """This VAE in both directions, from and to latents as a LATENT holds them. Its weights must be in place."""
+    net, kind = vae.first_stage_model, decoder_kind(vae)
+    new_decoder = net.streaming_decoder if kind is None else partial(kind, vae)
+    return PictureCodec(new_decoder, net, partial(_encode_first_frame, vae))
+
+
+@torch.no_grad()
+def _encode_first_frame(vae: Any, picture: Tensor) -> Tensor:
+    """A picture `[H, W, 3]` in 0..1 as a video of one frame, `[1, 16, h, w]`.
+
+    The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
+    """
+    pixels = vae.process_input(picture).to(device=vae.device, dtype=vae.vae_dtype)
+    latents = vae.first_stage_model.encode(pixels.permute(2, 0, 1)[None, :, None])
+    return latents[0].transpose(0, 1).float()
+
+
+def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] | None:
+    """Which of ours decodes it; None where the network brings its own, as the demo's does."""
+    if hasattr(vae.first_stage_model, "streaming_decoder"):
+        return None
+    return WanStreamingDecoder if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE) else OverlapDecoder
+
+
+def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:
+    """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its streaming decoder.
+
+    `restart_frames` as for `PictureCodec.decoder`.
+    """
+    check_vae(vae)
+    needed = decode_bytes(vae, latent_size)
+    comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
+    return codec_of(vae).decoder(restart_frames)
