@@ -10,7 +10,7 @@ from comfy_api.latest import InputImpl, io, ui
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.timeline.clock import pictures_of
+from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.video.stream import write_video
 from . import load_run
 from .host import folders, helpers
@@ -123,7 +123,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 vae.load_decoder(vae, video.size, video.restart_frames),
                 fps=fps,
                 crf=crf,
-                pictures=video.pictures,
+                video_frames=video.video_frames,
                 scale=upscale,
                 metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, fps)},
                 on_progress=on_progress,
@@ -144,7 +144,7 @@ class _Latents:
 
     chunks: Iterable[Tensor]
     size: tuple[int, int]
-    pictures: int | None
+    video_frames: int | None
     total: int
     restart_frames: Sequence[int]
     about: Mapping[str, Any]
@@ -162,7 +162,7 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     # latents that were cut or joined since they were made still carry the mark, but it is not theirs any more
     trim = trim if trim.get("frames") == latents.shape[2] else {}
     wanted, restarts = trim.get("pictures"), trim.get("restart_frames", ())
-    total = wanted or pictures_of(latents.shape[2])
+    total = wanted or video_frames_of(latents.shape[2])
     size = (latents.shape[3], latents.shape[4])
     videos = latents.transpose(1, 2)
     about = trim.get("about", {})
@@ -173,8 +173,8 @@ def _of_run(name: str) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
     video = load_run.find_run(name)
     first = next(video.blocks())
-    pictures = video.about["pictures"]
+    video_frames = video.about["pictures"]
     chunks = (chunk for block in video.blocks() for chunk in load_run.to_latent(video, block).split(CHUNK_FRAMES))
     height, width = first.shape[-2:]
     restarts = video.about.get("restart_frames", ())
-    return _Latents(chunks, (height, width), pictures, pictures, restarts, video.about)
+    return _Latents(chunks, (height, width), video_frames, video_frames, restarts, video.about)

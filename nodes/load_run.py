@@ -3,7 +3,7 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.plots.latents import run_picture
-from ..headforcing_core.timeline.clock import pictures_of
+from ..headforcing_core.timeline.clock import video_frames_of
 from .host import helpers
 from .host.runs import find_run, finished_blocks, run_names, to_latent
 
@@ -53,8 +53,8 @@ class LoadHeadForcingRun(io.ComfyNode):
             report.text(),
             *(f"damaged: {problem}" for problem in video.run.problems),
         ]
-        pictures = min(video.about["pictures"], pictures_of(frames))
-        trim = {"pictures": pictures, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
+        video_frames = min(video.about["pictures"], video_frames_of(frames))
+        trim = {"pictures": video_frames, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
         samples = {"samples": latents, "head_forcing": {**trim, "about": video.about}}
         picture = helpers.picture_or_nothing(lambda: run_picture(report, "dark", video.about.get("novelty_threshold")))
         return io.NodeOutput(samples, "\n".join(lines), picture)

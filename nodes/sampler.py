@@ -149,7 +149,7 @@ class HeadForcingSampler(io.ComfyNode):
                 plan = make_plan(profile=made.found_profile)  # the other videos of a batch have the same roles
                 report.append(keep_roles(made, weights))
         progress.completed()
-        trim = {"pictures": plan.pictures, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
+        trim = {"pictures": plan.video_frames, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
         trim["about"] = job.about
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos])
         return io.NodeOutput(

@@ -9,13 +9,13 @@ import comfy.utils
 import numpy as np
 from comfy_api.latest import InputImpl, io
 
-from ..headforcing_core.drift.report import DriftReport, report_pictures, report_video
+from ..headforcing_core.drift.report import DriftReport, report_frames, report_video
 from ..headforcing_core.plots.drift import drift_picture
 from .host import helpers
 
 log = logging.getLogger(__name__)
 
-CHUNK_PICTURES = 16
+CHUNK_VIDEO_FRAMES = 16
 
 
 class VideoDriftReport(io.ComfyNode):
@@ -62,15 +62,15 @@ class VideoDriftReport(io.ComfyNode):
 def _measure(video: Any, on_progress: Any) -> DriftReport:
     if isinstance(video, InputImpl.VideoFromComponents):  # already in memory: no need to encode it first
         components = video.get_components()
-        pictures, fps = components.images, float(components.frame_rate)
-        return report_pictures(_chunks(pictures), fps, on_progress=on_progress, expected=len(pictures))
+        video_frames, fps = components.images, float(components.frame_rate)
+        return report_frames(_chunks(video_frames), fps, on_progress=on_progress, expected=len(video_frames))
     start, duration = video.get_active_trim_window() if hasattr(video, "get_active_trim_window") else (0.0, 0.0)
     return report_video(
         video.get_stream_source(), on_progress=on_progress, start_seconds=start, duration_seconds=duration
     )
 
 
-def _chunks(pictures: Any) -> Iterator[np.ndarray]:
+def _chunks(video_frames: Any) -> Iterator[np.ndarray]:
     """An IMAGE as uint8, a few pictures at a time."""
-    for chunk in pictures.split(CHUNK_PICTURES):
+    for chunk in video_frames.split(CHUNK_VIDEO_FRAMES):
         yield (chunk[..., :3].float().clamp(0, 1) * 255).round().byte().cpu().numpy()

@@ -40,7 +40,7 @@ def test_the_video_is_the_one_written_in_the_foreground(tmp_path):
         for block in latents(60).split(3):
             video.add(block)
         video.finish()
-    assert info.pictures == 237 and threads() == []
+    assert info.video_frames == 237 and threads() == []
     assert (decoded(tmp_path / "b.mp4") == decoded(tmp_path / "f.mp4")).all()
 
 

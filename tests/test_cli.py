@@ -77,11 +77,11 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
     assert result["pictures"] == 48
     video = Path(result["video"])
     with av.open(str(video)) as container:
-        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        video_frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
         assert container.streams.video[0].average_rate == 16
-    assert len(pictures) == 48
-    assert pictures[0].shape == (384, 384, 3)
-    assert pictures[-1].std() > 5, "the film is one flat colour"
+    assert len(video_frames) == 48
+    assert video_frames[0].shape == (384, 384, 3)
+    assert video_frames[-1].std() > 5, "the film is one flat colour"
     with Image.open(result["contact_sheet"]) as sheet:
         sheet.verify()
     assert sorted(path.name for path in video.parent.iterdir()) == ["demo.mp4", "demo.png"]

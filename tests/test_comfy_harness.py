@@ -76,12 +76,12 @@ def test_tiny_checkpoints_run_through_the_native_nodes(with_models: ComfyServer)
 
 def test_published_layout_gives_the_same_pictures_as_a_bare_one(with_models: ComfyServer):
     wan_t2v(with_models.model_path("diffusion_models", "published.pt"), layout="generator_ema")
-    pictures = []
+    video_frames = []
     for name in ("tiny.safetensors", "published.pt"):
         result = with_models.queue(sampling_prompt(name, seed=5))
         assert result.outcome == "success", result.error
-        pictures.append(with_models.view(**result.outputs["save"]["images"][-1]))
-    assert _pixels(pictures[0]) == _pixels(pictures[1])
+        video_frames.append(with_models.view(**result.outputs["save"]["images"][-1]))
+    assert _pixels(video_frames[0]) == _pixels(video_frames[1])
 
 
 def test_lora_and_text_change_the_pictures(with_models: ComfyServer):
@@ -94,12 +94,12 @@ def test_lora_and_text_change_the_pictures(with_models: ComfyServer):
         "clip": {"class_type": "TestFakeClip", "inputs": {}},
         "text": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["clip", 0], "text": "a red fox"}},
     }
-    pictures = set()
+    video_frames = set()
     for prompt in (plain, with_lora, with_text):
         result = with_models.queue(prompt)
         assert result.outcome == "success", result.error
-        pictures.add(_pixels(with_models.view(**result.outputs["save"]["images"][-1])))
-    assert len(pictures) == 3
+        video_frames.add(_pixels(with_models.view(**result.outputs["save"]["images"][-1])))
+    assert len(video_frames) == 3
     assert "lora key not loaded" not in with_models.log()
 
 

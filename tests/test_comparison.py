@@ -108,9 +108,9 @@ def test_all_methods_get_the_same_noise_and_another_seed_another_video(made: Pat
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, made: Path):
-    from headforcing.headforcing_core.commands import compare
+    from headforcing.headforcing_core.commands import compare as compare_command
 
-    runs, render_one, calls = tmp_path / "runs", compare.render_one, []
+    runs, render_one, calls = tmp_path / "runs", compare_command.render_one, []
 
     def stopping(own, *args, **options):
         if len(calls) == 2:
@@ -118,7 +118,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monk
         calls.append(own.method)
         return render_one(own, *args, **options)
 
-    monkeypatch.setattr(compare, "render_one", stopping)
+    monkeypatch.setattr(compare_command, "render_one", stopping)
     same = ["--scale", "2", "--seed", "3", "--runs", str(runs)]
     assert compare(tmp_path / "out", *same) == 130
     assert calls == METHODS[:2] and not (tmp_path / "out" / "grid.mp4").exists()
@@ -235,7 +235,7 @@ def test_a_grid_holds_a_picture_of_each_video_at_a_time(tmp_path: Path):
     seen = []
     tiles = [("a", tmp_path / "a.mp4"), ("b", tmp_path / "b.mp4")]
     made = write_grid(tmp_path / "grid.mp4", tiles, on_progress=seen.append)
-    assert seen == list(range(1, 34)) and made.pictures == 33 and (made.width, made.height) == (512, 256 + STRIP)
+    assert seen == list(range(1, 34)) and made.video_frames == 33 and (made.width, made.height) == (512, 256 + STRIP)
     grid = decoded(made.path)
     assert np.abs(grid[20, STRIP:].astype(int) - 100).max() < 12
 
@@ -247,7 +247,7 @@ from pathlib import Path
 from headforcing.headforcing_core.video.grid import write_grid
 from peak_memory import peak_bytes
 video = Path(sys.argv[1])
-print(write_grid(video.with_name("grid.mp4"), [("a", video), ("b", video)]).pictures, peak_bytes())
+print(write_grid(video.with_name("grid.mp4"), [("a", video), ("b", video)]).video_frames, peak_bytes())
 """
 
 
@@ -258,7 +258,9 @@ def test_the_memory_of_a_grid_does_not_grow_with_its_length(tmp_path: Path):
             for value in range(length):
                 writer.write(torch.full((1, 256, 256, 3), value % 200, dtype=torch.uint8))
         command = [sys.executable, "-c", GRID, str(tmp_path / f"{length}.mp4")]
-        pictures, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-        assert pictures == length
+        video_frames, peak = map(
+            int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        )
+        assert video_frames == length
         peaks.append(peak)
     assert peaks[1] - peaks[0] < 40e6  # all pictures of the longer one would be 440 MB more

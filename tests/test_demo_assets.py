@@ -20,12 +20,12 @@ def autoencoder():
     return assets.load_autoencoder()
 
 
-def scene(pictures=17):
+def scene(video_frames=17):
     """A red ball that crosses a teal floor, `[pictures, 64, 64, 3]`."""
     y, x = torch.meshgrid(torch.arange(64) + 0.5, torch.arange(64) + 0.5, indexing="ij")
     background = torch.tensor([0.05, 0.34, 0.34]) * (1.2 - 0.5 * y / 64)[..., None]
     frames = []
-    for i in range(pictures):
+    for i in range(video_frames):
         ball = (10.5 - ((x - 16 - 2 * i) ** 2 + (y - 30) ** 2).sqrt()).clamp(0, 1)[..., None]
         frames.append(background * (1 - ball) + ball * torch.tensor([0.92, 0.16, 0.14]))
     return torch.stack(frames)
@@ -78,14 +78,14 @@ def test_the_model_file_itself_says_what_its_shapes_cannot():
 
 
 def test_autoencoder_keeps_the_frame_law_and_the_picture(autoencoder):
-    pictures = scene()
-    latents = autoencoder.encode(pictures)
+    video_frames = scene()
+    latents = autoencoder.encode(video_frames)
     assert latents.shape == (5, 16, 8, 8)
     decoded = autoencoder.decode(latents)
-    assert decoded.shape == pictures.shape and decoded.min() >= 0 and decoded.max() <= 1
-    assert (decoded - pictures).abs().mean() < 0.03
-    assert autoencoder.encode(pictures[:1]).shape == (1, 16, 8, 8)
-    assert torch.equal(autoencoder.encode(pictures[:16]), latents[:4])
+    assert decoded.shape == video_frames.shape and decoded.min() >= 0 and decoded.max() <= 1
+    assert (decoded - video_frames).abs().mean() < 0.03
+    assert autoencoder.encode(video_frames[:1]).shape == (1, 16, 8, 8)
+    assert torch.equal(autoencoder.encode(video_frames[:16]), latents[:4])
 
 
 @pytest.mark.parametrize("chunks", [[5], [1, 2, 2], [1, 1, 1, 1, 1], [3, 2]])

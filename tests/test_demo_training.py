@@ -171,15 +171,15 @@ def test_a_student_as_good_as_its_teacher_is_left_alone_and_a_worse_one_is_not()
 
 def test_the_autoencoder_learns_and_polishing_leaves_its_latents_alone():
     model, crops = assets.ToyAutoencoder(), Crops(clips=3, seed=8)
-    pictures, _ = crops.draw(6)
-    before = (reconstruct(model, pictures)[0] - pictures).abs().mean()
+    video_frames, _ = crops.draw(6)
+    before = (reconstruct(model, video_frames)[0] - video_frames).abs().mean()
     train_autoencoder(model, crops, steps=60, batch=6, rate=3e-3)
-    decoded, latents = reconstruct(model, pictures)
-    assert (decoded - pictures).abs().mean() < 0.9 * before
+    decoded, latents = reconstruct(model, video_frames)
+    assert (decoded - video_frames).abs().mean() < 0.9 * before
     for part in (model.in_img, model.in_vid, model.enc):
         part.requires_grad_(False)
     train_autoencoder(model, crops, steps=2, batch=6, rate=3e-3)
-    redone, same = reconstruct(model, pictures)
+    redone, same = reconstruct(model, video_frames)
     assert torch.equal(latents, same) and not torch.allclose(redone, decoded, atol=1e-4)
 
 

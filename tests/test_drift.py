@@ -45,16 +45,16 @@ def grey(luma: np.ndarray) -> np.ndarray:
 
 
 def measured(
-    picture: Callable[[int], np.ndarray], count: int, frames_per_block: int = 3, switches: tuple[int, ...] = ()
+    video_frame: Callable[[int], np.ndarray], count: int, frames_per_block: int = 3, switches: tuple[int, ...] = ()
 ) -> DriftMeter:
     meter = DriftMeter(FPS, frames_per_block, switches)
     for start in range(0, count, 7):  # chunks that fit neither seconds nor blocks
-        meter.add(np.stack([picture(i) for i in range(start, min(start + 7, count))]))
+        meter.add(np.stack([video_frame(i) for i in range(start, min(start + 7, count))]))
     return meter
 
 
-def numbers(picture: Callable[[int], np.ndarray], count: int, **options) -> Numbers:
-    return numbers_of(measured(picture, count, **options))
+def numbers(video_frame: Callable[[int], np.ndarray], count: int, **options) -> Numbers:
+    return numbers_of(measured(video_frame, count, **options))
 
 
 # --- flicker ---------------------------------------------------------------------------------------------------------
@@ -72,14 +72,16 @@ def test_pictures_that_alternate_flicker_by_their_difference():
 
 
 def test_flicker_is_vbenchs_formula_over_all_channels():
-    pictures = [noise(i) for i in range(5)]
-    changes = [np.abs(b.astype(float) - a.astype(float)).mean() for a, b in zip(pictures, pictures[1:], strict=False)]
-    assert numbers(lambda i: pictures[i], 5)["flicker"] == pytest.approx((255 - np.mean(changes)) / 255, abs=1e-12)
+    video_frames = [noise(i) for i in range(5)]
+    changes = [
+        np.abs(b.astype(float) - a.astype(float)).mean() for a, b in zip(video_frames, video_frames[1:], strict=False)
+    ]
+    assert numbers(lambda i: video_frames[i], 5)["flicker"] == pytest.approx((255 - np.mean(changes)) / 255, abs=1e-12)
 
 
 def test_pictures_that_cannot_be_measured_are_refused():
     meter = DriftMeter(FPS)
-    with pytest.raises(HeadForcingError, match="pictures must be uint8"):
+    with pytest.raises(HeadForcingError, match="video frames must be uint8"):
         meter.add(np.zeros((1, 8, 8, 3), np.float32))
     meter.add(np.zeros((1, 8, 8, 3), np.uint8))
     with pytest.raises(HeadForcingError, match="of one size: 8x8 is followed by 6x8"):
@@ -93,7 +95,7 @@ def test_pictures_that_cannot_be_measured_are_refused():
 def test_a_jump_where_blocks_begin_is_their_ratio(frames_per_block: int):
     """Levels rise by 2 from picture to picture, and by 7 into a block, modulo nothing: 100 pictures stay in range."""
     clock = BlockClock(frames_per_block)
-    begins = {clock.start_picture(block) for block in range(1, 200)}
+    begins = {clock.start_video_frame(block) for block in range(1, 200)}
     levels = np.cumsum([0, *(1.5 if i in begins else 0.5 for i in range(1, 100))]) * 2
     found = numbers(lambda i: flat(levels[i]), 100, frames_per_block=frames_per_block)
     assert found["edge_ratio"] == pytest.approx(3.0)
@@ -129,9 +131,9 @@ def test_a_prompt_switch_is_no_seam():
 
 
 def test_seams_of_a_part_lie_where_they_lie_in_the_whole():
-    pictures = [flat(levels) for levels in np.cumsum([3 if (i + 3) % 12 == 0 else 1 for i in range(120)])]
-    meter = DriftMeter(FPS, 3, first_picture=14)
-    meter.add(np.stack(pictures[14:]))
+    video_frames = [flat(levels) for levels in np.cumsum([3 if (i + 3) % 12 == 0 else 1 for i in range(120)])]
+    meter = DriftMeter(FPS, 3, first_video_frame=14)
+    meter.add(np.stack(video_frames[14:]))
     assert numbers_of(meter)["edge_ratio"] == pytest.approx(3.0)
 
 
@@ -225,10 +227,10 @@ def test_motion_is_measured_whatever_the_size():
 
 
 def test_frozen_pictures_are_counted_exactly():
-    def picture(i: int) -> np.ndarray:
+    def video_frame(i: int) -> np.ndarray:
         return noise(min(i, 40) if i < 80 else i)  # 41 to 79 repeat picture 40
 
-    found = numbers(picture, 160)
+    found = numbers(video_frame, 160)
     assert found["longest_freeze_seconds"] == 39 / FPS
     assert found["frozen_share"] == pytest.approx(39 / 159)
 
@@ -240,10 +242,10 @@ def test_a_freeze_across_the_end_of_the_reference_counts_up_to_there():
 
 
 def test_the_beginning_of_a_video_has_the_numbers_of_a_video_that_ends_there():
-    def picture(i: int) -> np.ndarray:
+    def video_frame(i: int) -> np.ndarray:
         return grey(texture(*SHAPE, seed=i // 5) * 0.8 + i % 40)
 
-    assert numbers_of(measured(picture, 130), seconds=5) == numbers(picture, 80)
+    assert numbers_of(measured(video_frame, 130), seconds=5) == numbers(video_frame, 80)
 
 
 # --- repetition ------------------------------------------------------------------------------------------------------
@@ -290,12 +292,12 @@ def test_at_most_600_thumbnails_are_kept_evenly():
 def test_an_exponential_answer_reaches_80_percent_after_its_time(tau_seconds: float):
     old, new, switch = texture(*SHAPE, seed=1), texture(*SHAPE, seed=2), 57
 
-    def picture(i: int) -> np.ndarray:
+    def video_frame(i: int) -> np.ndarray:
         share = 1 - math.exp(-max(i - switch, 0) / FPS / tau_seconds)
         return grey(old * (1 - share) + new * share)
 
-    (found,) = measured(picture, 20 * FPS, switches=(switch,)).responses()
-    assert found.picture == switch and found.seconds_to_80 == pytest.approx(tau_seconds * math.log(5), rel=0.03)
+    (found,) = measured(video_frame, 20 * FPS, switches=(switch,)).responses()
+    assert found.video_frame == switch and found.seconds_to_80 == pytest.approx(tau_seconds * math.log(5), rel=0.03)
     first_block = 1 - np.exp(-np.arange(12) / FPS / tau_seconds).mean()
     assert found.by_block[0] == pytest.approx(first_block, abs=0.02) and found.by_block[-1] == pytest.approx(
         1, abs=0.01
@@ -305,7 +307,10 @@ def test_an_exponential_answer_reaches_80_percent_after_its_time(tau_seconds: fl
 def test_a_cut_is_answered_at_once_and_each_switch_by_itself():
     levels = [40, 100, 230]
     meter = measured(lambda i: flat(levels[(i >= 81) + (i >= 165)]), 260, switches=(81, 165))
-    assert [(r.picture, r.change, r.seconds_to_80) for r in meter.responses()] == [(81, 60.0, 0.0), (165, 130.0, 0.0)]
+    assert [(r.video_frame, r.change, r.seconds_to_80) for r in meter.responses()] == [
+        (81, 60.0, 0.0),
+        (165, 130.0, 0.0),
+    ]
 
 
 def test_a_switch_that_changes_nothing_or_comes_last_has_no_time():
@@ -319,15 +324,15 @@ def test_a_switch_that_changes_nothing_or_comes_last_has_no_time():
 
 
 def test_memory_does_not_grow_with_length():
-    def pictures(count: int) -> Iterator[np.ndarray]:
+    def video_frames(count: int) -> Iterator[np.ndarray]:
         for i in range(count):
             yield np.full((1, 90, 160, 3), i % 256, np.uint8)
 
     def peak(count: int) -> int:
         tracemalloc.start()
         meter = DriftMeter(FPS, switches=range(45, 9999, 480))
-        for picture in pictures(count):
-            meter.add(picture)
+        for video_frame in video_frames(count):
+            meter.add(video_frame)
         numbers_of(meter)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

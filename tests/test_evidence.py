@@ -82,14 +82,14 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(name: str, samples
     videos are alike, one picture more or less is let through.
     """
     made, stored = samples[name], Stored(name).rows[OURS]
-    pictures = 21 if name == "horizon" else 61  # of a video that are looked at, all or its last quarter
+    video_frames = 21 if name == "horizon" else 61  # of a video that are looked at, all or its last quarter
     for column, of_all in stored["means"].items():
         of_made = mean_interval([video[column] for video in made])
         of_same = mean_interval([video[column] for video in stored["videos"][: len(made)]])
         if of_made is None:
             assert of_same is None, column
             continue
-        slack = 1 / (pictures * len(made)) + 1e-5  # numbers are stored with five digits
+        slack = 1 / (video_frames * len(made)) + 1e-5  # numbers are stored with five digits
         assert of_same.low - slack <= of_made.mean <= of_same.high + slack, column
         assert of_made.low - slack <= of_all["high"] and of_all["low"] - slack <= of_made.high, column
 

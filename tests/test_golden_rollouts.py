@@ -23,7 +23,7 @@ from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNois
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.studies.replay import Case, replay
-from headforcing.headforcing_core.timeline.clock import pictures_of
+from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import load_file
 
@@ -310,7 +310,7 @@ def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_
         assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their spread"
         if number + 1 < rollouts:
             decoded, latents = 81 - (4 * (layout.overlap - 1) + 1) + 1, asked[number][1]
-            assert pictures_of(len(latents)) == decoded and torch.equal(latents, torch.cat(parts)[: len(latents)])
+            assert video_frames_of(len(latents)) == decoded and torch.equal(latents, torch.cat(parts)[: len(latents)])
 
 
 def test_the_causvid_schedules_are_the_recorded_ones(overlapped):

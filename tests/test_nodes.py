@@ -390,8 +390,8 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
 
     (file,) = result.outputs["video"]["images"]
     assert file["filename"].endswith(".mp4") and file["subfolder"] == "video" and file["type"] == "output"
-    pictures, width, height, fps, tags = opened(comfy_server.view(**file))
-    assert (pictures, width, height, fps) == (96, 128, 128, 16.0)
+    video_frames, width, height, fps, tags = opened(comfy_server.view(**file))
+    assert (video_frames, width, height, fps) == (96, 128, 128, 16.0)
     assert json.loads(tags["workflow"]) == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
     (report,) = result.outputs["report"]["text"]
@@ -658,10 +658,10 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
 
 
 def test_zero_seconds_take_the_length_of_the_timeline_and_ten_of_a_plain_prompt(comfy: ComfyServer):
-    for graph, pictures in ((demo_graph(seconds=0.0), 96), (short_graph(seconds=0.0), 160)):
+    for graph, video_frames in ((demo_graph(seconds=0.0), 96), (short_graph(seconds=0.0), 160)):
         graph["report"] = node("PreviewAny", source=["sampler", 1])
         (report,) = queued(comfy, graph).outputs["report"]["text"]
-        assert f" {pictures} pictures" in report
+        assert f" {video_frames} pictures" in report
 
 
 def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):

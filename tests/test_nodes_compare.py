@@ -28,7 +28,7 @@ def compare_graph(**inputs: Any) -> Graph:
     }
 
 
-def pictures(source: Path | io.BytesIO) -> np.ndarray:
+def video_frames(source: Path | io.BytesIO) -> np.ndarray:
     """Every picture, `[n, H, W, 3]`."""
     with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
@@ -47,14 +47,14 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy_server: ComfyServer):
     )
     result = queued(comfy_server, graph)
     (file,) = result.outputs["compare"]["images"]
-    grid = pictures(io.BytesIO(comfy_server.view(**file)))
+    grid = video_frames(io.BytesIO(comfy_server.view(**file)))
     assert grid.shape == (32, 284, 3 * 256, 3)
-    assert (pictures(io.BytesIO(comfy_server.view(**result.outputs["save"]["images"][0]))) == grid).all()
+    assert (video_frames(io.BytesIO(comfy_server.view(**result.outputs["save"]["images"][0]))) == grid).all()
     folder = comfy_server.output_dir / "compare"
     for place, name in enumerate(METHODS):
         (video,) = folder.glob(f"three_{name}_0*.mp4")
         tile = grid[:, 28:, 256 * place : 256 * (place + 1)].reshape(32, 64, 4, 64, 4, 3).mean(axis=(2, 4))
-        assert np.abs(tile - pictures(video)).mean() < 6
+        assert np.abs(tile - video_frames(video)).mean() < 6
     with av.open(str(folder / file["filename"])) as container:
         assert json.loads(container.metadata["prompt"])["compare"]["inputs"]["seed"] == 3
     assert not list(folder.glob("*.part.mp4"))
@@ -78,7 +78,7 @@ def test_a_method_makes_what_the_sampler_makes_with_it(comfy_server: ComfyServer
     queued(comfy_server, graph)
     folder = comfy_server.output_dir / "compare"
     (one,), (alone,) = (sorted(folder.glob(f"{name}_0*.mp4"))[-1:] for name in ("one_longlive", "alone"))
-    assert (pictures(one) == pictures(alone)).all()
+    assert (video_frames(one) == video_frames(alone)).all()
 
 
 def test_the_status_line_names_the_method_and_the_bar_counts_the_steps_of_each(comfy_server: ComfyServer):
@@ -93,7 +93,7 @@ def test_the_status_line_names_the_method_and_the_bar_counts_the_steps_of_each(c
     (text,) = result.outputs["table"]["text"]
     assert [row[0] for row in cells(text)] == ["longlive", "causvid"] and "meant for CausVid" in text
     (video,) = (comfy_server.output_dir / "compare").glob("named_causvid_0*.mp4")
-    assert len(pictures(video)) == 96
+    assert len(video_frames(video)) == 96
 
 
 def test_the_disk_must_have_room_for_all_videos_together(comfy_server: ComfyServer):

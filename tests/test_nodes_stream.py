@@ -41,14 +41,14 @@ def streaming_graph(prefix: str, **sampler: Any) -> Graph:
     return graph
 
 
-def pictures(path: Path | io.BytesIO) -> np.ndarray:
+def video_frames(path: Path | io.BytesIO) -> np.ndarray:
     """Every picture that can be read, `[n, H, W, 3]`."""
     with av.open(path if isinstance(path, io.BytesIO) else str(path)) as container:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 def shown(server: ComfyServer, result: RunResult, name: str) -> np.ndarray:
-    return pictures(io.BytesIO(server.view(**result.outputs[name]["images"][0])))
+    return video_frames(io.BytesIO(server.view(**result.outputs[name]["images"][0])))
 
 
 def stopper(server: ComfyServer, at_step: int) -> Any:
@@ -128,7 +128,7 @@ def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
             with_index = path.stat().st_size > 1000
             if with_index and path.exists():
                 try:
-                    seen.append(len(pictures(path)))
+                    seen.append(len(video_frames(path)))
                 except (OSError, ValueError):  # it was just finished, or has no picture yet
                     continue
 
@@ -148,7 +148,7 @@ def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy_server: Com
     (partial,) = (comfy_server.output_dir / "cancel").iterdir()
     assert f"the video so far is output/cancel/{partial.name}" in texts[-1][1]
     (block,) = re.findall(r"stopped in block (\d+) of 41", texts[-1][1])
-    before = pictures(partial)
+    before = video_frames(partial)
     assert len(before) >= 12 * (int(block) - 1) - 3, "every finished block is in it"
     done = queued(comfy_server, graph)
     after = shown(comfy_server, done, "sampler")
@@ -169,7 +169,7 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(tmp_path: Path):
     with server, pytest.raises(ConnectionClosed):
         server.queue(graph, on_event=kill)
     (partial,) = (server.output_dir / "killed").iterdir()
-    before = pictures(partial)
+    before = video_frames(partial)
     assert len(before) > 48, "what was written until then plays"
     damaged = max((server.output_dir / "head_forcing").glob("*/block-*"), key=lambda path: path.name)
     damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -233,7 +233,7 @@ def test_a_decoder_that_fails_costs_the_video_and_nothing_else(comfy_server: Com
     assert "no video: the test broke the decoder; the latents are complete" in report
     assert any("no video: the test broke the decoder" in text for _, text in texts)
     (partial,) = (comfy_server.output_dir / "broken").glob(f"{background}*")
-    assert partial.name.endswith(".part.mp4") and len(pictures(partial)) >= 9
+    assert partial.name.endswith(".part.mp4") and len(video_frames(partial)) >= 9
     mended = queued(comfy_server, streaming_graph(f"broken/{background}", **options))
     assert "reused 9 blocks" in mended.outputs["report"]["text"][0]
     assert len(shown(comfy_server, mended, "sampler")) == 96

@@ -32,7 +32,7 @@ def plan(text=TWO_PROMPTS, config=None, method="head_forcing", family="self_forc
 
 def test_a_minute_is_81_blocks_trimmed_to_960_pictures():
     minute = plan("0:00 a story", seconds=60)
-    assert (minute.blocks, minute.new_blocks, minute.frames, minute.pictures) == (81, 81, 243, 960)
+    assert (minute.blocks, minute.new_blocks, minute.frames, minute.video_frames) == (81, 81, 243, 960)
     assert minute.steps == 4 * 81
     assert minute.block_shape == (3, 16, 60, 104)
 
@@ -42,15 +42,15 @@ def test_a_minute_is_81_blocks_trimmed_to_960_pictures():
 def test_a_length_rounds_up_to_the_fewest_whole_blocks_that_hold_it(family, seconds):
     made = plan("one prompt", family=family, seconds=seconds)
     f = made.schedule.frames_per_block
-    assert made.pictures == math.ceil(seconds * 16 - 1e-6)
-    assert 4 * (made.frames - 1) + 1 >= made.pictures
+    assert made.video_frames == math.ceil(seconds * 16 - 1e-6)
+    assert 4 * (made.frames - 1) + 1 >= made.video_frames
     if made.blocks > 1:
-        assert 4 * (made.frames - f - 1) + 1 < made.pictures
+        assert 4 * (made.frames - f - 1) + 1 < made.video_frames
 
 
 def test_zero_seconds_is_the_timelines_own_length():
-    assert plan(seconds=0).pictures == plan(seconds=20).pictures == 320
-    assert plan("one prompt").pictures == 160
+    assert plan(seconds=0).video_frames == plan(seconds=20).video_frames == 320
+    assert plan("one prompt").video_frames == 160
 
 
 @pytest.mark.parametrize("seconds", [-1, -0.0001, math.nan, math.inf, 36_001])
@@ -96,8 +96,8 @@ def test_steps_count_a_longer_first_block():
 def test_start_frames_come_first_and_are_counted_in_the_pictures(seconds, new_blocks):
     made = plan(seconds=seconds, start_frames=12)
     assert (made.start_frames, made.new_blocks, made.blocks) == (12, new_blocks, 4 + new_blocks)
-    assert made.pictures == 45 + math.ceil((seconds or 20) * 16)
-    assert 4 * (made.frames - 1) + 1 >= made.pictures > 4 * (made.frames - 4) + 1
+    assert made.video_frames == 45 + math.ceil((seconds or 20) * 16)
+    assert 4 * (made.frames - 1) + 1 >= made.video_frames > 4 * (made.frames - 4) + 1
     assert made.steps == 4 * new_blocks
     assert made.prompts[:4] == (0, 0, 0, 0)
     assert made.prompts[4:] == tuple(int(block >= 13) for block in range(new_blocks))  # 13 * 12 = 156 pictures, 9.75 s

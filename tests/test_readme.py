@@ -29,7 +29,7 @@ def test_the_python_example_makes_a_video(tmp_path: Path):
     (tmp_path / "example.py").write_text(code, encoding="utf-8")
     names = runpy.run_path(str(tmp_path / "example.py"))
     assert names["latents"].shape == (27, 16, 8, 8)  # 6 s: 96 pictures of the 105 that 9 blocks hold
-    assert names["plan"].pictures == 96
+    assert names["plan"].video_frames == 96
 
 
 def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch):

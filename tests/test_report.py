@@ -11,7 +11,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.drift.numbers import GROUPS
-from headforcing.headforcing_core.drift.report import NOTE, DriftReport, report_pictures, report_video
+from headforcing.headforcing_core.drift.report import NOTE, DriftReport, report_frames, report_video
 from headforcing.headforcing_core.drift.video_tags import VideoTags, read_tags
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plots import page
@@ -61,10 +61,10 @@ def measured(story: Path) -> DriftReport:
 
 
 def test_a_file_tells_its_length_size_method_and_prompts(measured: DriftReport):
-    assert (measured.pictures, measured.fps, measured.size, measured.seconds) == (240, 16.0, (WIDTH, HEIGHT), 15.0)
+    assert (measured.video_frames, measured.fps, measured.size, measured.seconds) == (240, 16.0, (WIDTH, HEIGHT), 15.0)
     assert (measured.tags.method, measured.tags.seed, measured.frames_per_block) == ("fifo_eviction", 7, 3)
     assert measured.prompts == TIMES
-    assert [(found.picture, found.seconds_to_80) for found in measured.switches] == [(81, 0.0), (165, 0.0)]
+    assert [(found.video_frame, found.seconds_to_80) for found in measured.switches] == [(81, 0.0), (165, 0.0)]
 
 
 def test_the_text_has_every_number_beside_that_of_the_first_5_seconds(measured: DriftReport):
@@ -99,7 +99,7 @@ def test_the_dict_is_json_without_surprises(measured: DriftReport):
 def test_a_round_of_4_seconds_is_seen_in_the_file(tmp_path: Path):
     found = report_video(write(tmp_path / "loop.mp4", 81))
     assert found.whole["repetition_lag_seconds"] is None  # 5 s show one round only, the lag is 3/4 at most
-    loop = report_pictures((scene(i % 64)[None] for i in range(300)), 16.0)
+    loop = report_frames((scene(i % 64)[None] for i in range(300)), 16.0)
     assert loop.whole["repetition_lag_seconds"] == pytest.approx(4.0, abs=0.1)
 
 
@@ -160,10 +160,10 @@ def test_a_file_in_memory_gives_the_same_numbers(story: Path, measured: DriftRep
 
 def test_a_part_of_a_file_keeps_its_prompts_and_seams(story: Path):
     part = report_video(story, start_seconds=4.0, duration_seconds=8.0)
-    assert part.pictures == 128
+    assert part.video_frames == 128
     assert part.prompts == [(0.0, "a red ball"), (17 / 16, "a yellow ring"), (101 / 16, "a cyan star")]
     late = report_video(story, start_seconds=6.0)
-    assert late.pictures == 144 and late.prompts[0] == (0.0, "a yellow ring")
+    assert late.video_frames == 144 and late.prompts[0] == (0.0, "a yellow ring")
 
 
 def test_progress_is_told_and_may_stop_the_reading(story: Path):
@@ -206,7 +206,7 @@ def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
     with pytest.raises(HeadForcingError, match="frames_per_block must be"):
         report_video(tmp_path / "some.mp4", frames_per_block=-1)
     with pytest.raises(HeadForcingError, match="0.5 pictures a second"):
-        report_pictures([], fps=0.5)
+        report_frames([], fps=0.5)
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------
@@ -229,14 +229,14 @@ def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftRepor
 def test_videos_of_any_length_can_be_measured_and_drawn(count: int):
     pytest.importorskip("matplotlib")
     odd = VideoTags("$\\frac{1$", 1, 3, ("$x_",) * 9, tuple((i * 0.7, "$x_ " * 20) for i in range(9)))
-    found = report_pictures((scene(i)[None] for i in range(count)), name="$\\frac" * 20, tags=odd)
+    found = report_frames((scene(i)[None] for i in range(count)), name="$\\frac" * 20, tags=odd)
     assert found.text() and json.dumps(found.to_dict(), allow_nan=False)
     assert drift_picture(found).width == 900
 
 
 def test_a_still_black_video_can_be_measured_and_drawn():
     pytest.importorskip("matplotlib")
-    found = report_pictures([np.zeros((100, 8, 8, 3), np.uint8)], fps=24)
+    found = report_frames([np.zeros((100, 8, 8, 3), np.uint8)], fps=24)
     assert found.whole["longest_freeze_seconds"] == 99 / 24 and found.whole["sharpness_ratio"] is None
     assert drift_picture(found, "light").width == 900 and "first 4.17 s" in found.text()
 

@@ -11,8 +11,8 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.render import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import Overlap
-from headforcing.headforcing_core.timeline.clock import pictures_of
-from headforcing.headforcing_core.video.restarts import PictureCodec
+from headforcing.headforcing_core.timeline.clock import video_frames_of
+from headforcing.headforcing_core.video.restarts import FrameCodec
 from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder
 from headforcing.headforcing_core.video.wan_vae import load_codec
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -25,7 +25,7 @@ BALL = "a red ball bouncing on a teal floor"
 
 
 @pytest.fixture(scope="module", params=["toy", "wan"])
-def codec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PictureCodec:
+def codec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrameCodec:
     if request.param == "toy":
         return toy_codec(torch.device("cpu"))
     pytest.importorskip("diffusers")  # an optional package
@@ -42,23 +42,23 @@ def streamed(decoder: StreamingDecoder, latents: Tensor, frames_per_block: int) 
     return torch.cat([decoder.decode(chunk) for chunk in (*parts, *chunks.rest())])
 
 
-def assembled(codec: PictureCodec, latents: Tensor, layout: Overlap) -> Tensor:
+def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
     """As the authors do it, but for the last rollout, which stays whole: each is decoded from its first frame on, its
     last `4 * (overlap - 1) + 1` pictures are dropped, and the first of these is what the next one begins with."""
-    pictures, given = [], latents[:0]
+    video_frames, given = [], latents[:0]
     rollouts = layout.rollouts(len(latents) // layout.frames_per_block)
     for number in range(rollouts):
         first = number * layout.stride * layout.frames_per_block
         rollout = torch.cat([given, latents[first + len(given) : first + layout.frames]])
         decoded = codec.new_decoder().decode(rollout)
         if number + 1 < rollouts:
-            assert len(decoded) == pictures_of(layout.frames)
-            kept = len(decoded) - pictures_of(layout.overlap)
+            assert len(decoded) == video_frames_of(layout.frames)
+            kept = len(decoded) - video_frames_of(layout.overlap)
             assert codec.encode is not None
             given = torch.cat([codec.encode(decoded[kept]), rollout[layout.frames - layout.overlap + 1 :]])
             decoded = decoded[:kept]
-        pictures.append(decoded)
-    return torch.cat(pictures)
+        video_frames.append(decoded)
+    return torch.cat(video_frames)
 
 
 @pytest.mark.parametrize("frames", [21, 24, 39, 42, 57])
@@ -69,23 +69,23 @@ def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, frames
     restarts = layout.restart_frames(frames // frames_per_block)
     decoder = codec.decoder(restarts)
     found = streamed(decoder, latents, frames_per_block)
-    assert found.shape == expected.shape and len(found) == pictures_of(frames)
+    assert found.shape == expected.shape and len(found) == video_frames_of(frames)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     decoder.reset()
     assert torch.equal(streamed(decoder, latents, frames_per_block), found), "a video after another is like the first"
     through = codec.new_decoder().decode(latents)
-    first = pictures_of(restarts[0] + 1) - 1 if restarts else len(found)
+    first = video_frames_of(restarts[0] + 1) - 1 if restarts else len(found)
     torch.testing.assert_close(found[:first], through[:first], atol=1e-5, rtol=0)
     assert not restarts or (found[first] - through[first]).abs().max() > 1e-3
 
 
 def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
     latents = noise(19, seed=1)
-    pictures = codec.new_decoder().decode(latents)
+    video_frames = codec.new_decoder().decode(latents)
     first = codec.reencode(latents)
-    assert first.shape == (1, 16, 2, 4) and pictures.shape[0] == 73
-    torch.testing.assert_close(first, codec.encode(pictures[72]), atol=1e-4, rtol=0)
-    assert (first - codec.encode(pictures[71])).abs().max() > 1e-3
+    assert first.shape == (1, 16, 2, 4) and video_frames.shape[0] == 73
+    torch.testing.assert_close(first, codec.encode(video_frames[72]), atol=1e-4, rtol=0)
+    assert (first - codec.encode(video_frames[71])).abs().max() > 1e-3
 
 
 def test_the_wan_encoder_is_the_librarys(tmp_path: Path):
@@ -95,11 +95,11 @@ def test_the_wan_encoder_is_the_librarys(tmp_path: Path):
     path = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
     library = diffusers.AutoencoderKLWan(base_dim=8)
     library.load_state_dict(convert_wan_vae_to_diffusers(load_file(path)))
-    picture = torch.rand(16, 32, 3, generator=torch.Generator().manual_seed(4))
+    video_frame = torch.rand(16, 32, 3, generator=torch.Generator().manual_seed(4))
     mean, std = (torch.tensor(library.config[f"latents_{name}"]).view(-1, 1, 1) for name in ("mean", "std"))
     with torch.no_grad():
-        moments = library.encode(picture.permute(2, 0, 1)[None, :, None] * 2 - 1).latent_dist.mode()[0, :, 0]
-    found = load_codec(path, "cpu", torch.float32).encode(picture)
+        moments = library.encode(video_frame.permute(2, 0, 1)[None, :, None] * 2 - 1).latent_dist.mode()[0, :, 0]
+    found = load_codec(path, "cpu", torch.float32).encode(video_frame)
     torch.testing.assert_close(found[0], (moments - mean) / std, atol=1e-4, rtol=0)
     assert found.shape == (1, 16, 2, 4) and found.std() > 0.01
 

@@ -35,10 +35,10 @@ def asked(text: str, seconds: float | None = None, **options) -> list[tuple[floa
 
 def test_the_first_block_gives_9_pictures_and_each_later_one_12():
     clock = BlockClock()
-    assert [clock.pictures(blocks) for blocks in range(5)] == [0, 9, 21, 33, 45]
-    assert [clock.start_picture(block) for block in range(4)] == [0, 9, 21, 33]
+    assert [clock.video_frames(blocks) for blocks in range(5)] == [0, 9, 21, 33, 45]
+    assert [clock.start_video_frame(block) for block in range(4)] == [0, 9, 21, 33]
     assert clock.start_seconds(1) == 0.5625 and clock.block_seconds == 0.75
-    assert [FRAMEWISE.pictures(blocks) for blocks in range(4)] == [0, 1, 5, 9]
+    assert [FRAMEWISE.video_frames(blocks) for blocks in range(4)] == [0, 1, 5, 9]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_duration_rounds_up_to_whole_blocks(seconds, blocks):
 @given(st.integers(1, 50_000), st.integers(1, 8), st.sampled_from([16, 12.5, 24, 23.976, 30, 7]))
 def test_the_length_of_n_blocks_needs_exactly_n_blocks(blocks, frames, fps):
     clock = BlockClock(frames, fps)
-    seconds = clock.pictures(blocks) / fps
+    seconds = clock.video_frames(blocks) / fps
     assert clock.blocks_for(seconds) == blocks
     assert clock.blocks_for(seconds + 0.01 / fps) == blocks + 1
     assert clock.block_at(clock.start_seconds(blocks)) == blocks
@@ -62,8 +62,8 @@ def test_the_length_of_n_blocks_needs_exactly_n_blocks(blocks, frames, fps):
 def test_the_smallest_number_of_blocks_and_the_nearest_edge_are_found(seconds, frames):
     clock = BlockClock(frames)
     blocks, nearest = clock.blocks_for(seconds), clock.block_at(seconds)
-    assert clock.pictures(blocks) / 16 >= seconds - 1e-6
-    assert blocks == 1 or clock.pictures(blocks - 1) / 16 < seconds
+    assert clock.video_frames(blocks) / 16 >= seconds - 1e-6
+    assert blocks == 1 or clock.video_frames(blocks - 1) / 16 < seconds
     distances = [abs(clock.start_seconds(nearest + step) - seconds) for step in (0, 1, -1) if nearest + step >= 0]
     assert distances[0] <= min(distances) + 1e-9
 
@@ -246,7 +246,9 @@ def test_the_table_shows_asked_and_real_times():
 
 def test_the_table_shows_switches_where_there_are_some_and_when_a_blend_is_over():
     lines = (
-        parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30).table(pictures_before=9).splitlines()
+        parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30)
+        .table(video_frames_before=9)
+        .splitlines()
     )
     assert lines[0].split() == ["no.", "asked", "starts", "picture", "block", "switch", "prompt"]
     assert lines[1].split()[3:] == ["9", "0", "-", "a", "cat"]

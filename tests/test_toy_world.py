@@ -14,7 +14,7 @@ from headforcing.headforcing_core.demo.world import (
     Look,
     camera_path,
     distance_to,
-    looks_of_pictures,
+    looks_of_frames,
     random_looks,
     render,
 )
@@ -51,14 +51,16 @@ def test_looks_drawn_at_random_use_every_word_and_change_now_and_then():
 
 def test_a_clip_is_the_same_every_time_and_another_for_another_seed():
     first, again, other = render((STAR,) * 3, 5), render((STAR,) * 3, 5), render((STAR,) * 3, 6)
-    assert first.pictures.shape == (33, 64, 64, 3) and first.shape.shape == (33, 64, 64)
-    assert torch.equal(first.pictures, again.pictures) and not torch.equal(first.pictures, other.pictures)
-    assert 0 <= first.pictures.min() and first.pictures.max() <= 1
+    assert first.video_frames.shape == (33, 64, 64, 3) and first.shape.shape == (33, 64, 64)
+    assert torch.equal(first.video_frames, again.video_frames) and not torch.equal(
+        first.video_frames, other.video_frames
+    )
+    assert 0 <= first.video_frames.min() and first.video_frames.max() <= 1
 
 
 def test_a_new_look_begins_with_its_block():
     clip = render((BALL, STAR), 1)
-    seen = sightings(clip.pictures)
+    seen = sightings(clip.video_frames)
     assert [s.shape for s in seen] == ["ball"] * 9 + ["star"] * 12
 
 
@@ -78,7 +80,7 @@ def test_the_wall_that_comes_back_is_the_wall_that_was_there():
         both = wall[i] & wall[returned[x]]
         for shadow in (clip.shape[i], clip.shape[returned[x]]):
             both = both & (torch.nn.functional.max_pool2d(shadow[None], 13, 1, 6)[0] == 0)
-        torch.testing.assert_close(clip.pictures[i][both], clip.pictures[returned[x]][both])
+        torch.testing.assert_close(clip.video_frames[i][both], clip.video_frames[returned[x]][both])
         compared += returned[x] != i
     assert compared > 15
 
@@ -89,7 +91,7 @@ def test_the_detector_is_right_about_rendered_pictures():
     for seed in range(100):
         clip = render(random_looks(np.random.default_rng(seed), 3), seed)
         shown = slice(0, None, 6)
-        found.append(score(sightings(clip.pictures[shown]), looks_of_pictures(clip.looks)[shown]))
+        found.append(score(sightings(clip.video_frames[shown]), looks_of_frames(clip.looks)[shown]))
     right = {key: np.concatenate([getattr(s, key) for s in found]) for key in vars(found[0])}
     assert len(right["present"]) == 600
     for key in ("background", "pattern", "present", "shape", "single"):
@@ -134,8 +136,8 @@ def test_the_truth_itself_remembers_its_landmarks_and_is_told_from_chance():
         looks = [Look.parse(story.segments[story.prompt_index(block)].text) for block in range(16)]
         shown = range(0, 189, 4)
         clip = render(tuple(looks), seed)
-        per_picture = looks_of_pictures(looks)
-        found = remembered(sightings(clip.pictures[::4]), camera_path([per_picture[i] for i in shown]) * 4)
+        per_frame = looks_of_frames(looks)
+        found = remembered(sightings(clip.video_frames[::4]), camera_path([per_frame[i] for i in shown]) * 4)
         near.append(found["remembered_near"])
         far.append(found["remembered_far"])
         chance.append(found["by_chance"])
@@ -144,5 +146,5 @@ def test_the_truth_itself_remembers_its_landmarks_and_is_told_from_chance():
 
 
 def test_a_camera_that_never_leaves_asks_nothing_of_memory():
-    seen = sightings(render((BALL,) * 3, 0).pictures[::4])
+    seen = sightings(render((BALL,) * 3, 0).video_frames[::4])
     assert set(remembered(seen, torch.zeros(len(seen))).values()) == {None}

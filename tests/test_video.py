@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.timeline.clock import pictures_of
-from headforcing.headforcing_core.video import writer
+from headforcing.headforcing_core.timeline.clock import video_frames_of
+from headforcing.headforcing_core.video import writer as video_writer
 from headforcing.headforcing_core.video.stream import Chunks, VideoStream, contact_sheet, write_video
 from headforcing.headforcing_core.video.writer import VideoWriter
 from hypothesis import given
@@ -98,9 +98,9 @@ def test_a_block_is_decoded_as_soon_as_it_exists():
     assert taken == [0]
 
 
-@pytest.mark.parametrize("frames, pictures", [(0, 0), (1, 1), (3, 9), (21, 81), (240, 957)])
-def test_time_law(frames, pictures):
-    assert pictures_of(frames) == pictures
+@pytest.mark.parametrize("frames, video_frames", [(0, 0), (1, 1), (3, 9), (21, 81), (240, 957)])
+def test_time_law(frames, video_frames):
+    assert video_frames_of(frames) == video_frames
 
 
 @pytest.mark.parametrize("block", [3, 1, 5])
@@ -109,7 +109,7 @@ def test_video_has_every_picture_in_order_with_its_colour(tmp_path, block):
     info = write_video(
         tmp_path / "v.mp4", latents(13).split(block), FlatColourDecoder(), on_progress=progress.append, crf=4
     )
-    assert (info.pictures, info.width, info.height, info.seconds) == (49, 48, 32, 49 / 16)
+    assert (info.video_frames, info.width, info.height, info.seconds) == (49, 48, 32, 49 / 16)
     assert progress[-1] == 49 and progress == sorted(progress)
     wanted = latents(13)[:, 0, 0, 0].repeat_interleave(torch.tensor([1] + [4] * 12)).numpy() * 255
     np.testing.assert_allclose(decoded(info.path).mean((1, 2, 3)), wanted, atol=2)
@@ -117,9 +117,9 @@ def test_video_has_every_picture_in_order_with_its_colour(tmp_path, block):
 
 def test_colours_survive_in_both_ways_comfyui_reads_them(tmp_path):
     colours = np.array([(235, 41, 36), (26, 87, 87), (163, 219, 214), (255, 140, 20)], np.uint8)
-    pictures = torch.from_numpy(colours)[:, None, None].expand(-1, 64, 64, -1)
+    video_frames = torch.from_numpy(colours)[:, None, None].expand(-1, 64, 64, -1)
     with VideoWriter(tmp_path / "v.mp4", 64, 64, crf=4) as writer:
-        writer.write(pictures)
+        writer.write(video_frames)
     assert np.abs(decoded(tmp_path / "v.mp4")[:, 30, 30].astype(int) - colours).max() <= 4
     assert np.abs(decoded(tmp_path / "v.mp4", "gbrpf32le")[:, 30, 30] * 255 - colours).max() <= 4
 
@@ -142,11 +142,11 @@ def test_the_same_pictures_are_the_same_file_whatever_the_pace(tmp_path):
     moving = [
         ((x + 3 * i) % 48 < 24).float() * 0.6 + ((y - 60 - i) ** 2 + (x - 2 * i) ** 2 < 400) * 0.4 for i in range(72)
     ]
-    pictures = torch.stack(moving)[..., None].expand(-1, -1, -1, 3)
+    video_frames = torch.stack(moving)[..., None].expand(-1, -1, -1, 3)
     files = []
     for attempt in range(8):
         with VideoWriter(tmp_path / f"{attempt}.mp4", 192, 192) as writer:
-            for chunk in pictures.split(12):
+            for chunk in video_frames.split(12):
                 writer.write(chunk)
                 time.sleep(0.02 * (attempt % 3))
         files.append((tmp_path / f"{attempt}.mp4").read_bytes())
@@ -156,25 +156,25 @@ def test_the_same_pictures_are_the_same_file_whatever_the_pace(tmp_path):
 def test_trim_cuts_the_end_and_decodes_nothing_beyond_it_but_takes_all_blocks(tmp_path):
     decoder, taken = FlatColourDecoder(), []
     blocks = (taken.append(block) or block for block in latents(12).split(3))
-    info = write_video(tmp_path / "v.mp4", blocks, decoder, pictures=16)
-    assert info.pictures == 16 == len(decoded(info.path))
+    info = write_video(tmp_path / "v.mp4", blocks, decoder, video_frames=16)
+    assert info.video_frames == 16 == len(decoded(info.path))
     assert (len(taken), decoder.decoded_frames) == (4, 6)
 
 
 def test_scale_makes_every_pixel_a_crisp_square(tmp_path):
-    picture = (
+    video_frame = (
         (torch.rand(1, 4, 6, 3, generator=torch.Generator().manual_seed(0)) > 0.5)
         .float()[..., :1]
         .expand(-1, -1, -1, 3)
     )
 
-    class OnePicture(FlatColourDecoder):
+    class OneFrame(FlatColourDecoder):
         def decode(self, latents):
-            return picture
+            return video_frame
 
-    info = write_video(tmp_path / "v.mp4", [latents(1)], OnePicture(), scale=8, crf=1)
+    info = write_video(tmp_path / "v.mp4", [latents(1)], OneFrame(), scale=8, crf=1)
     assert (info.width, info.height) == (48, 32)
-    enlarged = np.kron(picture[0, :, :, 0].numpy(), np.ones((8, 8)))
+    enlarged = np.kron(video_frame[0, :, :, 0].numpy(), np.ones((8, 8)))
     assert np.abs(decoded(info.path)[0, :, :, 0] / 255 - enlarged).max() < 0.1
 
 
@@ -197,15 +197,15 @@ def test_a_growing_video_plays_while_it_grows_and_becomes_a_plain_file(tmp_path)
     with VideoStream(path, FlatColourDecoder(), crf=4, metadata={"prompt": "{}"}, partial=partial) as stream:
         for block in latents(60).split(3):
             stream.add(block)
-            if stream.pictures > 100:
+            if stream.video_frames > 100:
                 seen.append(len(decoded(partial)))
         assert not path.exists()
-        assert seen == sorted(seen) and seen[-1] >= stream.pictures - 70, "x264 holds back some pictures, no more"
+        assert seen == sorted(seen) and seen[-1] >= stream.video_frames - 70, "x264 holds back some pictures, no more"
         info = stream.finish()
-    assert list(tmp_path.iterdir()) == [path] and info.pictures == 237
+    assert list(tmp_path.iterdir()) == [path] and info.video_frames == 237
     with av.open(str(path)) as container:
-        pictures = container.streams.video[0]
-        assert (pictures.frames, pictures.start_time, container.metadata["prompt"]) == (237, 0, "{}")
+        video_frames = container.streams.video[0]
+        assert (video_frames.frames, video_frames.start_time, container.metadata["prompt"]) == (237, 0, "{}")
         times = [frame.pts * frame.time_base * 16 for frame in container.decode(video=0)]
     assert times == list(range(237))
 
@@ -297,7 +297,7 @@ def test_somebody_who_watches_the_growing_file_does_not_cost_the_video(tmp_path,
                 raise PermissionError(13, "used by another process")
             return opened(file, mode, **options)
 
-        monkeypatch.setattr(writer.av, "open", locked)
+        monkeypatch.setattr(video_writer.av, "open", locked)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.mp4", "second.mp4", "v.part.mp4"]
 
 
@@ -316,8 +316,8 @@ def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
         with VideoWriter(tmp_path / "v.mp4", 48, 32) as writer:
             writer.write(torch.zeros(1, 32, 46, 3))
     with pytest.raises(HeadForcingError, match="at least 1 picture, got 0"):
-        write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), pictures=0)
-    monkeypatch.setattr(writer, "_ENCODERS", ("no_such_encoder",))
+        write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), video_frames=0)
+    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder",))
     with pytest.raises(HeadForcingError, match="no H.264 encoder"):
         VideoWriter(tmp_path / "v.mp4", 48, 32)
     assert list(tmp_path.iterdir()) == []
@@ -327,7 +327,7 @@ def test_an_encoder_without_a_quality_setting_is_used_where_x264_is_missing(tmp_
     encoder = next((name for name in writer._ENCODERS[1:2] if name in av.codecs_available), None)
     if encoder is None:
         pytest.skip("this PyAV has no other H.264 encoder that runs everywhere")
-    monkeypatch.setattr(writer, "_ENCODERS", ("no_such_encoder", encoder))
+    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder", encoder))
     info = write_video(tmp_path / "v.mp4", latents(4).split(3), FlatColourDecoder(64, 64))
     assert len(decoded(info.path)) == 13
 

@@ -78,11 +78,11 @@ def stream(path: Path, latents: Tensor, chunking: list[int], dtype: torch.dtype 
 
 @pytest.mark.parametrize("chunking", CHUNKINGS.values(), ids=CHUNKINGS)
 def test_every_chunking_equals_the_librarys_one_shot_decode(vae_path, latents, one_shot, chunking):
-    pictures = stream(vae_path, latents, chunking)
-    assert pictures.shape == (4 * (FRAMES - 1) + 1, 8 * HEIGHT, 8 * WIDTH, 3)
-    assert pictures.dtype == torch.float32 and pictures.device.type == "cpu"
-    assert 0 <= pictures.min() and pictures.max() <= 1 and one_shot.std() > 0.05
-    torch.testing.assert_close(pictures, one_shot, atol=1e-5, rtol=0)
+    video_frames = stream(vae_path, latents, chunking)
+    assert video_frames.shape == (4 * (FRAMES - 1) + 1, 8 * HEIGHT, 8 * WIDTH, 3)
+    assert video_frames.dtype == torch.float32 and video_frames.device.type == "cpu"
+    assert 0 <= video_frames.min() and video_frames.max() <= 1 and one_shot.std() > 0.05
+    torch.testing.assert_close(video_frames, one_shot, atol=1e-5, rtol=0)
 
 
 def test_reset_starts_a_new_video(vae_path, latents):
@@ -99,8 +99,8 @@ def test_pictures_are_those_of_comfyuis_own_vae(vae_path, latents, tmp_path, com
     save_file({"latents": latents}, tmp_path / "latents.safetensors")
     out = tmp_path / "pictures.safetensors"
     run_in_comfy(comfy_install, COMFY_DECODE, vae_path, tmp_path / "latents.safetensors", out)
-    pictures = stream(vae_path, latents, [1, 2, 3, 3, 1])
-    torch.testing.assert_close(pictures, load_file(out)["pictures"], atol=1e-3, rtol=0)
+    video_frames = stream(vae_path, latents, [1, 2, 3, 3, 1])
+    torch.testing.assert_close(video_frames, load_file(out)["pictures"], atol=1e-3, rtol=0)
 
 
 def test_latents_are_unnormalised_with_wans_constants(vae_path, latents):
@@ -118,9 +118,9 @@ def test_latents_are_unnormalised_with_wans_constants(vae_path, latents):
 
 
 def test_bfloat16_is_close_to_float32(vae_path, latents, one_shot):
-    pictures = stream(vae_path, latents.bfloat16(), [1, 9], torch.bfloat16)
-    assert pictures.dtype == torch.float32
-    assert (pictures - one_shot).abs().mean() < 0.02
+    video_frames = stream(vae_path, latents.bfloat16(), [1, 9], torch.bfloat16)
+    assert video_frames.dtype == torch.float32
+    assert (video_frames - one_shot).abs().mean() < 0.02
 
 
 def test_a_pixels_channels_side_by_side_are_the_same_pictures(vae_path, latents, one_shot, monkeypatch):
@@ -170,7 +170,7 @@ def test_the_base_width_comes_from_the_tensors(vae_path, tmp_path, latents, dim)
 def test_it_fits_the_video_writer(vae_path, latents, tmp_path):
     decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
     info = write_video(tmp_path / "video.mp4", latents[..., :2, :2].split(3), decoder)
-    assert (info.pictures, info.width, info.height) == (37, 16, 16)
+    assert (info.video_frames, info.width, info.height) == (37, 16, 16)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from ..render.resources import check_disk, in_turn
 from ..studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
 from ..timeline.timeline import Timeline, parse_timeline
 from ..versions import versions
-from ..video.restarts import PictureCodec
+from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .arguments import (
     DTYPES,
@@ -73,7 +73,7 @@ def compare(args: argparse.Namespace) -> Result:
     notes = method_notes(rows)
     found = {
         "about": about,
-        "grid": {"video": str(made.path), "pictures": made.pictures, "width": made.width, "height": made.height},
+        "grid": {"video": str(made.path), "pictures": made.video_frames, "width": made.width, "height": made.height},
         "rows": [row.to_dict() for row in rows],
         "notes": notes,
     }
@@ -185,8 +185,8 @@ class Source:
         clock, args = plan.timeline.clock, self.args
         return {
             "prompts": [segment.text for segment in plan.timeline.segments],
-            "starts_seconds": [picture / clock.fps for picture in plan.start_pictures],
-            "seconds": plan.pictures / clock.fps,
+            "starts_seconds": [picture / clock.fps for picture in plan.start_video_frames],
+            "seconds": plan.video_frames / clock.fps,
             "frames_per_block": clock.frames_per_block,
             "size": f"{plan.width}x{plan.height}",
             "weights": self.info.path.name,
@@ -228,7 +228,7 @@ class Loaded:
     source: Source
     attention: AttentionFunction
     embeds: list[Tensor]
-    codec: PictureCodec
+    codec: FrameCodec
     backbone: WanModel
 
     def render(self, entry: Entry, seed: int, own: argparse.Namespace, make: Callable[..., RenderPlan]) -> Compared:

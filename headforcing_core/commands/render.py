@@ -40,7 +40,7 @@ from ..runs.folder import RunFolder, count_blocks
 from ..studies.replay import Case
 from ..studies.replay import replay as run_case
 from ..timeline.timeline import Timeline, parse_timeline
-from ..video.restarts import PictureCodec
+from ..video.restarts import FrameCodec
 from ..video.stream import contact_sheet
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .arguments import (
@@ -75,7 +75,7 @@ def demo(args: argparse.Namespace) -> Result:
     needs = checked_needs(args, plan, torch.float32, device, info, video, args.scale)
     result = render_one(args, plan, info, model, embeds, torch.float32, device, attention, video, codec, args.scale)
     starts = [(timeline.clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
-    labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.pictures]
+    labels = [(start, text) for start, text in starts if start * timeline.clock.fps < plan.video_frames]
     contact_sheet(video, sheet, labels=labels)
     about = [*describe_method(args.method), describe(plan, torch.float32), "", needs.describe(), "", result.describe()]
     return {
@@ -147,10 +147,10 @@ def demo_timeline(args: argparse.Namespace) -> Timeline:
     return parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=switch)
 
 
-def toy_codec(device: torch.device) -> PictureCodec:
+def toy_codec(device: torch.device) -> FrameCodec:
     """The embedded model's VAE."""
     network = assets.load_autoencoder(device)
-    return PictureCodec(partial(ToyStreamingDecoder, network), network, lambda picture: network.encode(picture[None]))
+    return FrameCodec(partial(ToyStreamingDecoder, network), network, lambda picture: network.encode(picture[None]))
 
 
 def note_unknown_words(texts: Sequence[str]) -> None:
@@ -249,7 +249,7 @@ def render_one(
     device: torch.device,
     attention: AttentionFunction,
     path: Path | None,
-    codec: PictureCodec | None,
+    codec: FrameCodec | None,
     scale: int = 1,
     latents: Path | None = None,
     start: torch.Tensor | None = None,

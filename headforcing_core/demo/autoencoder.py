@@ -9,7 +9,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..timeline.clock import PICTURES_PER_FRAME
+from ..timeline.clock import TEMPORAL_STRIDE
 
 LATENT_CHANNELS = 16
 SPATIAL_FACTOR = 8
@@ -59,9 +59,9 @@ class ToyAutoencoder(nn.Module):
 
     def __init__(self, latent_channels: int = LATENT_CHANNELS, fine: int = 64, coarse: int = 128):
         super().__init__()
-        picture = 3 * _PATCH**2
-        clip = PICTURES_PER_FRAME * picture
-        self.in_img = nn.Conv2d(picture, fine, 1)
+        video_frame = 3 * _PATCH**2
+        clip = TEMPORAL_STRIDE * video_frame
+        self.in_img = nn.Conv2d(video_frame, fine, 1)
         self.in_vid = nn.Conv2d(clip, fine, 1)
         self.enc = nn.Sequential(
             ResidualConv(fine),
@@ -82,7 +82,7 @@ class ToyAutoencoder(nn.Module):
             ResidualConv(fine),
             nn.SiLU(),
         )
-        self.out_img = nn.Conv2d(fine, picture, 1)
+        self.out_img = nn.Conv2d(fine, video_frame, 1)
         self.out_vid = nn.Conv2d(fine, clip, 1)
         self.register_buffer("mean", torch.zeros(1, latent_channels, 1, 1))
         self.register_buffer("std", torch.ones(1, latent_channels, 1, 1))
@@ -102,12 +102,12 @@ class ToyAutoencoder(nn.Module):
         return self.decode_chunk(latents, starts_video=True)
 
     @torch.no_grad()
-    def encode(self, pictures: Tensor) -> Tensor:
+    def encode(self, video_frames: Tensor) -> Tensor:
         """Latents of a whole video: `4(n-1)+1` pictures to `n` latent frames (1 to 3 left over are ignored)."""
-        channels_first = pictures.to(self.mean).movedim(-1, 1)
-        frames = (len(pictures) - 1) // PICTURES_PER_FRAME
-        clips = channels_first[1 : 1 + PICTURES_PER_FRAME * frames]
-        clips = clips.reshape(frames, PICTURES_PER_FRAME * 3, *channels_first.shape[2:])
+        channels_first = video_frames.to(self.mean).movedim(-1, 1)
+        frames = (len(video_frames) - 1) // TEMPORAL_STRIDE
+        clips = channels_first[1 : 1 + TEMPORAL_STRIDE * frames]
+        clips = clips.reshape(frames, TEMPORAL_STRIDE * 3, *channels_first.shape[2:])
         first = self._encode_patches(channels_first[:1], self.in_img)
         return torch.cat([first, self._encode_patches(clips, self.in_vid)]) if frames else first
 
@@ -133,9 +133,9 @@ class ToyStreamingDecoder:
 
     def decode(self, latents: Tensor) -> Tensor:
         """The next latent frames `[frames, 16, h, w]` to pictures `[pictures, 8h, 8w, 3]` in 0..1."""
-        pictures = self.autoencoder.decode_chunk(latents, self._starts_video)
+        video_frames = self.autoencoder.decode_chunk(latents, self._starts_video)
         self._starts_video = False
-        return pictures
+        return video_frames
 
 
 def fit_preview_factors(autoencoder: ToyAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ def fit_preview_factors(autoencoder: ToyAutoencoder, videos: Iterable[Tensor]) -
     inputs, colours = [], []
     for latents in videos:
         later = autoencoder.decode(latents)[1:].movedim(-1, 1)
-        patches = F.avg_pool2d(later, SPATIAL_FACTOR).unflatten(0, (-1, PICTURES_PER_FRAME)).mean(1)
+        patches = F.avg_pool2d(later, SPATIAL_FACTOR).unflatten(0, (-1, TEMPORAL_STRIDE)).mean(1)
         colours.append(patches.movedim(1, -1).reshape(-1, 3) * 2 - 1)
         inputs.append(latents[1:].to(later).movedim(1, -1).reshape(-1, latents.shape[1]))
     x = torch.cat(inputs)

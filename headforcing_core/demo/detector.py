@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .world import BACKGROUNDS, COLOURS, PATTERNS, PICTURE_SIZE, SHAPES, Look, distance_to
+from .world import BACKGROUNDS, COLOURS, FRAME_SIZE, PATTERNS, SHAPES, Look, distance_to
 
 SATURATION = 0.40  # walls stay below 0.31, shapes above 0.46
 WHITE = 0.70
@@ -44,30 +44,31 @@ class Sighting:
         return float(np.linalg.norm(seen / max(seen.max(), 0.2) - named / named.max()))
 
 
-def sightings(pictures: Tensor) -> list[Sighting]:
+def sightings(video_frames: Tensor) -> list[Sighting]:
     """What `pictures [n, 64, 64, 3]` in 0..1 show."""
-    pictures = pictures.float().clamp(0, 1)
-    shape_mask = pictures.amax(-1) - pictures.amin(-1) > SATURATION
+    video_frames = video_frames.float().clamp(0, 1)
+    shape_mask = video_frames.amax(-1) - video_frames.amin(-1) > SATURATION
     shape_labels = label(shape_mask)
     near_shape = grow(shape_mask, 3)
-    white = (pictures.amin(-1) > WHITE) & ~grow(shape_mask, 1)
+    white = (video_frames.amin(-1) > WHITE) & ~grow(shape_mask, 1)
     white_labels = label(white)
     wall = ~near_shape & ~grow(white, 2)
     return [
-        _sighting(*parts) for parts in zip(pictures, shape_labels, white_labels, wall, shape_mask | white, strict=True)
+        _sighting(*parts)
+        for parts in zip(video_frames, shape_labels, white_labels, wall, shape_mask | white, strict=True)
     ]
 
 
-def _sighting(picture: Tensor, shapes: Tensor, whites: Tensor, wall: Tensor, things: Tensor) -> Sighting:
+def _sighting(video_frame: Tensor, shapes: Tensor, whites: Tensor, wall: Tensor, things: Tensor) -> Sighting:
     wall = wall if wall.any() else ~things
     wall = wall if wall.any() else torch.ones_like(wall)
-    background, pattern = _background(picture[wall]), _pattern(picture, wall)
+    background, pattern = _background(video_frame[wall]), _pattern(video_frame, wall)
     landmarks = tuple(centre for centre, _ in regions(whites, MIN_LANDMARK))
     found = sorted(regions(shapes, MIN_SHAPE), key=lambda region: -int(region[1].sum()))
     if not found:
         return Sighting(0, 0, None, None, None, background, pattern, landmarks, None)
     centre, mask = found[0]
-    red, green, blue = picture[mask].median(0).values.tolist()
+    red, green, blue = video_frame[mask].median(0).values.tolist()
     colour = nearest((red, green, blue), COLOURS)
     area, kind = int(mask.sum()), classify(mask, centre)
     return Sighting(len(found), area, colour, kind, centre, background, pattern, landmarks, (red, green, blue))
@@ -100,7 +101,7 @@ def regions(labels: Tensor, smallest: int) -> list[tuple[tuple[float, float], Te
 
 def classify(mask: Tensor, centre: tuple[float, float]) -> str:
     """The shape whose outline, at the mask's centre and of its area, overlaps it best (intersection over union)."""
-    steps = torch.arange(PICTURE_SIZE) + 0.5
+    steps = torch.arange(FRAME_SIZE) + 0.5
     dx, dy = steps - centre[0], (steps - centre[1])[:, None]
     tilts = torch.tensor(TILTS)[:, None, None]
     scores = []
@@ -130,9 +131,9 @@ def _background(pixels: Tensor) -> str:
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[Tensor, list[str]]:
     """Brightness of each pattern at every position of the camera, and the pattern's name."""
-    x, y = torch.arange(PICTURE_SIZE) + 0.5, (torch.arange(PICTURE_SIZE) + 0.5)[:, None]
+    x, y = torch.arange(FRAME_SIZE) + 0.5, (torch.arange(FRAME_SIZE) + 0.5)[:, None]
     floor, *_ = PATTERNS
-    found, names = [(-y / PICTURE_SIZE + 0 * x)], [floor]
+    found, names = [(-y / FRAME_SIZE + 0 * x)], [floor]
     for shift in range(0, 32, 2):
         found.append(((x + shift) // 16 + y // 16) % 2 + 0.0)
         names.append("checkerboard")
@@ -141,9 +142,9 @@ def _patterns() -> tuple[Tensor, list[str]]:
     return torch.stack(found), names
 
 
-def _pattern(picture: Tensor, wall: Tensor) -> str:
+def _pattern(video_frame: Tensor, wall: Tensor) -> str:
     """The pattern that the wall's brightness follows most closely."""
-    light = picture.mean(-1)[wall]
+    light = video_frame.mean(-1)[wall]
     patterns, names = _patterns()
     expected = patterns[:, wall]
     light, expected = light - light.mean(), expected - expected.mean(1, keepdim=True)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..cache.policy import CachePolicy, preset
-from ..drift.report import report_pictures
+from ..drift.report import report_frames
 from ..methods.base import MethodPolicy
 from ..methods.rolling_forcing import RollingCache
 from ..model.wan import WanModel
@@ -27,10 +27,10 @@ from ..timeline.timeline import Timeline, parse_timeline
 from ..weights.checkpoint import inspect_checkpoint
 from . import assets, word_hash
 from .detector import Sighting, score, sightings
-from .world import CLOCK, Look, camera_path, looks_of_pictures, render
+from .world import CLOCK, Look, camera_path, looks_of_frames, render
 
 STRIDE = 4  # one picture of each latent frame is looked at
-HORIZON_PICTURES = 81  # the 21 latent frames of training
+HORIZON_FRAMES = 81  # the 21 latent frames of training
 NEAR_FRAMES, FAR_FRAMES = 15, 24  # latent frames between two visits: within every window, and beyond one of 21
 DRIFT = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio", "saturation_slope_per_minute")
 HISTORY_BLOCKS = 42  # six times the length of training
@@ -104,17 +104,17 @@ class Judge:
     ) -> dict[str, float | None]:
         """Numbers of one video; those without a prefix are of its last quarter, `early_` ones of the first 5 s."""
         plan = self.plan(policy, roles, story, seed)
-        pictures = self.autoencoder.decode(self.latents(plan, seed))
-        return numbers_of(pictures, looks_of_pictures(_looks(plan)), plan) | self._size(plan)
+        video_frames = self.autoencoder.decode(self.latents(plan, seed))
+        return numbers_of(video_frames, looks_of_frames(_looks(plan)), plan) | self._size(plan)
 
     def measure_rendered(self, story: Timeline, seed: int, encoded: bool) -> dict[str, float | None]:
         """Numbers of what the world draws for a story, `encoded`: after the autoencoder has had it."""
         plan = self.plan(preset("self_forcing"), "profile", story, seed)
         looks = tuple(_looks(plan))
-        pictures = render(looks, FIRST_STORY + seed).pictures
+        video_frames = render(looks, FIRST_STORY + seed).video_frames
         if encoded:
-            pictures = self.autoencoder.decode(self.autoencoder.encode(pictures))
-        return numbers_of(pictures, looks_of_pictures(looks), plan)
+            video_frames = self.autoencoder.decode(self.autoencoder.encode(video_frames))
+        return numbers_of(video_frames, looks_of_frames(looks), plan)
 
     def _size(self, plan: RenderPlan) -> dict[str, float | None]:
         """Of the cache when it is full, as a mean over heads."""
@@ -128,7 +128,7 @@ class Judge:
         """
         look = Look.draw(np.random.default_rng(FIRST_STORY + number))
         clip = render((look,) * HISTORY_BLOCKS, FIRST_STORY + number)
-        latents = self.autoencoder.encode(clip.pictures).split(assets.BLOCK_FRAMES)
+        latents = self.autoencoder.encode(clip.video_frames).split(assets.BLOCK_FRAMES)
         plan = self.plan(policy, roles, parse_timeline(look.prompt, CLOCK.start_seconds(HISTORY_BLOCKS)), number)
         model = WanVideoModel(self.backbone, [word_hash.encode(look.prompt)], torch.float32)
         model.use_prompt(0)
@@ -152,12 +152,12 @@ def _looks(plan: RenderPlan) -> list[Look]:
     return [Look.parse(plan.timeline.segments[number].text) for number in plan.prompts]
 
 
-def numbers_of(pictures: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:
+def numbers_of(video_frames: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:
     """What the pictures `[n, 64, 64, 3]` of a plan show; `looks` are what they should."""
-    shown = range(0, len(pictures), STRIDE)
-    seen, wanted = sightings(pictures[shown.start :: STRIDE]), [looks[i] for i in shown]
-    late, early = round(len(seen) * 0.75), HORIZON_PICTURES // STRIDE + 1
-    starts = [picture // STRIDE + 1 for picture in plan.start_pictures[1:]]
+    shown = range(0, len(video_frames), STRIDE)
+    seen, wanted = sightings(video_frames[shown.start :: STRIDE]), [looks[i] for i in shown]
+    late, early = round(len(seen) * 0.75), HORIZON_FRAMES // STRIDE + 1
+    starts = [video_frame // STRIDE + 1 for video_frame in plan.start_video_frames[1:]]
     switched = [i for start in starts for i in range(start, min(start + 3, len(seen)))]  # the block after a switch
     found: dict[str, float | None] = dict(score(seen[late:], wanted[late:]).means())
     found |= {f"early_{key}": value for key, value in score(seen[:early], wanted[:early]).means().items()}
@@ -165,7 +165,7 @@ def numbers_of(pictures: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dic
         after = score([seen[i] for i in switched], [wanted[i] for i in switched]).means()
         found |= {"switched_present": after["present"], "switched_background": after["background"]}
     found |= remembered(seen, camera_path([looks[i] for i in shown]) * STRIDE)
-    drift = report_pictures([(pictures * 255).round().byte().numpy()], timeline=plan.timeline).whole
+    drift = report_frames([(video_frames * 255).round().byte().numpy()], timeline=plan.timeline).whole
     return found | {key: drift[key] for key in DRIFT}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..timeline.clock import BlockClock
 
-PICTURE_SIZE = 64
+FRAME_SIZE = 64
 PAN_PIXELS = 2  # per picture: a latent frame of four pictures moves by exactly one latent pixel
 CLOCK = BlockClock()
 
@@ -109,7 +109,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 class Clip:
     """A rendered clip. `pictures [n, 64, 64, 3]` in 0..1; `shape [n, 64, 64]` says how much of a pixel is shape."""
 
-    pictures: Tensor
+    video_frames: Tensor
     shape: Tensor
     looks: tuple[Look, ...]  # one per block
     camera: Tensor  # [n], pixels that the camera has moved to the right
@@ -126,18 +126,18 @@ def random_looks(rng: np.random.Generator, blocks: int) -> tuple[Look, ...]:
     return tuple(looks)
 
 
-def looks_of_pictures(looks: Sequence[Look]) -> list[Look]:
+def looks_of_frames(looks: Sequence[Look]) -> list[Look]:
     """The look of every picture, from one look per block."""
     return [
         look
         for block, look in enumerate(looks)
-        for _ in range(CLOCK.start_picture(block), CLOCK.start_picture(block + 1))
+        for _ in range(CLOCK.start_video_frame(block), CLOCK.start_video_frame(block + 1))
     ]
 
 
-def camera_path(per_picture: Sequence[Look]) -> Tensor:
+def camera_path(per_frame: Sequence[Look]) -> Tensor:
     """How many pixels the camera has moved to the right at each picture."""
-    speeds = torch.tensor([CAMERAS[look.camera] for look in per_picture])
+    speeds = torch.tensor([CAMERAS[look.camera] for look in per_frame])
     return speeds.cumsum(0) - speeds[0]
 
 
@@ -145,22 +145,22 @@ def render(looks: tuple[Look, ...], seed: int) -> Clip:
     """The video of one look per block of three latent frames, 81 pictures for seven."""
     rng = np.random.default_rng(seed)
     actor = _Actor(rng)
-    per_picture = looks_of_pictures(looks)
-    path = torch.tensor(np.array([actor.step(look.motion) for look in per_picture]), dtype=torch.float32)
-    camera = camera_path(per_picture)
-    landmarks = _landmarks(seed, int(camera.min()), int(camera.max()) + PICTURE_SIZE)
-    pictures, masks = [], []
+    per_frame = looks_of_frames(looks)
+    path = torch.tensor(np.array([actor.step(look.motion) for look in per_frame]), dtype=torch.float32)
+    camera = camera_path(per_frame)
+    landmarks = _landmarks(seed, int(camera.min()), int(camera.max()) + FRAME_SIZE)
+    video_frames, masks = [], []
     start = 0
-    while start < len(per_picture):
-        look, stop = per_picture[start], start
-        while stop < len(per_picture) and per_picture[stop] == look:
+    while start < len(per_frame):
+        look, stop = per_frame[start], start
+        while stop < len(per_frame) and per_frame[stop] == look:
             stop += 1
         wall = _wall(look, landmarks, camera[start:stop])
-        picture, mask = _with_shape(wall, look, path[start:stop], actor.radius)
-        pictures.append(picture)
+        video_frame, mask = _with_shape(wall, look, path[start:stop], actor.radius)
+        video_frames.append(video_frame)
         masks.append(mask)
         start = stop
-    return Clip(torch.cat(pictures), torch.cat(masks), looks, camera)
+    return Clip(torch.cat(video_frames), torch.cat(masks), looks, camera)
 
 
 class _Actor:
@@ -168,7 +168,7 @@ class _Actor:
 
     def __init__(self, rng: np.random.Generator):
         self.radius = rng.uniform(10.5, 13.0)
-        self.x, self.y = rng.uniform(20, PICTURE_SIZE - 20, 2)
+        self.x, self.y = rng.uniform(20, FRAME_SIZE - 20, 2)
         heading = rng.uniform(0, 2 * math.pi)
         self.speed = rng.uniform(0.7, 1.4)
         self.vx, self.vy = self.speed * math.cos(heading), self.speed * math.sin(heading)
@@ -179,7 +179,7 @@ class _Actor:
     def step(self, motion: str) -> tuple[float, float, float]:
         if motion != self.motion:
             self._begin(motion)
-        middle, low, high = PICTURE_SIZE / 2, self.radius * 1.2 + 1, PICTURE_SIZE - 1 - self.radius * 1.2
+        middle, low, high = FRAME_SIZE / 2, self.radius * 1.2 + 1, FRAME_SIZE - 1 - self.radius * 1.2
         if motion == "circling":
             dx, dy = self.x - middle, self.y - middle
             distance = math.hypot(dx, dy)
@@ -213,7 +213,7 @@ class _Actor:
             self.vx = math.copysign(min(max(abs(self.vx), 0.35), 0.8), self.vx)
 
 
-_STEPS = torch.arange(PICTURE_SIZE) + 0.5
+_STEPS = torch.arange(FRAME_SIZE) + 0.5
 
 
 def _landmarks(seed: int, left: int, right: int) -> list[tuple[float, float]]:
@@ -221,7 +221,7 @@ def _landmarks(seed: int, left: int, right: int) -> list[tuple[float, float]]:
     found = []
     for cell in range(left // _CELL - 1, right // _CELL + 2):
         rng = np.random.default_rng((seed, cell + 2**20))
-        x, y = (cell + rng.uniform(0.2, 0.8)) * _CELL, rng.uniform(7, PICTURE_SIZE - 7)
+        x, y = (cell + rng.uniform(0.2, 0.8)) * _CELL, rng.uniform(7, FRAME_SIZE - 7)
         if rng.random() < _LANDMARK_ODDS:
             found.append((x, y))
     return found
@@ -233,7 +233,7 @@ def _wall(look: Look, landmarks: list[tuple[float, float]], camera: Tensor) -> T
     x = (_STEPS + (camera if moves else camera[:1])[:, None])[:, None]  # [pictures or 1, 1, 64]
     y = _STEPS[:, None]
     if look.pattern == "floor":
-        light = 1.2 - 0.5 * (y / PICTURE_SIZE) + 0 * x
+        light = 1.2 - 0.5 * (y / FRAME_SIZE) + 0 * x
     elif look.pattern == "checkerboard":
         light = torch.where((x // 16 + y // 16) % 2 == 0, 1.25, 0.75)
     else:
@@ -254,8 +254,8 @@ def _with_shape(wall: Tensor, look: Look, path: Tensor, radius: float) -> tuple[
     shine = torch.exp(-((dx + radius * 0.3) ** 2 + (dy + radius * 0.35) ** 2) / (radius**2 * 0.5))
     colour = torch.tensor(COLOURS[look.colour])[:, None, None] * (0.86 + 0.22 * shine)[:, None]
     lit = wall * (1 - 0.4 * shadow[:, None])
-    pictures = lit * (1 - cover[:, None]) + colour.clamp(0, 1) * cover[:, None]
-    return pictures.movedim(1, -1), cover
+    video_frames = lit * (1 - cover[:, None]) + colour.clamp(0, 1) * cover[:, None]
+    return video_frames.movedim(1, -1), cover
 
 
 def distance_to(shape: str, dx: Tensor, dy: Tensor, tilt: Tensor, radius: float | Tensor) -> Tensor:

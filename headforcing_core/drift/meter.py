@@ -44,26 +44,27 @@ class DriftMeter:
         first_picture: number of the first one added in the video it was cut from.
     """
 
-    def __init__(self, fps: float, frames_per_block: int = 3, switches: Sequence[int] = (), first_picture: int = 0):
+    def __init__(self, fps: float, frames_per_block: int = 3, switches: Sequence[int] = (), first_video_frame: int = 0):
         self.clock = BlockClock(frames_per_block, fps)
         self._frame, self._period = BlockClock(1, fps), BlockClock(PERIOD_FRAMES, fps)
-        self.fps, self.pictures = self.clock.fps, 0
+        self.fps, self.video_frames = self.clock.fps, 0
         self.thumbnails = Thumbnails()
-        self._first, self._switches = first_picture, frozenset(switches)
-        self._watch = SwitchWatch(switches, fps, self.clock.pictures(2) - self.clock.pictures(1))
+        self._first, self._switches = first_video_frame, frozenset(switches)
+        self._watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
         self._rows: list[dict[str, float]] = []
         self._histograms: list[Array] = []  # of the reference seconds, then of the second that is being filled
         self._freeze_run = 0
         self._before: tuple[Pixels, Array] | None = None
 
-    def add(self, pictures: Pixels) -> None:
+    def add(self, video_frames: Pixels) -> None:
         """Measure the next pictures."""
-        if pictures.ndim != 4 or pictures.shape[-1] != 3 or pictures.dtype != np.uint8:
+        if video_frames.ndim != 4 or video_frames.shape[-1] != 3 or video_frames.dtype != np.uint8:
             raise HeadForcingError(
-                f"pictures must be uint8 of shape [n, height, width, 3], got {pictures.dtype} {list(pictures.shape)}"
+                "video frames must be uint8 of shape [n, height, width, 3], got "
+                f"{video_frames.dtype} {list(video_frames.shape)}"
             )
-        for picture in pictures:
-            self._measure(np.ascontiguousarray(picture))
+        for video_frame in video_frames:
+            self._measure(np.ascontiguousarray(video_frame))
 
     def seconds(self) -> dict[str, Array]:
         """One value for each second begun of every field in `FIELDS`. Levels are of 255, saturation of 1."""
@@ -78,13 +79,13 @@ class DriftMeter:
         """How the pictures answered each prompt switch so far."""
         return self._watch.responses()
 
-    def _measure(self, picture: Pixels) -> None:
-        if self._before is not None and picture.shape != self._before[0].shape:
+    def _measure(self, video_frame: Pixels) -> None:
+        if self._before is not None and video_frame.shape != self._before[0].shape:
             raise HeadForcingError(
                 f"all pictures must be of one size: {self._before[0].shape[1]}x{self._before[0].shape[0]} is followed "
-                f"by {picture.shape[1]}x{picture.shape[0]}"
+                f"by {video_frame.shape[1]}x{video_frame.shape[0]}"
             )
-        image = Image.fromarray(picture)
+        image = Image.fromarray(video_frame)
         grey = image.convert("L")
         row = self._row()
         row["pictures"] += 1
@@ -92,19 +93,19 @@ class DriftMeter:
         row["sharpness"] += laplacian_variance(luma)
         row["detail"] += detail_share(luma)
         step = max(1, round((luma.size / _SAMPLE_PIXELS) ** 0.5))
-        for name, value in zip(LEVELS, colour(picture[::step, ::step]), strict=True):
+        for name, value in zip(LEVELS, colour(video_frame[::step, ::step]), strict=True):
             row[name] += value
         self._histograms[-1] += np.bincount(luma[::step, ::step].ravel(), minlength=256)
         small = np.asarray(grey.convert("F").reduce(-(-max(luma.shape) // _MOTION_SIDE)), dtype=np.float64)
         if self._before is not None:
-            self._compare(row, *self._before, picture, small)
+            self._compare(row, *self._before, video_frame, small)
         small_rgb = thumbnail(image)
         self.thumbnails.add(small_rgb)
         self._watch.add(small_rgb)
-        self._before, self.pictures = (picture, small), self.pictures + 1
+        self._before, self.video_frames = (video_frame, small), self.video_frames + 1
 
-    def _compare(self, row: dict[str, float], before: Pixels, small_before: Array, picture: Pixels, small: Array):
-        change = mean_change(before, picture)
+    def _compare(self, row: dict[str, float], before: Pixels, small_before: Array, video_frame: Pixels, small: Array):
+        change = mean_change(before, video_frame)
         row["changes"] += 1
         row["change"] += change
         row["residual"] += motion(small_before, small)
@@ -118,15 +119,15 @@ class DriftMeter:
 
     def _kinds(self) -> list[str]:
         """What lies between the picture before and this one."""
-        if self.pictures in self._switches:
+        if self.video_frames in self._switches:
             return ["switch"]
-        number = self.pictures + self._first
+        number = self.video_frames + self._first
         edge, frame, period = (_starts_block(clock, number) for clock in (self.clock, self._frame, self._period))
         there = {"edge": edge, "inside": not edge, "frame": frame and not edge, "period": period}
         return [kind for kind, is_there in there.items() if is_there]
 
     def _row(self) -> dict[str, float]:
-        if int(self.pictures / self.fps) >= len(self._rows):
+        if int(self.video_frames / self.fps) >= len(self._rows):
             if len(self._rows) > REFERENCE_SECONDS:
                 self._close_histogram()
                 self._histograms.pop()
@@ -139,9 +140,9 @@ class DriftMeter:
         self._rows[-1]["histogram_distance"] = histogram_distance(self._histograms[-1], reference)
 
 
-def _starts_block(clock: BlockClock, picture: int) -> bool:
-    per_block = clock.pictures(2) - clock.pictures(1)
-    return (picture - clock.pictures(1)) % per_block == 0
+def _starts_block(clock: BlockClock, video_frame: int) -> bool:
+    per_block = clock.video_frames(2) - clock.video_frames(1)
+    return (video_frame - clock.video_frames(1)) % per_block == 0
 
 
 def mean_change(a: Pixels, b: Pixels) -> float:
@@ -174,9 +175,9 @@ def detail_share(luma: Pixels) -> float:
     return 0.0 if total < 1e-3 else max(0.0, 1 - float(means.var()) / total)
 
 
-def colour(picture: Pixels) -> tuple[float, ...]:
+def colour(video_frame: Pixels) -> tuple[float, ...]:
     """`LEVELS` of RGB pixels `[h, w, 3]`: mean and spread of full-range BT.601 YCbCr, and mean HSV saturation."""
-    red, green, blue = picture.astype(np.float32).reshape(-1, 3).T
+    red, green, blue = video_frame.astype(np.float32).reshape(-1, 3).T
     y = 0.299 * red + 0.587 * green + 0.114 * blue
     cb, cr = 128 + (blue - y) / 1.772, 128 + (red - y) / 1.402
     most = np.maximum(np.maximum(red, green), blue)

@@ -206,10 +206,10 @@ def number_lines(whole: Numbers, first: Numbers, first_seconds: float) -> list[s
 
 def series_of(table: Seconds) -> dict[str, list[Any]]:
     """What a picture shows: values for each second, brightness and spreads of 255, saturation 0 to 1."""
-    per_picture = {name: (table[name] / table["pictures"]).tolist() for name in (*LEVELS, "sharpness", "detail")}
+    per_frame = {name: (table[name] / table["pictures"]).tolist() for name in (*LEVELS, "sharpness", "detail")}
     changes = np.maximum(table["changes"], 1)
     return {
-        **per_picture,
+        **per_frame,
         "change": (table["change"] / changes).tolist(),
         "motion": (table["residual"] / changes).tolist(),
         "frozen_share": (table["frozen"] / changes).tolist(),

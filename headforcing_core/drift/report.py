@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import HeadForcingError
-from ..timeline.clock import PICTURES_PER_SECOND, BlockClock, is_finite
+from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..timeline.timeline import Timeline
 from ..video.reader import Source, open_video
 from .meter import DriftMeter
@@ -40,7 +40,7 @@ class DriftReport:
     """
 
     name: str
-    pictures: int
+    video_frames: int
     fps: float
     size: tuple[int, int]
     frames_per_block: int
@@ -57,13 +57,13 @@ class DriftReport:
     @property
     def seconds(self) -> float:
         """Length of the video."""
-        return self.pictures / self.fps
+        return self.video_frames / self.fps
 
     def heading(self) -> str:
         """One line about the video."""
         made = [self.tags.method, None if self.tags.seed is None else f"seed {self.tags.seed}"]
         blocks = f"blocks of {self.frames_per_block} latent frame{'s' * (self.frames_per_block > 1)}"
-        size = f"{self.pictures} pictures of {self.size[0]}x{self.size[1]} at {self.fps:g} a second"
+        size = f"{self.video_frames} pictures of {self.size[0]}x{self.size[1]} at {self.fps:g} a second"
         return ", ".join([f"{self.name}: {self.seconds:.2f} s", size, blocks, *filter(None, made)])
 
     def text(self) -> str:
@@ -91,7 +91,7 @@ class DriftReport:
             "note": NOTE,
             "name": self.name,
             "seconds": self.seconds,
-            "pictures": self.pictures,
+            "pictures": self.video_frames,
             "fps": self.fps,
             "width": self.size[0],
             "height": self.size[1],
@@ -101,13 +101,13 @@ class DriftReport:
             "prompts": [{"seconds": start, "text": text} for start, text in self.prompts],
             "whole": self.whole,
             "first": {"seconds": self.first_seconds, **self.first},
-            "switches": [{"seconds": s.picture / self.fps, **asdict(s)} for s in self.switches],
+            "switches": [switch.to_dict(self.fps) for switch in self.switches],
             "series": self.series,
             "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
         }
 
     def _switch(self, found: SwitchResponse) -> str:
-        start = found.picture / self.fps
+        start = found.video_frame / self.fps
         text = next((text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps), "")
         reached = "80 % not measurable" if found.seconds_to_80 is None else f"80 % after {found.seconds_to_80:.2f} s"
         blocks = " ".join(f"{part:.0%}" for part in found.by_block[:8])
@@ -139,27 +139,27 @@ def report_video(
         raise HeadForcingError(f"there is no video file {str(source)!r}")
     with open_video(source, name) as container:
         stream = container.streams.video[0]
-        fps = float(stream.average_rate or stream.guessed_rate or PICTURES_PER_SECOND)
+        fps = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
         first = round(start_seconds * fps)
         last = first + round(duration_seconds * fps) if duration_seconds else None
         expected = max(0, min(stream.frames, last or stream.frames) - first)
         tags = read_tags(container.metadata, fps)
-        pictures = _pictures(container, name, first, last)
-        return report_pictures(
-            pictures, fps, timeline, frames_per_block, on_progress, expected, name, tags, first_picture=first
+        video_frames = _video_frames(container, name, first, last)
+        return report_frames(
+            video_frames, fps, timeline, frames_per_block, on_progress, expected, name, tags, first_video_frame=first
         )
 
 
-def report_pictures(
+def report_frames(
     chunks: Iterable[NDArray[np.uint8]],
-    fps: float = PICTURES_PER_SECOND,
+    fps: float = VIDEO_FPS,
     timeline: Prompts | None = None,
     frames_per_block: int | None = None,
     on_progress: Progress | None = None,
     expected: int = 0,
     name: str = "video",
     tags: VideoTags | None = None,
-    first_picture: int = 0,
+    first_video_frame: int = 0,
 ) -> DriftReport:
     """Measure pictures `[n, H, W, 3]` uint8 as they come; see `report_video`."""
     tags = tags or VideoTags()
@@ -167,17 +167,17 @@ def report_pictures(
     if not is_finite(fps) or fps < 1:
         raise HeadForcingError(f"{name} shows {fps!r} pictures a second: drift is measured from 1 a second on")
     clock = BlockClock(per_block, fps)
-    prompts = _snapped(tags.prompts if timeline is None else timeline, clock, first_picture)
+    prompts = _snapped(tags.prompts if timeline is None else timeline, clock, first_video_frame)
     begins = [round(start * fps) for start, _ in prompts[1:]]
-    meter = DriftMeter(fps, per_block, begins, first_picture)
+    meter = DriftMeter(fps, per_block, begins, first_video_frame)
     size = (0, 0)
     for chunk in chunks:
         meter.add(chunk)
         size = (chunk.shape[2], chunk.shape[1])
         if on_progress is not None:
-            on_progress(meter.pictures, expected)
-    if meter.pictures < 2:
-        count = f"{meter.pictures} picture{'s' * (meter.pictures != 1)}"
+            on_progress(meter.video_frames, expected)
+    if meter.video_frames < 2:
+        count = f"{meter.video_frames} picture{'s' * (meter.video_frames != 1)}"
         raise HeadForcingError(f"{name} has {count}: drift can only be measured in a video of 2 or more")
     return _report(meter, name, size, prompts, tags)
 
@@ -185,17 +185,17 @@ def report_pictures(
 def _report(
     meter: DriftMeter, name: str, size: tuple[int, int], prompts: list[tuple[float, str]], tags: VideoTags
 ) -> DriftReport:
-    prompts = [(start, text) for start, text in prompts if start < meter.pictures / meter.fps]
+    prompts = [(start, text) for start, text in prompts if start < meter.video_frames / meter.fps]
     switches = [start for start, _ in prompts[1:]]
     return DriftReport(
         name,
-        meter.pictures,
+        meter.video_frames,
         meter.fps,
         size,
         meter.clock.frames_per_block,
         numbers_of(meter, switches),
         numbers_of(meter, switches, FIRST_SECONDS),
-        min(FIRST_SECONDS, meter.pictures / meter.fps),
+        min(FIRST_SECONDS, meter.video_frames / meter.fps),
         prompts,
         meter.responses(),
         series_of(meter.seconds()),
@@ -205,21 +205,23 @@ def _report(
     )
 
 
-def _snapped(prompts: Prompts, clock: BlockClock, first_picture: int) -> list[tuple[float, str]]:
+def _snapped(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
     """(start, text) in order, starts moved to the nearest block edge and counted from the first picture measured."""
     if isinstance(prompts, Timeline):
         own = prompts.clock
-        starts = [(own.start_picture(segment.start_block) / clock.fps, segment.text) for segment in prompts.segments]
+        starts = [
+            (own.start_video_frame(segment.start_block) / clock.fps, segment.text) for segment in prompts.segments
+        ]
     else:
         starts = sorted((float(start), str(text)) for start, text in prompts)
     found: dict[int, str] = {}
     for start, text in starts:
-        picture = clock.start_picture(clock.block_at(start)) - first_picture
+        picture = clock.start_video_frame(clock.block_at(start)) - first_video_frame
         found[max(0, picture)] = text  # of those before the beginning, the last one counts
     return [(picture / clock.fps, text) for picture, text in found.items()]
 
 
-def _pictures(
+def _video_frames(
     container: av.container.InputContainer, name: str, first: int, last: int | None
 ) -> Iterator[NDArray[np.uint8]]:
     """Pictures `first` to `last`, one at a time, `[1, H, W, 3]`."""

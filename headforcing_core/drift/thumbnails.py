@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +46,9 @@ class Thumbnails:
                 self._kept.append(small)
         self._seen += 1
 
-    def stack(self, pictures: int | None = None) -> NDArray[np.uint8]:
+    def stack(self, video_frames: int | None = None) -> NDArray[np.uint8]:
         """Those kept, `[n, 18, 32, 3]`, or those of the first `pictures` pictures."""
-        count = len(self._kept) if pictures is None else -(-pictures // self.spacing)
+        count = len(self._kept) if video_frames is None else -(-video_frames // self.spacing)
         return np.stack(self._kept[:count])
 
 
@@ -94,27 +95,37 @@ class SwitchResponse:
     """What happened after a prompt switch, measured in thumbnails.
 
     Attributes:
-        picture: the first one under the new prompt.
+        video_frame: the first one under the new prompt.
         change: mean difference between the seconds before and where it has led to, of 255.
         seconds_to_80: until 80 % of that change was reached; None where too little follows or changes.
         by_block: how much of the change each following block shows on average, 0 before and 1 when it is complete.
     """
 
-    picture: int
+    video_frame: int
     change: float
     seconds_to_80: float | None
     by_block: tuple[float, ...]
+
+    def to_dict(self, fps: float) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "seconds": self.video_frame / fps,
+            "picture": self.video_frame,
+            "change": self.change,
+            "seconds_to_80": self.seconds_to_80,
+            "by_block": self.by_block,
+        }
 
 
 class SwitchWatch:
     """Follows the thumbnails for up to 10 s after each switch, or until the next one."""
 
-    def __init__(self, switches: Sequence[int], fps: float, block_pictures: int):
-        self._switches, self._fps, self._block = frozenset(switches), fps, block_pictures
+    def __init__(self, switches: Sequence[int], fps: float, block_frames: int):
+        self._switches, self._fps, self._block = frozenset(switches), fps, block_frames
         self._before: deque[Array] = deque(maxlen=max(1, round(BEFORE_SECONDS * fps)))
         self._reference: Array | None = None
         self._after: list[NDArray[np.uint8]] = []
-        self._limit = max(2 * block_pictures, round(RESPONSE_SECONDS * fps))
+        self._limit = max(2 * block_frames, round(RESPONSE_SECONDS * fps))
         self._done: list[SwitchResponse] = []
         self._seen = 0
 
@@ -139,22 +150,22 @@ class SwitchWatch:
         return [*self._done, response(self._start, self._reference, after, self._block, self._fps)]
 
 
-def response(picture: int, before: Array, after: Array, block_pictures: int, fps: float) -> SwitchResponse:
+def response(video_frame: int, before: Array, after: Array, block_frames: int, fps: float) -> SwitchResponse:
     """The response of thumbnails `after [n, ...]` a switch, whose second half is the goal.
 
     Only what lies on the way from `before` to the goal is counted, so motion on the spot is not taken for an answer.
     """
     towards = after[len(after) // 2 :].mean(axis=0) - before
     change = float(np.abs(towards).mean())
-    if change < _NOISE or len(after) < 2 * block_pictures:
-        return SwitchResponse(picture, change, None, ())
+    if change < _NOISE or len(after) < 2 * block_frames:
+        return SwitchResponse(video_frame, change, None, ())
     progress = (after - before).reshape(len(after), -1) @ towards.ravel() / float((towards**2).sum())
-    blocks = [progress[i : i + block_pictures] for i in range(0, len(progress), block_pictures)]
+    blocks = [progress[i : i + block_frames] for i in range(0, len(progress), block_frames)]
     by_block = tuple(round(float(block.mean()), 4) for block in blocks)
     reached = int(np.argmax(progress >= 0.8))
     if progress[reached] < 0.8:
-        return SwitchResponse(picture, change, None, by_block)
+        return SwitchResponse(video_frame, change, None, by_block)
     if reached == 0:
-        return SwitchResponse(picture, change, 0.0, by_block)
+        return SwitchResponse(video_frame, change, 0.0, by_block)
     part = (0.8 - progress[reached - 1]) / (progress[reached] - progress[reached - 1])
-    return SwitchResponse(picture, change, float(reached - 1 + part) / fps, by_block)
+    return SwitchResponse(video_frame, change, float(reached - 1 + part) / fps, by_block)

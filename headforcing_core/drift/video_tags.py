@@ -70,7 +70,7 @@ def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
         made = parse_timeline(text, length or None, BlockClock(frames), shared if isinstance(shared, str) else "")
     except HeadForcingError:
         return plain
-    starts = [made.clock.start_picture(segment.start_block) / fps for segment in made.segments]
+    starts = [made.clock.start_video_frame(segment.start_block) / fps for segment in made.segments]
     texts = tuple(segment.text for segment in made.segments)
     return VideoTags(method, seed, frames, texts, tuple(zip(starts, texts, strict=True)))
 

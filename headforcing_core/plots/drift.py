@@ -155,7 +155,7 @@ def _switch_panel(report: DriftReport) -> Panel:
         looks = zip(cycle(theme.roles.values()), ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))), strict=False)
         for found, (colour, dashes) in zip(shown, looks, strict=False):
             blocks = np.array([0.0, *found.by_block])
-            start = found.picture / report.fps
+            start = found.video_frame / report.fps
             reached = "-" if found.seconds_to_80 is None else f"{found.seconds_to_80:.1f} s"
             label = f"{start:.1f} s: 80% after {reached}"
             times = np.append(0, (np.arange(len(found.by_block)) + 0.5) * block_seconds)

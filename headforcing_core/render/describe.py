@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..methods.base import MethodPolicy
-from ..timeline.clock import pictures_of
+from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
 
 
@@ -18,7 +18,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     counts = counts if policy.needs_profile else "none"
     everything = plan.frames * len(roles)
     lines = [
-        f"{plan.width}x{plan.height}, {plan.pictures} pictures = {plan.pictures / fps:.2f} s at {fps:g} fps, "
+        f"{plan.width}x{plan.height}, {plan.video_frames} pictures = {plan.video_frames / fps:.2f} s at {fps:g} fps, "
         f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
         + (f" after {plan.start_frames} given ones" if plan.start_frames else ""),
         f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
@@ -40,7 +40,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
             f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
             "every head sees all of the first frames"
         )
-    lines += ["", plan.timeline.table(pictures_of(plan.start_frames))]
+    lines += ["", plan.timeline.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
             f"Times and blocks are counted from the end of the {plan.start_frames} start frames, pictures from the "

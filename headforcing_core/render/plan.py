@@ -19,7 +19,7 @@ from ..methods.base import MethodPolicy, MethodShape, Overlap
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
-from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, pictures_of
+from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
 from ..timeline.switch import Blend, BlendedEmbeddings, Switch
 from ..timeline.timeline import Timeline, fit_timeline, format_timeline, lay_out_prompts, parse_timeline
 
@@ -47,7 +47,7 @@ class RenderPlan:
     width: int
     height: int
     start_frames: int
-    pictures: int
+    video_frames: int
     profile_name: str
     auto: AutoProfile | None = None
     blends: tuple[Blend, ...] = ()
@@ -111,7 +111,7 @@ class RenderPlan:
             shape = MethodShape.for_model(config, head_roles, policy.for_video(seed, len(timeline.segments)), *sizes)
         else:
             shape = CacheShape.for_model(config, head_roles, policy, *sizes)
-        pictures = pictures_of(start_frames) + wanted
+        video_frames = video_frames_of(start_frames) + wanted
         auto = profile if isinstance(profile, AutoProfile) and policy.needs_profile else None
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
             raise HeadForcingError(
@@ -127,7 +127,7 @@ class RenderPlan:
             width,
             height,
             start_frames,
-            pictures,
+            video_frames,
             name,
             auto,
             tuple(blends),
@@ -174,10 +174,10 @@ class RenderPlan:
         return self.timeline.prompt_index(max(0, block - (self.blocks - self.new_blocks)))
 
     @property
-    def start_pictures(self) -> list[int]:
+    def start_video_frames(self) -> list[int]:
         """Per prompt the first picture that was made with it, counted in the finished video."""
-        before, clock = pictures_of(self.start_frames), self.timeline.clock
-        return [before + clock.start_picture(segment.start_block) for segment in self.timeline.segments]
+        before, clock = video_frames_of(self.start_frames), self.timeline.clock
+        return [before + clock.start_video_frame(segment.start_block) for segment in self.timeline.segments]
 
     @property
     def blocks(self) -> int:
@@ -255,7 +255,7 @@ class RenderPlan:
     def check_encoder(self, given: bool, remedy: str) -> None:
         """Refuse a video of several rollouts where no VAE is `given` that encodes a picture between them."""
         if self.overlap is not None and self.restart_frames and not given:
-            most = self.timeline.clock.pictures(self.overlap.blocks) / self.timeline.clock.fps
+            most = self.timeline.clock.video_frames(self.overlap.blocks) / self.timeline.clock.fps
             raise HeadForcingError(
                 f"vae: this method encodes a picture anew after each rollout of {self.overlap.frames} latent frames "
                 f"and got no VAE for that; {remedy}, or make at most {most:.2f} s"

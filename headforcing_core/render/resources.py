@@ -111,7 +111,7 @@ def needs_of(
     feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 4 * config.dim * 4
     activations = tokens * (9 * width + max(feed_forward, rotation))
     block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # in float32, with the blocks under way
-    pixels = plan.pictures * plan.width * plan.height * scale**2
+    pixels = plan.video_frames * plan.width * plan.height * scale**2
     return Needs(
         weights,
         plan.cache_bytes(dtype),
@@ -232,5 +232,5 @@ def _shorter(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) ->
         if saved <= 0:
             break
         if saved >= excess:
-            return f"{clock.pictures(blocks) / clock.fps:.2f} s", saved
+            return f"{clock.video_frames(blocks) / clock.fps:.2f} s", saved
     return "", 0

@@ -46,7 +46,7 @@ class RenderResult:
         return {
             "video": None if self.video is None else str(self.video.path),
             "latents": None if self.latents is None else str(self.latents),
-            "pictures": None if self.video is None else self.video.pictures,
+            "pictures": None if self.video is None else self.video.video_frames,
             "memory_events": [event.to_dict() for event in self.events],
             "cache_bytes": self.cache_bytes,
             "reused_blocks": self.reused_blocks,
@@ -62,7 +62,7 @@ class RenderResult:
         if self.run is not None:
             lines += ["", self.run.text(), ""]
         if self.video is not None:
-            lines.append(f"video    {self.video.path} ({self.video.pictures} pictures)")
+            lines.append(f"video    {self.video.path} ({self.video.video_frames} pictures)")
         if self.latents is not None:
             lines.append(f"latents  {self.latents}")
         if self.found_profile is not None:
@@ -117,9 +117,9 @@ def render(
         path, decoder = mp4
         fps = plan.timeline.clock.fps
         options: dict[str, Any] = {"crf": crf, "partial": partial_path(path)}
-        info = write_video(path, kept_blocks(), decoder, fps, plan.pictures, scale, metadata, **options)
+        info = write_video(path, kept_blocks(), decoder, fps, plan.video_frames, scale, metadata, **options)
     if latents is not None:
-        about = {"pictures": plan.pictures, "restart_frames": plan.restart_frames}
+        about = {"pictures": plan.video_frames, "restart_frames": plan.restart_frames}
         tags = {"head_forcing": json.dumps(about)}
         with replacing(latents) as temporary:
             save_file({"latents": torch.cat(kept).float().contiguous()}, temporary, metadata=tags)

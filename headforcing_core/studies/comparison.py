@@ -87,7 +87,7 @@ class Compared:
     entry: Entry
     seed: int
     video: Path
-    pictures: int
+    video_frames: int
     frame_slots: int
     slots_in_use: int | None
     cache_bytes: int
@@ -97,7 +97,9 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        return {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
+        numbers = {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
+        numbers["pictures"] = numbers.pop("video_frames")  # the key that stored comparisons have
+        return numbers
 
 
 def measured(
@@ -117,7 +119,7 @@ def measured(
         entry,
         seed,
         video,
-        report.pictures,
+        report.video_frames,
         plan.shape.frame_slots,
         max((slots for slots in run.occupied if slots is not None), default=None),
         plan.cache_bytes(dtype),

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from ..errors import HeadForcingError
 
-PICTURES_PER_FRAME = 4  # of the causal VAE; a video's first latent frame holds only one
-PICTURES_PER_SECOND = 16
+TEMPORAL_STRIDE = 4  # of the causal VAE; a video's first latent frame holds only one
+VIDEO_FPS = 16
 MAX_SECONDS = 36_000.0
 
 
-def pictures_of(latent_frames: int) -> int:
+def video_frames_of(latent_frames: int) -> int:
     """Pictures that `latent_frames` decode to, 4(n-1)+1: none, 1, 5, 9 ..."""
-    return PICTURES_PER_FRAME * (latent_frames - 1) + 1 if latent_frames > 0 else 0
+    return TEMPORAL_STRIDE * (latent_frames - 1) + 1 if latent_frames > 0 else 0
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class BlockClock:
     """
 
     frames_per_block: int = 3
-    fps: float = PICTURES_PER_SECOND
+    fps: float = VIDEO_FPS
     continues: bool = False
 
     def __post_init__(self) -> None:
@@ -38,38 +38,38 @@ class BlockClock:
     @property
     def block_seconds(self) -> float:
         """How long every block but the first lasts."""
-        return PICTURES_PER_FRAME * self.frames_per_block / self.fps
+        return TEMPORAL_STRIDE * self.frames_per_block / self.fps
 
-    def pictures(self, blocks: int) -> int:
+    def video_frames(self, blocks: int) -> int:
         """Pictures that the first `blocks` blocks decode to; 0 for none."""
         if blocks < 0:
             raise HeadForcingError(f"a number of blocks cannot be negative, got {blocks}")
-        return PICTURES_PER_FRAME * blocks * self.frames_per_block - self._lost if blocks else 0
+        return TEMPORAL_STRIDE * blocks * self.frames_per_block - self._lost if blocks else 0
 
     @property
     def _lost(self) -> int:
         """Pictures that a video's first latent frame lacks."""
-        return 0 if self.continues else PICTURES_PER_FRAME - 1
+        return 0 if self.continues else TEMPORAL_STRIDE - 1
 
-    def start_picture(self, block: int) -> int:
+    def start_video_frame(self, block: int) -> int:
         """Index of the first picture of a 0-based block."""
-        return self.pictures(block)
+        return self.video_frames(block)
 
     def start_seconds(self, block: int) -> float:
         """Time of the first picture of a 0-based block."""
-        return self.pictures(block) / self.fps
+        return self.video_frames(block) / self.fps
 
     def blocks_for(self, seconds: float) -> int:
         """The smallest number of blocks, at least one, whose pictures last `seconds` or longer."""
-        pictures = math.ceil(self._position(seconds) - 1e-6)
-        per_block = PICTURES_PER_FRAME * self.frames_per_block
-        return max(1, -(-(pictures + self._lost) // per_block))
+        video_frames = math.ceil(self._position(seconds) - 1e-6)
+        per_block = TEMPORAL_STRIDE * self.frames_per_block
+        return max(1, -(-(video_frames + self._lost) // per_block))
 
     def block_at(self, seconds: float) -> int:
         """The 0-based block whose start is nearest to `seconds`; the earlier of two that are equally near."""
         position = self._position(seconds)
-        block = int((position + self._lost) // (PICTURES_PER_FRAME * self.frames_per_block))
-        before, after = self.pictures(block), self.pictures(block + 1)
+        block = int((position + self._lost) // (TEMPORAL_STRIDE * self.frames_per_block))
+        before, after = self.video_frames(block), self.video_frames(block + 1)
         return block if position - before <= after - position else block + 1
 
     def _position(self, seconds: float) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import HeadForcingError
-from .clock import MAX_SECONDS, PICTURES_PER_FRAME, BlockClock, cut_to_millisecond
+from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
 from .switch import RESET, Switch, read_tag
 
 MAX_SEGMENTS = 10_000
@@ -160,7 +160,7 @@ def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
     if switches is None or not texts:
         yield from (Prompt(fold(text)) for text in texts)
         return
-    last_frame = int(MAX_SECONDS * clock.fps / PICTURES_PER_FRAME)
+    last_frame = int(MAX_SECONDS * clock.fps / TEMPORAL_STRIDE)
     if not isinstance(switches, list) or len(switches) != len(texts) - 1:
         raise TimelineError(f"switch_frame_indices must be a list of {len(texts) - 1}, one fewer than the prompts")
     for text, frame in zip(texts, [0, *switches], strict=True):

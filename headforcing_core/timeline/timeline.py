@@ -68,7 +68,7 @@ class Timeline:
             raise TimelineError(f"the timeline has blocks 0 to {self.blocks - 1}, block {block} was asked for")
         return bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
 
-    def table(self, pictures_before: int = 0) -> str:
+    def table(self, video_frames_before: int = 0) -> str:
         """Plain text for people: when each prompt was asked for and where it really starts.
 
         `pictures_before` are those of the video that the blocks go on from; they count in the pictures alone.
@@ -77,16 +77,16 @@ class Timeline:
         for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
             block = segment.start_block
             times = format_time(start), format_time(self.clock.start_seconds(block))
-            picture = str(pictures_before + self.clock.start_picture(block))
+            video_frame = str(video_frames_before + self.clock.start_video_frame(block))
             switch = "-" if number == 1 else str(segment.switch)
-            rows.append((str(number), *times, picture, str(block), switch, segment.text))
+            rows.append((str(number), *times, video_frame, str(block), switch, segment.text))
         if all(segment.switch == RESET for segment in self.segments):
             rows = [(*row[:5], row[6]) for row in rows]
         widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
         lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in rows]
         for number, segment in enumerate(self.segments, 1):
             if n := segment.blended_blocks:
-                alone = pictures_before + self.clock.start_picture(segment.start_block + n)
+                alone = video_frames_before + self.clock.start_video_frame(segment.start_block + n)
                 lines.append(f"Prompt {number} blends in over {n} blocks and is alone from picture {alone} on.")
         held = self.clock.start_seconds(self.blocks)
         lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")

@@ -79,8 +79,12 @@ def _count(stream: av.VideoStream) -> int:
 
 def _describe(container: av.container.InputContainer) -> str:
     stream = container.streams.video[0]
-    pictures, rate = _count(stream), float(stream.average_rate or 0)
-    length = f"{pictures / rate:.1f} s \u00b7 {pictures} pictures at {rate:g} fps \u00b7 " if pictures and rate else ""
+    video_frames, rate = _count(stream), float(stream.average_rate or 0)
+    length = (
+        f"{video_frames / rate:.1f} s \u00b7 {video_frames} frames at {rate:g} fps \u00b7 "
+        if video_frames and rate
+        else ""
+    )
     return f"{length}{stream.width} x {stream.height} pixels"
 
 

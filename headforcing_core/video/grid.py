@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from ..errors import HeadForcingError
-from ..timeline.clock import PICTURES_PER_SECOND
+from ..timeline.clock import VIDEO_FPS
 from .contact_sheet import fitted, font
 from .reader import open_video
 from .stream import VideoInfo
@@ -62,9 +62,9 @@ class Grid:
 def write_grid(
     path: Path,
     tiles: Sequence[tuple[str, Path]],
-    fps: float = PICTURES_PER_SECOND,
+    fps: float = VIDEO_FPS,
     metadata: Mapping[str, str] | None = None,
-    on_progress: Callable[[int], None] = lambda pictures: None,
+    on_progress: Callable[[int], None] = lambda video_frames: None,
 ) -> VideoInfo:
     """Write (name, video) side by side, as long as the shortest.
 
@@ -78,13 +78,13 @@ def write_grid(
         layout = Grid.of(len(tiles), first.width, first.height)
         canvas = _named(layout, [name for name, _ in tiles])
         writer = stack.enter_context(VideoWriter(path, layout.width, layout.height, fps, metadata=metadata))
-        for pictures in zip(*(_tiles(video, layout) for video in videos), strict=False):
-            for place, picture in enumerate(pictures):
+        for video_frames in zip(*(_tiles(video, layout) for video in videos), strict=False):
+            for place, video_frame in enumerate(video_frames):
                 left, top = layout.corner(place)
-                canvas.paste(picture, (left, top + STRIP))
+                canvas.paste(video_frame, (left, top + STRIP))
             writer.write(torch.from_numpy(np.array(canvas))[None])
-            on_progress(writer.pictures)
-    return VideoInfo(path, writer.pictures, writer.pictures / fps, layout.width, layout.height)
+            on_progress(writer.video_frames)
+    return VideoInfo(path, writer.video_frames, writer.video_frames / fps, layout.width, layout.height)
 
 
 def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.Image]:

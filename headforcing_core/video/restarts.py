@@ -19,7 +19,7 @@ from .stream import Chunks, StreamingDecoder
 
 
 @dataclass(frozen=True)
-class PictureCodec:
+class FrameCodec:
     """A VAE in both directions.
 
     Attributes:
@@ -43,8 +43,8 @@ class PictureCodec:
         decoder, chunks = self.new_decoder(), Chunks()
         pieces = latents.split(3)  # to hold a few pictures at a time
         for chunk in (*(chunk for piece in pieces for chunk in chunks.add(piece)), *chunks.rest()):
-            pictures = decoder.decode(chunk)
-        return self._encode(pictures[-1])
+            video_frames = decoder.decode(chunk)
+        return self._encode(video_frames[-1])
 
     @property
     def _encode(self) -> Callable[[Tensor], Tensor]:
@@ -78,9 +78,9 @@ class RestartingDecoder:
         """Next `[frames, 16, h, w]` to `[pictures, H, W, 3]`: 4 a frame, 1 for the video's first."""
         restart = next((i for i in range(len(latents)) if self._frames + i in self._restarts), None)
         until = len(latents) if restart is None else restart + 1
-        pictures, rest = self._decoder.decode(latents[:until]), latents[until:]
+        video_frames, rest = self._decoder.decode(latents[:until]), latents[until:]
         self._frames += until
         if restart is not None:
             self._decoder.reset()
-            pictures = torch.cat([pictures[:-1], self._decoder.decode(self._encode(pictures[-1]))])
-        return torch.cat([pictures, self.decode(rest)]) if len(rest) else pictures
+            video_frames = torch.cat([video_frames[:-1], self._decoder.decode(self._encode(video_frames[-1]))])
+        return torch.cat([video_frames, self.decode(rest)]) if len(rest) else video_frames

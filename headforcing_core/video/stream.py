@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_writable
-from ..timeline.clock import PICTURES_PER_SECOND
+from ..timeline.clock import VIDEO_FPS
 from .contact_sheet import contact_sheet as contact_sheet
 from .writer import VideoWriter, find_encoder, to_uint8
 
@@ -74,7 +74,7 @@ class VideoInfo:
     """What was written."""
 
     path: Path
-    pictures: int
+    video_frames: int
     seconds: float
     width: int
     height: int
@@ -94,29 +94,29 @@ class VideoStream:
         self,
         path: str | Path,
         decoder: StreamingDecoder,
-        fps: float = PICTURES_PER_SECOND,
-        pictures: int | None = None,
+        fps: float = VIDEO_FPS,
+        video_frames: int | None = None,
         scale: int = 1,
         metadata: Mapping[str, str] | None = None,
         on_progress: Callable[[int], None] | None = None,
         crf: int = 18,
         partial: Path | None = None,
     ):
-        if pictures is not None and pictures < 1:
-            raise HeadForcingError(f"A video needs at least 1 picture, got {pictures}.")
+        if video_frames is not None and video_frames < 1:
+            raise HeadForcingError(f"A video needs at least 1 picture, got {video_frames}.")
         find_encoder()
         check_writable(path)
         self.path, self.decoder, self.fps, self.scale = Path(path), decoder, fps, scale
-        self._limit = sys.maxsize if pictures is None else pictures
+        self._limit = sys.maxsize if video_frames is None else video_frames
         self._writer: VideoWriter | None = None
         self._options: dict[str, Any] = {"crf": crf, "metadata": metadata, "partial": partial}
-        self._on_progress = on_progress or (lambda pictures: None)
+        self._on_progress = on_progress or (lambda video_frames: None)
         self._chunks = Chunks()
 
     @property
-    def pictures(self) -> int:
+    def video_frames(self) -> int:
         """How many have been written."""
-        return 0 if self._writer is None else self._writer.pictures
+        return 0 if self._writer is None else self._writer.video_frames
 
     def __enter__(self) -> VideoStream:
         self.decoder.reset()
@@ -139,10 +139,12 @@ class VideoStream:
         if self._writer is None:
             raise HeadForcingError(f"{self.path.name} would be an empty video: there are no latent frames to decode.")
         self._writer.path = self.path
-        return VideoInfo(self.path, self.pictures, self.pictures / self.fps, self._writer.width, self._writer.height)
+        return VideoInfo(
+            self.path, self.video_frames, self.video_frames / self.fps, self._writer.width, self._writer.height
+        )
 
     def _write(self, chunk: Tensor) -> None:
-        left = self._limit - self.pictures
+        left = self._limit - self.video_frames
         if left <= 0:
             return
         decoded = _enlarge(to_uint8(self.decoder.decode(chunk)[:left]), self.scale)
@@ -151,15 +153,15 @@ class VideoStream:
             writer = VideoWriter(self.path, width, height, self.fps, **self._options)
             self._writer = self._stack.enter_context(writer)
         self._writer.write(decoded)
-        self._on_progress(self.pictures)
+        self._on_progress(self.video_frames)
 
 
 def write_video(
     path: str | Path,
     blocks: Iterable[Tensor],
     decoder: StreamingDecoder,
-    fps: float = PICTURES_PER_SECOND,
-    pictures: int | None = None,
+    fps: float = VIDEO_FPS,
+    video_frames: int | None = None,
     scale: int = 1,
     metadata: Mapping[str, str] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -170,11 +172,11 @@ def write_video(
 
     Blocks beyond `pictures` are still taken from `blocks`: a rollout must finish.
     """
-    with VideoStream(path, decoder, fps, pictures, scale, metadata, on_progress, crf, partial) as stream:
+    with VideoStream(path, decoder, fps, video_frames, scale, metadata, on_progress, crf, partial) as stream:
         for block in blocks:
             stream.add(block)
         return stream.finish()
 
 
-def _enlarge(pictures: Tensor, scale: int) -> Tensor:
-    return pictures if scale == 1 else pictures.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
+def _enlarge(video_frames: Tensor, scale: int) -> Tensor:
+    return video_frames if scale == 1 else video_frames.repeat_interleave(scale, 1).repeat_interleave(scale, 2)

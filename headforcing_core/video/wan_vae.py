@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..weights.containers import read_weights
-from .restarts import PictureCodec
+from .restarts import FrameCodec
 from .stream import StreamingDecoder
 
 LATENT_CHANNELS = 16
@@ -70,9 +70,9 @@ class WanStreamingDecoder:
     def _decode_frame(self, frame: Tensor) -> Tensor:
         z = frame.to(self._device, torch.float32)[None, :, None] * self._std + self._mean  # [1, 16, 1, h, w]
         x = self._post_quant_conv(z.to(self._dtype))
-        pictures = self._decoder(x, feat_cache=self._features, feat_idx=[0], first_chunk=not self._begun)
+        video_frames = self._decoder(x, feat_cache=self._features, feat_idx=[0], first_chunk=not self._begun)
         self._begun = True
-        return pictures[0].float().add(1).div(2).clamp(0, 1).permute(1, 2, 3, 0).cpu()  # [1 or 4, H, W, 3]
+        return video_frames[0].float().add(1).div(2).clamp(0, 1).permute(1, 2, 3, 0).cpu()  # [1 or 4, H, W, 3]
 
 
 def load_streaming_decoder(
@@ -87,7 +87,7 @@ def load_streaming_decoder(
 
 def load_codec(
     path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16, encodes: bool = True
-) -> PictureCodec:
+) -> FrameCodec:
     """Like `load_streaming_decoder`, for any number of decoders; with the encoder, too, if it `encodes`."""
     path = Path(path)
     _, tensors, _ = read_weights(path)
@@ -105,14 +105,14 @@ def load_codec(
     for part in ("post_quant_conv", "decoder", *(("encoder", "quant_conv") if encodes else ())):
         _fill(vae.get_submodule(part).eval(), f"{part}.", weights, path, device, dtype)
     encode = partial(_encode_first_frame, vae.encoder, vae.quant_conv) if encodes else None
-    return PictureCodec(partial(WanStreamingDecoder, vae.post_quant_conv, vae.decoder), vae, encode)
+    return FrameCodec(partial(WanStreamingDecoder, vae.post_quant_conv, vae.decoder), vae, encode)
 
 
 @torch.no_grad()
-def _encode_first_frame(encoder: nn.Module, quant_conv: nn.Module, picture: Tensor) -> Tensor:
+def _encode_first_frame(encoder: nn.Module, quant_conv: nn.Module, video_frame: Tensor) -> Tensor:
     """A picture `[H, W, 3]` in 0..1 as a video of one frame, normalised `[1, 16, h, w]`, float32."""
     weight = next(encoder.parameters())
-    x = picture.to(weight) * 2 - 1
+    x = video_frame.to(weight) * 2 - 1
     moments = quant_conv(encoder(x.permute(2, 0, 1)[None, :, None]))[0, :, 0].float()  # [32, h, w], means first
     mean, std = (torch.tensor(row, device=weight.device).view(-1, 1, 1) for row in (LATENTS_MEAN, LATENTS_STD))
     return ((moments[:LATENT_CHANNELS] - mean) / std)[None]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
-from ..timeline.clock import PICTURES_PER_SECOND
+from ..timeline.clock import VIDEO_FPS
 
 # The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
 _ENCODERS = ("libx264", "libopenh264", "h264_videotoolbox", "h264_nvenc", "h264")
@@ -54,7 +54,7 @@ class VideoWriter:
         path: str | Path,
         width: int,
         height: int,
-        fps: float = PICTURES_PER_SECOND,
+        fps: float = VIDEO_FPS,
         crf: int = 18,
         metadata: Mapping[str, str] | None = None,
         preset: str = "veryfast",
@@ -67,7 +67,7 @@ class VideoWriter:
             )
         self.path = Path(path)
         self.width, self.height, self.fps = width, height, fps
-        self.pictures = 0
+        self.video_frames = 0
         self._keep = partial is not None
         self._partial = partial or self.path.with_name(f".{self.path.stem[:100]}.{uuid.uuid4().hex[:8]}.mp4")
         self._encoder = find_encoder()
@@ -95,7 +95,7 @@ class VideoWriter:
                 with suppress(OSError, av.error.FFmpegError):  # the first error is what counts
                     self._finish()
                 return
-            if self.pictures == 0:
+            if self.video_frames == 0:
                 raise HeadForcingError(f"{self.path.name} would be an empty video: no picture was written to it.")
             with self._explained():
                 self._finish()
@@ -103,20 +103,20 @@ class VideoWriter:
             with suppress(OSError):  # on Windows somebody may be watching it
                 self._partial.unlink(missing_ok=True)
 
-    def write(self, pictures: Tensor) -> None:
+    def write(self, video_frames: Tensor) -> None:
         """Append `[n, height, width, 3]`, uint8 or float in 0..1."""
-        if pictures.ndim != 4 or tuple(pictures.shape[1:]) != (self.height, self.width, 3):
+        if video_frames.ndim != 4 or tuple(video_frames.shape[1:]) != (self.height, self.width, 3):
             raise HeadForcingError(
                 f"{self.path.name} takes pictures of shape [n, {self.height}, {self.width}, 3], "
-                f"got {list(pictures.shape)}."
+                f"got {list(video_frames.shape)}."
             )
-        for picture in to_uint8(pictures).cpu().numpy():
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        for video_frame in to_uint8(video_frames).cpu().numpy():
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
             frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG)
-            frame.pts = self.pictures
+            frame.pts = self.video_frames
             with self._explained():
                 self._container.mux(self._stream.encode(frame))
-            self.pictures += 1
+            self.video_frames += 1
 
     def _open(self) -> av.container.OutputContainer:
         try:
@@ -137,7 +137,7 @@ class VideoWriter:
 
     def _finish(self) -> None:
         """Write what the encoder still holds, and the end of the growing file."""
-        if self.pictures:
+        if self.video_frames:
             self._container.mux(self._stream.encode())
         self._container.close()
 
@@ -180,8 +180,8 @@ def find_encoder() -> str:
     )
 
 
-def to_uint8(pictures: Tensor) -> Tensor:
+def to_uint8(video_frames: Tensor) -> Tensor:
     """Pictures in 0..1 as bytes; bytes stay as they are."""
-    if pictures.dtype == torch.uint8:
-        return pictures
-    return (pictures.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    if video_frames.dtype == torch.uint8:
+        return video_frames
+    return (video_frames.float().clamp(0, 1) * 255).round().to(torch.uint8)

@@ -70,7 +70,7 @@ class GrowingVideo:
             self._numbered().path,
             vae.codec_of(self.vae).decoder(self.plan.restart_frames),
             self.plan.timeline.clock.fps,
-            self.plan.pictures,
+            self.plan.video_frames,
             metadata=self._metadata,
             partial=self.partial.path,
         )

@@ -19,7 +19,7 @@ from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.video_rollout import VideoRollout
 from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder
-from ...headforcing_core.timeline.clock import PICTURES_PER_FRAME, format_time
+from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from . import bridge
 from .growing_video import GrowingVideo
 
@@ -83,14 +83,14 @@ class RenderProgress:
         took = time.perf_counter() - self.begun
         parts = [f"{self.blocks} blocks in {format_time(took).partition('.')[0]}"]
         if self.made:
-            parts.append(f"{self._pictures_per_second(took):.1f} fps")
+            parts.append(f"{self._frames_per_second(took):.1f} fps")
         if self.growing is not None:
             saved = self.growing.saved
             parts.append(f"no video: {self.growing.failure}" if saved is None else f"wrote output/{saved.label}")
         PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
 
-    def _pictures_per_second(self, took: float) -> float:
-        return self.made * self.plan.schedule.frames_per_block * PICTURES_PER_FRAME / took
+    def _frames_per_second(self, took: float) -> float:
+        return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
 
     def stopped(self) -> None:
         """Say, after a cancel or an error, what is kept on disk and how to go on."""
@@ -120,7 +120,7 @@ class RenderProgress:
         if self.done > self.reused:
             took = time.perf_counter() - self.begun
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
-            parts.append(f"{self._pictures_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
+            parts.append(f"{self._frames_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
         if self.event is not None:
             parts.append(_told(self.event))
         if self.growing is not None:

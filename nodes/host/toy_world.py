@@ -89,8 +89,8 @@ class ToyFirstStage(torch.nn.Module):
 
     def decode(self, z: torch.Tensor, **_: Any) -> torch.Tensor:
         """`[videos, 16, frames, h, w]` -> `[videos, 3, pictures, H, W]`."""
-        pictures = torch.stack([self.autoencoder.decode(video) for video in z.transpose(1, 2)])
-        return pictures.movedim(-1, 1) * 2 - 1
+        video_frames = torch.stack([self.autoencoder.decode(video) for video in z.transpose(1, 2)])
+        return video_frames.movedim(-1, 1) * 2 - 1
 
     def encode(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
         """`[videos, 3, pictures, H, W]` -> `[videos, 16, frames, h, w]`."""
@@ -114,7 +114,7 @@ class ToyVAE(comfy.sd.VAE):
         self.first_stage_model = ToyFirstStage().eval()
         self.latent_channels, self.latent_dim, self.output_channels = 16, 3, 3
         self.upscale_ratio = (lambda frames: max(0, frames * 4 - 3), 8, 8)
-        self.downscale_ratio = (lambda pictures: max(0, (pictures + 3) // 4), 8, 8)
+        self.downscale_ratio = (lambda video_frames: max(0, (video_frames + 3) // 4), 8, 8)
         self.upscale_index_formula = self.downscale_index_formula = (4, 8, 8)
         self.memory_used_decode = self.memory_used_encode = lambda shape, dtype: 64 * 2**20
         self.device = comfy.model_management.vae_device()

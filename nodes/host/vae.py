@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.video.restarts import PictureCodec
+from ...headforcing_core.video.restarts import FrameCodec
 
 _LONGEST_CHUNK_FRAMES = 4  # a block of three, and one that was held back
 # Bytes that decoding such a chunk takes, per pixel and byte of a number: newer versions of ComfyUI count with this for
@@ -40,8 +40,8 @@ class WanStreamingDecoder:
         vae = self.vae
         z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
         out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
-        pictures = torch.cat(out, dim=2) if isinstance(out, list) else out
-        return vae.process_output(pictures.to(dtype=torch.float32, copy=True))[0].movedim(0, -1).cpu()
+        video_frames = torch.cat(out, dim=2) if isinstance(out, list) else out
+        return vae.process_output(video_frames.to(dtype=torch.float32, copy=True))[0].movedim(0, -1).cpu()
 
 
 class OverlapDecoder:
@@ -64,11 +64,11 @@ class OverlapDecoder:
         joined = latents if self._before is None else torch.cat([self._before, latents])
         z = joined.transpose(0, 1)[None].to(device=self.vae.device, dtype=self.vae.vae_dtype)
         out = self.vae.first_stage_model.decode(z)
-        pictures = self.vae.process_output(out.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
+        video_frames = self.vae.process_output(out.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
         if self._before is not None:
-            pictures = pictures[-4 * len(latents) :]
+            video_frames = video_frames[-4 * len(latents) :]
         self._before = joined[-self.OVERLAP_FRAMES :]
-        return pictures.cpu()
+        return video_frames.cpu()
 
 
 def check_vae(vae: Any) -> None:
@@ -96,20 +96,20 @@ def decode_bytes(vae: Any, latent_size: Sequence[int]) -> int:
     return min(expected, _WAN_CHUNK_BYTES * 64 * height * width * vae.vae_dtype.itemsize)
 
 
-def codec_of(vae: Any) -> PictureCodec:
+def codec_of(vae: Any) -> FrameCodec:
     """This VAE in both directions, from and to latents as a LATENT holds them. Its weights must be in place."""
     net, kind = vae.first_stage_model, decoder_kind(vae)
     new_decoder = net.streaming_decoder if kind is None else partial(kind, vae)
-    return PictureCodec(new_decoder, net, partial(_encode_first_frame, vae))
+    return FrameCodec(new_decoder, net, partial(_encode_first_frame, vae))
 
 
 @torch.no_grad()
-def _encode_first_frame(vae: Any, picture: Tensor) -> Tensor:
+def _encode_first_frame(vae: Any, video_frame: Tensor) -> Tensor:
     """A picture `[H, W, 3]` in 0..1 as a video of one frame, `[1, 16, h, w]`.
 
     The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
     """
-    pixels = vae.process_input(picture).to(device=vae.device, dtype=vae.vae_dtype)
+    pixels = vae.process_input(video_frame).to(device=vae.device, dtype=vae.vae_dtype)
     latents = vae.first_stage_model.encode(pixels.permute(2, 0, 1)[None, :, None])
     return latents[0].transpose(0, 1).float()
 

@@ -16,7 +16,7 @@ from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 
 HEAD_DIM = 128
-PICTURES = 12  # of a block of three latent frames, after the first
+VIDEO_FRAMES = 12  # of a block of three latent frames, after the first
 SCHEDULE = schedule("self_forcing")
 # of the paper's 360 heads 72 are local and 90 anchors
 LOCAL_SHARE, ANCHOR_SHARE = 72 / 360, 90 / 360

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.render.describe import format_bytes
 
-from .case import PICTURES
+from .case import VIDEO_FRAMES
 from .measure import Measurement
 
 STAGES = ("denoise", "clean", "cache", "block")
@@ -33,8 +33,8 @@ def summary(result: Measurement, matmul: float, reference: Measurement | None) -
     return row | {
         "timed_blocks": len(result.blocks),
         "ms_per_block": ms,
-        "fps": 1000 * PICTURES / ms["block"]["median"],
-        "fps_with_vae": 1000 * PICTURES / with_vae if with_vae else None,
+        "fps": 1000 * VIDEO_FRAMES / ms["block"]["median"],
+        "fps_with_vae": 1000 * VIDEO_FRAMES / with_vae if with_vae else None,
         "tflops": speed / 1e12,
         "share_of_matmul": speed / matmul,
         "attention_backend": result.backend,

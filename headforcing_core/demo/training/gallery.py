@@ -39,11 +39,11 @@ def gallery(judge: Judge, seed: int) -> Image.Image:
     draw = ImageDraw.Draw(sheet)
     for row, prompt in enumerate(PROMPTS):
         plan = judge.plan(method_policy("head_forcing"), "profile", parse_timeline(prompt, SECONDS), seed)
-        pictures = judge.autoencoder.decode(judge.latents(plan, seed))
+        video_frames = judge.autoencoder.decode(judge.latents(plan, seed))
         top = MARGIN + row * row_height
         draw.text((MARGIN, top), fitted(prompt, 15, size[0] - 2 * MARGIN), BRIGHT, font(15))
-        chosen = torch.linspace(0, len(pictures) - 1, COLUMNS).round().long()
-        for column, picture in enumerate((pictures[chosen] * 255).round().byte().numpy()):
+        chosen = torch.linspace(0, len(video_frames) - 1, COLUMNS).round().long()
+        for column, picture in enumerate((video_frames[chosen] * 255).round().byte().numpy()):
             tile = Image.fromarray(picture).resize((side, side), Image.Resampling.NEAREST)
             sheet.paste(tile, (MARGIN + column * (side + GAP), top + TITLE))
     return sheet

@@ -52,7 +52,9 @@ def main() -> None:
     ):
         log.info("%s: %s", name, write(source, args.out / name, metadata))
     autoencoder = assets.load_autoencoder(weights=args.out / assets.autoencoder_path().name)
-    factors, bias = fit_preview_factors(autoencoder, [autoencoder.encode(random_clip(i).pictures) for i in range(60)])
+    factors, bias = fit_preview_factors(
+        autoencoder, [autoencoder.encode(random_clip(i).video_frames) for i in range(60)]
+    )
     log.info("PREVIEW_FACTORS and PREVIEW_BIAS of autoencoder.py:")
     log.info("%s", np.array2string(factors.numpy(), precision=4, separator=", ", floatmode="fixed"))
     log.info("%s", np.array2string(bias.numpy(), precision=4, separator=", ", floatmode="fixed"))

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...timeline.clock import PICTURES_PER_FRAME
+from ...timeline.clock import TEMPORAL_STRIDE
 from ..autoencoder import SPATIAL_FACTOR, ToyAutoencoder
-from ..world import PICTURE_SIZE, Clip, random_looks, render
+from ..world import FRAME_SIZE, Clip, random_looks, render
 from .training import save
 
 log = logging.getLogger(__name__)
@@ -46,35 +46,35 @@ class Crops:
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Pictures `[count, 4, 3, 32, 32]` in 0..1 and the shape's cover `[count, 4, 1, 32, 32]`."""
         self.pool[self.rng.integers(len(self.pool))] = self._clip()
-        pictures, shapes = [], []
+        video_frames, shapes = [], []
         for _ in range(count):
             clip = self.pool[self.rng.integers(len(self.pool))]
-            first = 1 + PICTURES_PER_FRAME * int(self.rng.integers(len(clip.pictures) // PICTURES_PER_FRAME))
+            first = 1 + TEMPORAL_STRIDE * int(self.rng.integers(len(clip.video_frames) // TEMPORAL_STRIDE))
             cover = clip.shape[first]
             if self.rng.random() < 0.75:
                 centre = cover.nonzero().float().mean(0).numpy() + self.rng.uniform(-10, 10, 2)
             else:
-                centre = self.rng.uniform(0, PICTURE_SIZE, 2)
-            corner = np.clip(np.round((centre - CROP / 2) / SPATIAL_FACTOR), 0, (PICTURE_SIZE - CROP) / SPATIAL_FACTOR)
+                centre = self.rng.uniform(0, FRAME_SIZE, 2)
+            corner = np.clip(np.round((centre - CROP / 2) / SPATIAL_FACTOR), 0, (FRAME_SIZE - CROP) / SPATIAL_FACTOR)
             y, x = (SPATIAL_FACTOR * corner).astype(int)
-            window = slice(first, first + PICTURES_PER_FRAME), slice(y, y + CROP), slice(x, x + CROP)
-            pictures.append(clip.pictures[window])
+            window = slice(first, first + TEMPORAL_STRIDE), slice(y, y + CROP), slice(x, x + CROP)
+            video_frames.append(clip.video_frames[window])
             shapes.append(clip.shape[window])
-        return torch.stack(pictures).movedim(-1, 2), torch.stack(shapes)[:, :, None]
+        return torch.stack(video_frames).movedim(-1, 2), torch.stack(shapes)[:, :, None]
 
 
-def reconstruct(model: ToyAutoencoder, pictures: Tensor) -> tuple[Tensor, Tensor]:
+def reconstruct(model: ToyAutoencoder, video_frames: Tensor) -> tuple[Tensor, Tensor]:
     """Pictures `[n, 1 or 4, 3, h, w]` through the model, with its latents before normalisation."""
-    into, out = (model.in_img, model.out_img) if pictures.shape[1] == 1 else (model.in_vid, model.out_vid)
-    latents = model.enc(into(F.pixel_unshuffle(pictures.flatten(1, 2) * 2 - 1, 4)))
+    into, out = (model.in_img, model.out_img) if video_frames.shape[1] == 1 else (model.in_vid, model.out_vid)
+    latents = model.enc(into(F.pixel_unshuffle(video_frames.flatten(1, 2) * 2 - 1, 4)))
     noise = LATENT_NOISE * latents.detach().std() * torch.randn_like(latents)
     decoded = F.pixel_shuffle(out(model.dec(latents + noise)), 4) * 0.5 + 0.5
     return decoded.unflatten(1, (-1, 3)), latents
 
 
-def loss_of(decoded: Tensor, pictures: Tensor, cover: Tensor) -> Tensor:
+def loss_of(decoded: Tensor, video_frames: Tensor, cover: Tensor) -> Tensor:
     """Absolute, squared and edge errors; what is on the shape counts four times."""
-    error = decoded.float() - pictures
+    error = decoded.float() - video_frames
     weight = 1 + 3 * F.max_pool2d(cover.flatten(0, 1), 5, 1, 2).unflatten(0, cover.shape[:2])
     edges = error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
     return (error.abs() * weight).mean() + 2 * (error.square() * weight).mean() + 0.3 * edges
@@ -88,12 +88,12 @@ def train(model: ToyAutoencoder, crops: Crops, steps: int, batch: int, rate: flo
         optimizer, lambda step: min(1, (step + 1) / 60) * (0.5 + 0.5 * math.cos(math.pi * step / steps)) + 0.005
     )
     for step in range(1, steps + 1):
-        pictures, cover = crops.draw(batch)
+        video_frames, cover = crops.draw(batch)
         third = batch // 3
         with torch.autocast("cpu", torch.bfloat16):
-            video, video_latents = reconstruct(model, pictures)
-            image, image_latents = reconstruct(model, pictures[:third, -1:])
-        loss = loss_of(video, pictures, cover) + 0.5 * loss_of(image, pictures[:third, -1:], cover[:third, -1:])
+            video, video_latents = reconstruct(model, video_frames)
+            image, image_latents = reconstruct(model, video_frames[:third, -1:])
+        loss = loss_of(video, video_frames, cover) + 0.5 * loss_of(image, video_frames[:third, -1:], cover[:third, -1:])
         loss = loss + 1e-4 * (video_latents.float().square().mean() + image_latents.float().square().mean())
         optimizer.zero_grad()
         loss.backward()
@@ -101,14 +101,14 @@ def train(model: ToyAutoencoder, crops: Crops, steps: int, batch: int, rate: flo
         optimizer.step()
         schedule.step()
         if step % log_every == 0:
-            psnr = -10 * (video.detach().float() - pictures).square().mean().log10()
+            psnr = -10 * (video.detach().float() - video_frames).square().mean().log10()
             log.info("step %d: loss %.4f, PSNR %.1f dB", step, loss.item(), psnr)
 
 
 @torch.no_grad()
 def measure_statistics(model: ToyAutoencoder, crops: Crops) -> None:
     """Per-channel mean and deviation of video latents, which normalise them as in Wan's VAE."""
-    latents = torch.cat([model.encode(clip.pictures)[1:] for clip in crops.pool])
+    latents = torch.cat([model.encode(clip.video_frames)[1:] for clip in crops.pool])
     model.mean.copy_(latents.mean((0, 2, 3), keepdim=True))
     model.std.copy_(latents.std((0, 2, 3), keepdim=True))
 

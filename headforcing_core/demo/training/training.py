@@ -50,10 +50,10 @@ class ClipPool:
     def _clip(self) -> tuple[Tensor, Tensor, tuple[Look, ...]]:
         self.seed += 1
         clip = render(random_looks(np.random.default_rng(self.seed), BLOCKS), self.seed)
-        things = torch.maximum(clip.shape, (clip.pictures.amin(-1) > 0.75).float())
+        things = torch.maximum(clip.shape, (clip.video_frames.amin(-1) > 0.75).float())
         cover = F.avg_pool2d(things[:, None], SPATIAL_FACTOR)[:, 0]
         cover = torch.cat((cover[:1], cover[1:].unflatten(0, (-1, 4)).mean(1)))
-        return self.autoencoder.encode(clip.pictures).half(), cover.half(), clip.looks
+        return self.autoencoder.encode(clip.video_frames).half(), cover.half(), clip.looks
 
     def draw(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         """Latents `[batch, 21, 16, 8, 8]`, how much of each is a thing `[batch, 21, 8, 8]`, text `[batch, 7, ...]`."""
