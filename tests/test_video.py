@@ -324,7 +324,7 @@ def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
 
 
 def test_an_encoder_without_a_quality_setting_is_used_where_x264_is_missing(tmp_path, monkeypatch):
-    encoder = next((name for name in writer._ENCODERS[1:2] if name in av.codecs_available), None)
+    encoder = next((name for name in video_writer._ENCODERS[1:2] if name in av.codecs_available), None)
     if encoder is None:
         pytest.skip("this PyAV has no other H.264 encoder that runs everywhere")
     monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder", encoder))
