@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import HeadForcingError
@@ -45,6 +45,14 @@ def check_writable(path: str | Path | None) -> None:
         raise HeadForcingError(f"{path} cannot be written ({reason}): choose another place") from error
     if path.is_dir():
         raise HeadForcingError(f"{path} is a folder: give the name of a file in it")
+
+
+def cache_folder() -> Path | None:
+    """The user's folder for what can be computed again; None where the system knows no home folder."""
+    with suppress(RuntimeError, OSError):
+        named = os.environ.get("XDG_CACHE_HOME", "")
+        return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "headforcing"
+    return None
 
 
 def _temporary(path: Path) -> Path:

@@ -570,7 +570,7 @@ def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive(tm
     assert json.loads(metadata["config"]) == {"transformer": {"causal_ar": True, "num_heads": 4}}
     history = json.loads(metadata["head_forcing"])
     assert (history["source"], history["source_layout"], history["frames_per_block"]) == ("sf.pt", "generator_ema", 3)
-    assert history["fingerprint"] == info.fingerprint == before.fingerprint
+    assert history["fingerprint"] == info.fingerprint != before.fingerprint, "the weights were rounded"
     assert (info.causal_ar, info.frames_per_block, info.config.num_heads, info.dtype) == (True, 3, 4, "bfloat16")
     assert (info.container, info.layout, info.naming) == ("safetensors", "bare", "wan")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 PATH = Path(__file__).resolve().parents[1] / "nodes" / "host" / "fingerprint.py"  # the package of nodes needs ComfyUI
-spec = importlib.util.spec_from_file_location("fingerprint_alone", PATH)
+spec = importlib.util.spec_from_file_location("headforcing.nodes.host.fingerprint_alone", PATH)
 fingerprint_module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(fingerprint_module)
 fingerprint = fingerprint_module.fingerprint
@@ -59,12 +59,14 @@ def numbers(count=40_000, seed=0):
     return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
-def model(weight):
-    """A MODEL of one layer whose weights are all like this one."""
-    linear = SimpleNamespace(weight=weight)
-    block = SimpleNamespace(modulation=torch.ones(6, 4), get_submodule=lambda name: linear)
-    net = SimpleNamespace(head=SimpleNamespace(modulation=torch.ones(2, 4)), blocks=[block])
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={})
+def model(weight, patches=None):
+    """A MODEL of one layer with this weight."""
+    net = nn.Module()
+    net.head, net.blocks = nn.Linear(2, 2, bias=False), nn.ModuleList([nn.Module()])
+    nn.init.ones_(net.head.weight)
+    net.blocks[0].q = nn.Module()
+    net.blocks[0].q.weight = weight
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches=patches or {})
 
 
 KINDS = {
@@ -92,3 +94,42 @@ def test_the_type_and_the_scale_of_quantised_weights_count():
 
 def test_a_weight_that_is_not_there_is_passed_over():
     assert fingerprint(model(None)) == fingerprint(model(torch.empty(4, device="meta")))
+
+
+def layers(count=4, size=6):
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Module()
+    net.blocks = nn.ModuleList(nn.Linear(size, size) for _ in range(count))
+    net.head = nn.Linear(size, 3)
+    for parameter in net.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={})
+
+
+def test_one_number_in_any_tensor_changes_the_name():
+    first = fingerprint(layers())
+    names = [name for name, _ in layers().model.diffusion_model.named_parameters()]
+    found = {first}
+    for name in names:
+        changed = layers()
+        weight = changed.model.diffusion_model.get_parameter(name).data
+        weight.view(-1)[-1] += 1e-6
+        found.add(fingerprint(changed))
+    assert len(found) == 1 + len(names) and fingerprint(layers()) == first
+
+
+def test_every_value_of_a_patch_and_its_strength_count():
+    lora = torch.arange(12.0).reshape(3, 4)
+    other = lora.clone()
+    other[2, 3] += 1e-6
+
+    def patched(weights, strength=1.0, offset=None, place="diffusion_model.blocks.0.weight"):
+        made = layers()
+        made.patches = {place: [(strength, ("diff", (weights,)), 1.0, offset, None)]}
+        return fingerprint(made)
+
+    named = [
+        fingerprint(layers()), patched(lora), patched(other), patched(lora, 0.5), patched(lora, offset=(0, 1, 2)),
+        patched(lora, place="diffusion_model.blocks.1.weight"),
+    ]  # fmt: skip
+    assert len(set(named)) == len(named) and patched(lora.clone()) == patched(lora)

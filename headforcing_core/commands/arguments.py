@@ -57,7 +57,7 @@ def inspect_weights(args: argparse.Namespace) -> CheckpointInfo:
     info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
     if args.lora is None:
         return info
-    return replace(info, fingerprint=digest(info.fingerprint, file_hash(args.lora))[:16])
+    return replace(info, identify=lambda: digest(info.fingerprint, file_hash(args.lora))[:16])
 
 
 def find_profile(name: str) -> HeadProfile:

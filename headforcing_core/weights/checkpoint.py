@@ -6,12 +6,11 @@ torch's `weights_only` loader, so a hostile file can run nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ..errors import HeadForcingError
 from ..model.wan import WanConfig
 from . import layouts as layouts
 from .containers import WRITABLE, read_weights, write_safetensors
+from .identity import file_identity, identity
 from .lora import LoraPatch, check_strength, read_patches
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,19 @@ class CheckpointInfo:
     parameters: int
     dtype: str
     bytes: int  # of the file
-    fingerprint: str  # of the values as bf16: the same for every container, layout and naming
     causal_ar: bool | None = None
     frames_per_block: int | None = None
     lora: str | None = None  # file names of merged LoRAs
     metadata: dict[str, str] = field(default_factory=dict)
+    identify: Callable[[], str] = field(default=str, compare=False, repr=False)  # computes `fingerprint`
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The identity of every weight under its Wan name: the same for every container, layout and naming.
+
+        Reads the whole file the first time, see `identity.file_identity`.
+        """
+        return self.identify()
 
     def summary(self) -> str:
         """One line for a log or a node."""
@@ -91,7 +99,10 @@ def load_state_dict(
     """
     tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
     state = {name: _value(tensors[name], patches.get(name), lora_strength, dtype) for name in tensors}
-    return state, replace(info, fingerprint=_fingerprint(state, state.__getitem__)) if patches else info
+    if patches:
+        merged = _fingerprint(state, state.__getitem__)
+        info = replace(info, identify=lambda: merged)
+    return state, info
 
 
 def convert(
@@ -176,11 +187,11 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
         parameters=sum(tensor.numel() for tensor in tensors.values()),
         dtype=str(layouts.storage_dtype(tensors)).removeprefix("torch."),
         bytes=path.stat().st_size,
-        fingerprint=_fingerprint(tensors, tensors.__getitem__),
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
         metadata=metadata,
+        identify=lambda: file_identity(path, layout, lambda: _identity_of_file(path, layout, num_heads)),
     )
     return tensors, info
 
@@ -209,20 +220,14 @@ def _value(stored: Tensor, patch: LoraPatch | None, strength: float, dtype: torc
     return (patch.apply(stored, strength) if patch else stored).to(dtype)
 
 
-def _fingerprint(tensors: Mapping[str, Tensor], value: Callable[[str], Tensor]) -> str:
-    """Hash all names and shapes, the small tensors at both ends, and a row of each matrix in the outer layers.
+def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
+    tensors, _ = _open(path, layout, num_heads)
+    return _fingerprint(tensors, tensors.__getitem__)
 
-    The rows make a merged LoRA change the fingerprint; values count as bf16, so storage dtype does not matter.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    digest.update(repr([(name, tuple(tensors[name].shape)) for name in sorted(tensors)]).encode())
-    last = max(int(match[1]) for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name)))
-    ends = ("head.", "patch_embedding.", "blocks.0.", f"blocks.{last}.")
-    for name in sorted(name for name in tensors if name.startswith(ends)):
-        tensor = value(name)
-        row = tensor[0] if tensor.ndim >= 2 else tensor
-        digest.update(row.to(torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+
+def _fingerprint(tensors: Iterable[str], value: Callable[[str], Tensor]) -> str:
+    """The identity of the values under their Wan names: the same for every container, layout and naming."""
+    return identity((name, value(name)) for name in sorted(tensors))
 
 
 def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:

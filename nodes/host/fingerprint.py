@@ -1,65 +1,62 @@
-"""A name for the weights of a MODEL, so that what was made with one is never taken for what another made."""
+"""Identity of a MODEL: its weights and the patches (LoRA) on it."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_WEIGHTS = ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "cross_attn.q", "ffn.0", "ffn.2")
-_SAMPLED_BYTES = 4096
+from ...headforcing_core.weights.identity import identity
 
 
 def fingerprint(model: Any) -> str:
-    """Names the weights of a MODEL and the patches (LoRA) on it, from a few numbers of every layer.
+    """16 hexadecimal digits that name every weight of a MODEL and every patch on it, with its strength.
 
     The same whether the model is loaded or not: where a LoRA was merged into a loaded weight, the original counts.
     """
-    net = model.model.diffusion_model
-    digest = hashlib.blake2b(digest_size=8)
-    for parameter in (net.head.modulation, *(block.modulation for block in net.blocks)):
-        digest.update(parameter.detach().to(device="cpu", dtype=torch.float32).numpy().tobytes())
-    for layer, block in enumerate(net.blocks):
-        for name in _WEIGHTS:
-            original = model.backup.get(f"diffusion_model.blocks.{layer}.{name}.weight") or block.get_submodule(name)
-            for part in _weight_numbers(getattr(original, "weight", None)):
-                digest.update(part)
+    return identity(_tensors(model))
+
+
+def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    for name, held in _weights(model.model.diffusion_model):
+        original = model.backup.get(f"diffusion_model.{name}")
+        weight = held if original is None else getattr(original, "weight", original)
+        if isinstance(weight, Tensor) and not weight.is_meta:
+            yield f"{name} {_packing(weight)}", weight
     for name, patches in sorted(model.patches.items()):
-        digest.update(repr((name, [(patch[0], _few_numbers(patch[1])) for patch in patches])).encode())
-    return digest.hexdigest()
+        for number, patch in enumerate(patches):
+            yield from _of_patch(f"patch {name} {number}", patch)
 
 
-def _weight_numbers(weight: Any) -> Iterator[bytes]:
-    """What tells a weight from another: its first numbers; of a quantised one its type and a sample of its bytes."""
-    if not isinstance(weight, Tensor) or weight.is_meta:
-        return
+def _weights(net: Any) -> Iterator[tuple[str, Any]]:
+    """All weights, those included that a loader of quantised files keeps as plain attributes."""
+    seen = set()
+    for name, weight in (*net.named_parameters(), *net.named_buffers()):
+        seen.add(name)
+        yield name, weight
+    for place, module in net.named_modules():
+        for kind in ("weight", "bias"):
+            name, weight = f"{place}.{kind}", getattr(module, kind, None)
+            if name not in seen and isinstance(weight, Tensor):
+                yield name, weight
+
+
+def _packing(weight: Tensor) -> str:
+    """How a quantised weight is stored; nothing for a plain one."""
     if type(weight) in (Tensor, torch.nn.Parameter):
-        yield repr(weight.detach().flatten()[:4].float().tolist()).encode()
-        return
-    kind = getattr(weight, "tensor_type", "")  # of ComfyUI-GGUF
-    yield f"{type(weight).__name__} {kind}".encode()
-    for part in _parts(weight):
-        held = part.detach().contiguous().flatten().view(torch.uint8)
-        count = min(len(held), _SAMPLED_BYTES)
-        spread = torch.arange(count, device=held.device) * len(held) // max(1, count)
-        yield held[spread].cpu().numpy().tobytes()
+        return ""
+    return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"  # the type of ComfyUI-GGUF
 
 
-def _parts(weight: Tensor) -> Iterator[Tensor]:
-    """The plain tensors that a tensor of another type is made of."""
-    if hasattr(weight, "__tensor_flatten__"):
-        for name in weight.__tensor_flatten__()[0]:
-            yield from _parts(getattr(weight, name))
-    else:
-        yield weight.detach().as_subclass(Tensor)
-
-
-def _few_numbers(patch: Any) -> list[Any]:
-    """The first numbers of every tensor in a patch: a weight adapter, or tuples of tensors and settings."""
-    parts = getattr(patch, "weights", patch)
+def _of_patch(name: str, patch: Any) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a patch, and every plain value in a name: strengths, offsets, kinds of adapters."""
+    parts = getattr(patch, "weights", patch)  # of a weight adapter; else tuples of tensors and settings
     if isinstance(parts, Tensor):
-        return parts.detach().flatten()[:4].float().tolist()
-    return [_few_numbers(part) for part in parts] if isinstance(parts, (list, tuple)) else []
+        yield name, parts
+    elif isinstance(parts, (list, tuple)):
+        for number, part in enumerate(parts):
+            yield from _of_patch(f"{name} {type(patch).__name__} {number}", part)
+    elif isinstance(parts, (bool, int, float, str)):
+        yield f"{name} {parts!r}", torch.empty(0)

@@ -1,0 +1,95 @@
+"""Identity of a model: a hash in which every bit of every weight counts.
+
+Stored blocks and found head profiles are kept under it, so a merge, a fine-tune or a LoRA that changes one number
+anywhere must get another identity. Each MiB of a tensor is reduced to its CRC-32, which costs a second for the 1.3B
+model where a cryptographic hash takes several; the CRCs, names, types and shapes are then hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..files import cache_folder, replacing
+from ..hashing import digest
+
+CHUNK = 1 << 20  # bytes reduced to one CRC
+_THREADS = min(8, os.cpu_count() or 1)
+_VERSION = 1  # of what `identity` computes
+_SETTLED_SECONDS = 2.0  # a file written later than this ago may change again without another time of change
+
+
+def identity(tensors: Iterable[tuple[str, Tensor]], *settings: Any) -> str:
+    """16 hexadecimal digits that name all tensors, in this order, and the settings used with them.
+
+    `settings` are plain values with an exact `repr`, such as the strength of a LoRA. Where the tensors lie (CPU, GPU,
+    mapped file) makes no difference.
+    """
+    found = hashlib.blake2b(digest_size=8)
+    with ThreadPoolExecutor(_THREADS) as pool:  # CRCs are computed without Python's lock
+        waiting: deque[tuple[str, Future[list[int]]]] = deque()
+        for name, tensor in tensors:
+            waiting.append((repr((name, str(tensor.dtype), tuple(tensor.shape))), pool.submit(checksums, tensor)))
+            if len(waiting) > _THREADS:  # few tensors at a time: they may be mapped from a file larger than memory
+                _add(found, *waiting.popleft())
+        for entry in waiting:
+            _add(found, *entry)
+    found.update(repr(settings).encode())
+    return found.hexdigest()
+
+
+def _add(found: Any, name: str, values: Future[list[int]]) -> None:
+    found.update(name.encode())
+    found.update(b"".join(value.to_bytes(4, "little") for value in values.result()))
+
+
+def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
+    """The identity of a part of a file, computed once: kept by the file's path, size, inode and times of change.
+
+    It is computed anew where the user's cache folder cannot be read or written.
+    """
+    stat, folder = path.stat(), cache_folder()
+    if folder is None or time.time() - stat.st_mtime < _SETTLED_SECONDS:
+        return compute()
+    file = [str(path.resolve()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
+    kept = folder / "identities" / digest(_VERSION, file, part)
+    with suppress(OSError, ValueError):
+        stored = kept.read_text(encoding="ascii")
+        if re.fullmatch("[0-9a-f]{16}", stored):
+            return stored
+    name = compute()
+    with suppress(OSError, HeadForcingError), replacing(kept) as temporary:
+        temporary.write_text(name, encoding="ascii")
+    return name
+
+
+def checksums(tensor: Tensor) -> list[int]:
+    """The CRC-32 of each MiB of a tensor's bytes, on the CPU: a GPU's are copied there."""
+    return [zlib.crc32(chunk.numpy()) for part in _parts(tensor) for chunk in _bytes(part).split(CHUNK)]
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """The plain tensors that a tensor is made of: itself, or those inside a quantised one."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    else:
+        yield tensor.detach().as_subclass(Tensor)
+
+
+def _bytes(values: Tensor) -> Tensor:
+    """All bytes of a tensor as one row of uint8."""
+    return values.cpu().contiguous().flatten().view(torch.uint8)

@@ -1,0 +1,109 @@
+"""Every bit of every weight counts in a model's identity; a file's is computed once."""
+
+import os
+from pathlib import Path
+
+import checkpoint_files as files
+import pytest
+import torch
+from headforcing.headforcing_core.weights import checkpoint
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.identity import CHUNK, checksums, identity
+from safetensors.torch import save_file
+
+
+def test_a_single_bit_anywhere_changes_the_checksum():
+    values = torch.zeros(2 * CHUNK + 5, dtype=torch.uint8)
+    first = checksums(values)
+    assert len(first) == 3
+    for place in (0, 1, CHUNK - 1, CHUNK, 2 * CHUNK + 4):
+        for bit in (1, 16, 128):
+            values[place] = bit
+            assert checksums(values) != first, (place, bit)
+            values[place] = 0
+
+
+@pytest.mark.parametrize("change", [torch.neg, lambda x: x.flip(0), lambda x: x.roll(1), lambda x: x * 2])
+def test_a_change_of_all_values_alike_changes_the_name(change):
+    x = torch.randn(256, 64, generator=torch.Generator().manual_seed(0))
+    assert identity([("x", x)]) != identity([("x", change(x))])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 1001])
+def test_odd_sizes_slices_and_small_types_are_hashed_whole(dtype, count):
+    values = torch.arange(count).to(torch.float32).to(dtype)
+    name = identity([("x", values)])
+    assert name == identity([("x", values.clone())])
+    padded = torch.cat([values[:1].clone(), values])
+    assert name == identity([("x", padded[1:])]), "where it lies in memory makes no difference"
+    changed = values.clone()
+    changed.view(torch.uint8)[-1] ^= 1
+    assert name != identity([("x", changed)])
+
+
+def test_names_shapes_types_and_settings_count():
+    x = torch.arange(6.0)
+    others = [
+        identity([("y", x)]), identity([("x", x.view(2, 3))]), identity([("x", x.view(torch.int32))]),
+        identity([("x", x)], 0.5), identity([("x", x)], 1.0), identity([("x", x), ("z", x)]),
+    ]  # fmt: skip
+    assert len({identity([("x", x)]), *others}) == 7
+
+
+def old(path: Path) -> Path:
+    """The file as if it had been written a minute ago."""
+    os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 60))
+    return path
+
+
+WEIGHTS = files.wan_weights()
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_a_change_below_bfloat16_in_any_tensor_of_a_file_is_another_model(name, tmp_path):
+    save_file(WEIGHTS, tmp_path / "a.safetensors")
+    changed = dict(WEIGHTS)
+    changed[name] = WEIGHTS[name].clone()
+    changed[name].view(-1)[-1] *= 1 + 2**-20
+    assert not torch.equal(changed[name], WEIGHTS[name])
+    save_file(changed, tmp_path / "b.safetensors")
+    assert inspect_checkpoint(tmp_path / "a.safetensors").fingerprint != (
+        inspect_checkpoint(tmp_path / "b.safetensors").fingerprint
+    )
+
+
+def test_halved_middle_layers_are_another_model(tmp_path):
+    halved = {name: x / 2 if name.startswith("blocks.1.") else x for name, x in WEIGHTS.items()}
+    save_file(WEIGHTS, tmp_path / "a.safetensors")
+    save_file(halved, tmp_path / "b.safetensors")
+    assert (
+        load_state_dict(tmp_path / "a.safetensors")[1].fingerprint
+        != load_state_dict(tmp_path / "b.safetensors")[1].fingerprint
+    )
+
+
+def test_a_file_is_hashed_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    calls, compute = [], checkpoint._fingerprint
+    monkeypatch.setattr(checkpoint, "_fingerprint", lambda *args: calls.append(1) or compute(*args))
+    path = tmp_path / "a.safetensors"
+    save_file(WEIGHTS, path)
+    fresh = [inspect_checkpoint(path).fingerprint for _ in range(2)]
+    assert len(calls) == 2, "a file of this moment may still change"
+    old(path)
+    kept = [inspect_checkpoint(path).fingerprint for _ in range(3)]
+    assert len(calls) == 3 and {*fresh, *kept} == {fresh[0]}
+    save_file({name: -x for name, x in WEIGHTS.items()}, path)
+    old(path)
+    assert inspect_checkpoint(path).fingerprint != fresh[0] and len(calls) == 4
+    for stored in (tmp_path / "cache" / "headforcing" / "identities").iterdir():
+        stored.write_text("../../etc", encoding="ascii")
+    assert inspect_checkpoint(path).fingerprint != fresh[0] and len(calls) == 5, "a damaged note is computed anew"
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    save_file(WEIGHTS, tmp_path / "a.safetensors")
+    assert inspect_checkpoint(old(tmp_path / "a.safetensors")).fingerprint
