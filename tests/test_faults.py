@@ -1,0 +1,118 @@
+"""Whatever the file system refuses, at any point of any command: one sentence, and the next run completes it."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import fault_injection
+import pytest
+from fault_injection import ERRORS, POINTS
+from headforcing.headforcing_core.commands.cli import main
+
+STORY = "0:00 a red ball bouncing on a teal floor\n0:01.5 a yellow ring circling on a navy checkerboard"
+MOST_TRIES = 6  # of one point of one command: the first ones, the last, and some between
+
+
+def render(folder: Path, seconds: str = "3", *more: str) -> list[str]:
+    return [
+        "demo", "--prompts", STORY, "--seconds", seconds, "--scale", "1", "--out", str(folder / "out"),
+        "--runs", str(folder / "runs"), "--state-seconds", "0.001", "--found-profiles", str(folder / "found"), *more,
+    ]  # fmt: skip
+
+
+def blocks(folder: Path) -> dict[str, str]:
+    """The stored blocks by name, with what they hold."""
+    files = sorted((folder / "runs").rglob("block-*.safetensors"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def nothing(folder: Path) -> None:
+    """A command that begins in an empty folder."""
+
+
+def rendered(folder: Path) -> None:
+    """A command that begins after a finished render."""
+    assert main(render(folder)) == 0
+
+
+COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] = {
+    "render": (nothing, render),
+    "resume": (rendered, lambda folder: render(folder, "4.5")),
+    "auto": (nothing, lambda folder: render(folder, "12", "--profile", "auto")),
+    "prune": (rendered, lambda folder: ["runs", "prune", str(folder / "runs"), "--keep-gb", "0"]),
+    "list": (rendered, lambda folder: ["runs", "list", str(folder / "runs")]),
+    "report": (rendered, lambda folder: ["report", str(folder / "out" / "demo.mp4"), "--plot", str(folder / "p.png")]),
+    "profile": (nothing, lambda folder: ["profile", str(folder / "profile.json"), "--demo", "--prompts", STORY]),
+}
+
+
+def tries(count: int) -> list[int]:
+    """Which of `count` operations to fail: all of few, else the first ones, the last, and some between."""
+    if count <= MOST_TRIES:
+        return list(range(1, count + 1))
+    return sorted({1, 2, 3, count // 2, count - 1, count})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_completes(
+    name, tmp_path, monkeypatch, capsys, record_property
+):
+    before, command = COMMANDS[name]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    start, work = tmp_path / "start", tmp_path / "work"
+    start.mkdir()
+    before(start)
+    faults = fault_injection.installed(work, monkeypatch)
+
+    def again() -> None:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(start, work)
+
+    again()
+    with faults.active():
+        assert main(command(work)) == 0
+    seen, wanted = dict(faults.seen), blocks(work)
+    capsys.readouterr()
+    injected = 0
+    for number, point in enumerate(POINTS):
+        for at in tries(seen.get(point, 0)):
+            error = ERRORS[(number + at) % len(ERRORS)]
+            again()
+            with faults.active(point, at, error):
+                code = main(command(work))
+            told = capsys.readouterr().err
+            assert faults.raised, (point, at)
+            injected += 1
+            place = f"{point} {at} of {seen[point]}, {os.strerror(error)}: {told}"
+            assert code in (0, 2), place
+            assert "Traceback" not in told, place
+            if code == 2:
+                lines = [line for line in told.splitlines() if line.startswith("error: ")]
+                assert len(lines) == 1 and told.rstrip().endswith(lines[0]), place
+            if name in ("render", "resume", "auto"):
+                assert main(command(work)) == 0, place
+                assert blocks(work) == wanted, place
+                capsys.readouterr()
+    assert injected, "no operation was seen, so nothing was injected"
+    record_property("faults_injected", injected)
+
+
+def test_the_injector_raises_where_it_is_told_to(tmp_path, monkeypatch):
+    faults = fault_injection.installed(tmp_path / "in", monkeypatch)
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    for act, point in (
+        (lambda folder: (folder / "f").write_text("x"), "open"),
+        (lambda folder: os.rename(folder / "f", folder / "g"), "rename"),
+        (lambda folder: (folder / "g").unlink(), "unlink"),
+        (lambda folder: (folder / "d").mkdir(), "mkdir"),
+    ):
+        with faults.active(point, 1, ERRORS[0]):
+            act(outside)
+            with pytest.raises(OSError, match="No space left"):
+                act(inside)
+        act(inside)
