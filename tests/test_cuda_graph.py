@@ -149,7 +149,7 @@ def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(bac
     assert_equal(found, make(backbone, 9, STEADY)[0])
     assert tried == [AT] and not forward.replays
     assert [line for line in caplog.messages if "graph" in line] == [
-        "Head Forcing: goes on without a CUDA graph: operation not permitted when stream is capturing"
+        "Head Forcing: continues without a CUDA graph: operation not permitted when stream is capturing"
     ]
 
 
