@@ -453,7 +453,7 @@ def test_switches_are_numbered_behind_the_start_frames_and_pictures_count_them()
     assert [extended.segment_index(block) for block in (0, 1, 5, 6)] == [0, 0, 0, 1]
     lines = describe(extended, torch.float32).splitlines()
     assert lines[-6].split() == ["2", "0:03.000", "0:03.000", "69", "4", "flush", "b"]
-    assert lines[-3] == "Prompt 4 blends in over 2 blocks and is alone from picture 189 on."
+    assert lines[-3] == "Prompt 4 is blended in over 2 blocks and used alone from frame 189 on."
 
 
 def test_switches_survive_a_model_with_other_blocks():

@@ -254,7 +254,7 @@ def test_the_table_shows_switches_where_there_are_some_and_when_a_blend_is_over(
     assert lines[1].split()[3:] == ["9", "0", "-", "a", "cat"]
     assert lines[2].split()[3:] == ["174", "14", "flush,", "blend", "2", "a", "dog"]
     assert lines[3].split()[3:] == ["330", "27", "reset", "a", "fox"]
-    assert lines[4] == "Prompt 2 blends in over 2 blocks and is alone from picture 198 on."
+    assert lines[4] == "Prompt 2 is blended in over 2 blocks and used alone from frame 198 on."
     assert len(lines) == 6
 
 
@@ -300,8 +300,8 @@ ERRORS = {
     "cut JSON list": ('["a", "b"', None, 1, "not valid JSON"),
     "first switch": ("[recache] a | b", 20, 1, r"line 1: the first prompt has nothing .*; remove \[recache\]"),
     "first switch in times": ("\n0:00 [blend 2] a", 20, 2, r"line 2: the first prompt .*remove \[blend 2\]"),
-    "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] says two things at once; write one of"),
-    "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] says two things at once"),
+    "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] is contradictory; write one of"),
+    "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
     "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
     "only a tag": ("0:00 a\n0:10 [flush]", 20, 2, "line 2: prompt 2 is empty"),
     "two lines of JSONL": ('{"prompts": ["a"]}\n{"prompts": ["b"]}', None, 2, "line 2: not valid JSON"),
