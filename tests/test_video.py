@@ -304,7 +304,7 @@ def test_somebody_who_watches_the_growing_file_does_not_cost_the_video(tmp_path,
 def test_nothing_to_write_is_an_error_and_no_file(tmp_path):
     with pytest.raises(HeadForcingError, match="no latent frames"):
         write_video(tmp_path / "v.mp4", [], FlatColourDecoder())
-    with pytest.raises(HeadForcingError, match="no picture"), VideoWriter(tmp_path / "v.mp4", 8, 8):
+    with pytest.raises(HeadForcingError, match="no frame was written"), VideoWriter(tmp_path / "v.mp4", 8, 8):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -315,7 +315,7 @@ def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
     with pytest.raises(HeadForcingError, match=r"\[n, 32, 48, 3\], got \[1, 32, 46, 3\]"):
         with VideoWriter(tmp_path / "v.mp4", 48, 32) as writer:
             writer.write(torch.zeros(1, 32, 46, 3))
-    with pytest.raises(HeadForcingError, match="at least 1 picture, got 0"):
+    with pytest.raises(HeadForcingError, match="at least 1 frame, got 0"):
         write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), video_frames=0)
     monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder",))
     with pytest.raises(HeadForcingError, match="no H.264 encoder"):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import HeadForcingError
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..timeline.timeline import Timeline
-from ..video.reader import Source, open_video
+from ..video.reader import VideoSource, open_video
 from .meter import DriftMeter
 from .numbers import Numbers, number_lines, numbers_of, series_of
 from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
@@ -115,7 +115,7 @@ class DriftReport:
 
 
 def report_video(
-    source: Source,
+    source: VideoSource,
     timeline: Prompts | None = None,
     frames_per_block: int | None = None,
     on_progress: Progress | None = None,

@@ -90,9 +90,7 @@ class Timeline:
         for number, segment in enumerate(self.segments, 1):
             if n := segment.blended_blocks:
                 alone = video_frames_before + self.clock.start_video_frame(segment.start_block + n)
-                lines.append(
-                    f"Prompt {number} is blended in over {n} blocks and used alone from video frame {alone} on."
-                )
+                lines.append(f"Prompt {number} is blended in over {n} blocks and used alone from frame {alone} on.")
         held = self.clock.start_seconds(self.blocks)
         lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
         if (first := self.requested[0][0]) > 0:
