@@ -14,7 +14,7 @@ from headforcing.headforcing_core.drift.meter import (
     laplacian_variance,
     motion,
 )
-from headforcing.headforcing_core.drift.numbers import GROUPS, Numbers, numbers_of, ratio, slope_per_minute
+from headforcing.headforcing_core.drift.metrics import GROUPS, Numbers, numbers_of, ratio, slope_per_minute
 from headforcing.headforcing_core.drift.thumbnails import Thumbnails, repetition, self_similarity
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.timeline.clock import BlockClock
@@ -84,7 +84,7 @@ def test_pictures_that_cannot_be_measured_are_refused():
     with pytest.raises(HeadForcingError, match="video frames must be uint8"):
         meter.add(np.zeros((1, 8, 8, 3), np.float32))
     meter.add(np.zeros((1, 8, 8, 3), np.uint8))
-    with pytest.raises(HeadForcingError, match="of one size: 8x8 is followed by 6x8"):
+    with pytest.raises(HeadForcingError, match="must have one size: 8x8 is followed by 6x8"):
         meter.add(np.zeros((1, 8, 6, 3), np.uint8))
 
 

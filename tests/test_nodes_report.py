@@ -60,7 +60,7 @@ def test_the_node_explains_itself_and_its_names_never_change(comfy_server: Comfy
 def test_the_demo_is_measured_with_its_prompts_read_from_the_file(comfy_server: ComfyServer, tmp_path):
     result = queued(comfy_server, demo_graph())
     text = said(result)
-    assert "96 pictures of 128x128 at 16 a second, blocks of 3 latent frames, head_forcing, seed 0" in text
+    assert "96 frames of 128x128 at 16 fps, blocks of 3 latent frames, head_forcing, seed 0" in text
     assert "not VBench scores" in text and "2.81 s  80 %" in text and "a yellow ring circling" in text
     assert result.progress["drift"][-1] == (96, 96)
     (file,) = result.outputs["picture"]["images"]
@@ -89,7 +89,7 @@ def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: Comfy
     graph["frames"] = node("VAEDecode", samples=["sampler", 0], vae=["demo", 2])
     graph["video"] = node("CreateVideo", images=["frames", 0], fps=24.0)
     text = said(queued(comfy_server, graph))
-    assert "105 pictures of 64x64 at 24 a second" in text and "Prompt switches (" not in text
+    assert "105 frames of 64x64 at 24 fps" in text and "Prompt switches (" not in text
 
 
 def test_stop_stops_the_measurement(comfy_server: ComfyServer):
@@ -133,6 +133,6 @@ print(json.dumps(found))
 
 def test_a_video_in_a_buffer_is_read_from_it_and_a_trimmed_one_only_where_it_is_shown(comfy_install: ComfyInstall):
     found = json.loads(run_in_comfy(comfy_install, CODE).splitlines()[-1])
-    assert all("60 pictures of 48x32" in heading for heading in found[:2])
-    assert all("32 pictures of 48x32" in heading for heading in found[2:])
+    assert all("60 frames of 48x32" in heading for heading in found[:2])
+    assert all("32 frames of 48x32" in heading for heading in found[2:])
     assert len(found) == (3 if comfy_install.version == "0.30.0" else 2)

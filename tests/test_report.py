@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.drift.numbers import GROUPS
+from headforcing.headforcing_core.drift.metrics import GROUPS
 from headforcing.headforcing_core.drift.report import NOTE, DriftReport, report_frames, report_video
 from headforcing.headforcing_core.drift.video_tags import VideoTags, read_tags
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -199,13 +199,13 @@ def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
         report_video(tmp_path / "text.mp4")
     with pytest.raises(HeadForcingError, match="sound.m4a has no video track"):
         report_video(sound_only(tmp_path / "sound.m4a"))
-    with pytest.raises(HeadForcingError, match="one.mp4 has 1 picture: .* 2 or more"):
+    with pytest.raises(HeadForcingError, match="one.mp4 has 1 frame: .* 2 or more"):
         report_video(write(tmp_path / "one.mp4", 1))
-    with pytest.raises(HeadForcingError, match="has 0 pictures"):
+    with pytest.raises(HeadForcingError, match="has 0 frames"):
         report_video(write(tmp_path / "some.mp4", 10), start_seconds=60.0)
     with pytest.raises(HeadForcingError, match="frames_per_block must be"):
         report_video(tmp_path / "some.mp4", frames_per_block=-1)
-    with pytest.raises(HeadForcingError, match="0.5 pictures a second"):
+    with pytest.raises(HeadForcingError, match="0.5 frames per second"):
         report_frames([], fps=0.5)
 
 

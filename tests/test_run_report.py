@@ -57,7 +57,7 @@ def test_a_channel_that_wanders_and_one_that_spreads_are_found():
     assert torch.allclose(found.mean_drift[:, :5], torch.zeros(4, 5), atol=1e-6)
     plain = found.to_dict()
     assert plain["channel"] in (5, 9) and plain["blocks"] == 4 and len(plain["mean"][0]) == 16
-    assert "channel spreads end at 1.00 to 4.00 of the first block's" in found.text()
+    assert "channels in the last block 1.00 to 4.00 of the first block's" in found.text()
 
 
 def test_likeness_to_the_first_frame_is_one_zero_and_minus_one():
@@ -83,7 +83,7 @@ def test_the_novelty_trace_follows_what_memory_did():
     assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["remembered"] == [1, 1]
     assert novelty_trace([])["mean_similarity"] is None
     text = metered(wandering()).report(EVENTS).text()
-    assert "3 of 4 candidates remembered, similarity to what was there 0.50 to 0.98, 2 entries at the end" in text
+    assert "3 of 4 candidates remembered, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
 
 
 def test_a_flush_empties_what_is_counted_as_remembered():
@@ -131,7 +131,7 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
     assert shown["cosine_to_first_frame"] == made["cosine_to_first_frame"] and shown["novelty"] == made["novelty"]
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert cli.main(["runs", "show", str(tmp_path / "runs"), shown["name"]]) == 0
-    assert "9 of 9 blocks\nlatents  likeness to the first frame" in capsys.readouterr().out
+    assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("case", ["start frames", "roles found"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from ..drift.numbers import ratio
+from ..drift.metrics import ratio
 from ..drift.report import NOTE, DriftReport
 from ..drift.thumbnails import similarity_by_lag
 from ..timeline.clock import BlockClock

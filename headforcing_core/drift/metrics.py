@@ -1,4 +1,4 @@
-"""The numbers of a drift report, from what `DriftMeter` kept of a video or of its beginning."""
+"""The metrics of a drift report, computed from the rows of `DriftMeter` for a whole video or for its beginning."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Array = NDArray[np.float64]
 Seconds = Mapping[str, Array]
 Numbers = dict[str, float | None]
 
-COMPARED_SECONDS = 10  # the end of a video over its beginning; halves of a shorter one
-_SETTLING_SECONDS = 2  # after a switch, which a slope leaves out
+COMPARED_SECONDS = 10  # length of the compared end and beginning; halves of shorter videos
+_SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 LEVEL_NAMES = {
     "y": "brightness",
     "cb": "blue (Cb)",
     "cr": "red (Cr)",
-    "y_std": "spread of brightness",
-    "cb_std": "spread of Cb",
-    "cr_std": "spread of Cr",
+    "y_std": "std. dev. of brightness",
+    "cb_std": "std. dev. of Cb",
+    "cr_std": "std. dev. of Cr",
     "saturation": "saturation",
 }
 
 
 @dataclass(frozen=True)
-class Row:
-    """How one number is called and written."""
+class Metric:
+    """Key, name and number format of a metric."""
 
     key: str
     name: str
@@ -50,70 +50,69 @@ def _signed_percent(value: float) -> str:
     return f"{value:+.1%}"
 
 
-def _level_rows() -> list[Row]:
+def _level_rows() -> list[Metric]:
     rows = []
     for level, name in LEVEL_NAMES.items():
         form = _signed_percent if level == "saturation" else _signed
-        rows.append(Row(f"{level}_slope_per_minute", f"{name}, a minute", form))
-        rows.append(Row(f"{level}_max_deviation", f"{name}, furthest from the first 2 s", form))
+        rows.append(Metric(f"{level}_slope_per_minute", f"{name}, per minute", form))
+        rows.append(Metric(f"{level}_max_deviation", f"{name}, largest deviation from first 2 s", form))
     return rows
 
 
-GROUPS: dict[str, list[Row]] = {
-    "Flicker (VBench's formula over all pictures, still or not; 1 is still)": [
-        Row("flicker", "flicker", "{:.4f}".format),
-        Row("mean_change", "mean change between pictures, of 255", "{:.2f}".format),
+GROUPS: dict[str, list[Metric]] = {
+    "Flicker (VBench's formula over all frames, not only static scenes; 1 is still)": [
+        Metric("flicker", "flicker", "{:.4f}".format),
+        Metric("mean_change", "mean change between adjacent frames, 0-255", "{:.2f}".format),
     ],
-    "Change across an edge over change inside blocks (1 is seamless)": [
-        Row("edge_ratio", "block edges", "{:.2f}".format),
-        Row("switch_ratio", "prompt switches", "{:.2f}".format),
-        Row("frame_ratio", "edges of latent frames, over change inside those", "{:.2f}".format),
-        Row("period_ratio", "every 21 latent frames (5 s)", "{:.2f}".format),
+    "Change at a boundary divided by change inside blocks (1 is seamless)": [
+        Metric("edge_ratio", "block boundaries", "{:.2f}".format),
+        Metric("switch_ratio", "prompt switches", "{:.2f}".format),
+        Metric("frame_ratio", "latent frame boundaries, over change inside them", "{:.2f}".format),
+        Metric("period_ratio", "every 21 latent frames (5 s)", "{:.2f}".format),
     ],
-    "Colour, of 255; saturation in %": [
+    "Colour, 0-255; saturation in %": [
         *_level_rows(),
-        Row("histogram_distance_max", "brightness histogram, furthest from the first 2 s", "{:.1f}".format),
+        Metric("histogram_distance_max", "brightness histogram, largest change from start", "{:.1f}".format),
     ],
-    "The end over the beginning (10 s, or halves; 1 is the same)": [
-        Row("sharpness_ratio", "sharpness (variance of the Laplacian)", "{:.2f}".format),
-        Row("contrast_ratio", "RMS contrast", "{:.2f}".format),
-        Row("detail_ratio", "fine detail (share below 4 pixels)", "{:.2f}".format),
+    "End divided by beginning (10 s each, or halves; 1 is unchanged)": [
+        Metric("sharpness_ratio", "sharpness (variance of the Laplacian)", "{:.2f}".format),
+        Metric("contrast_ratio", "RMS contrast", "{:.2f}".format),
+        Metric("detail_ratio", "fine detail (variance share below 4 pixels)", "{:.2f}".format),
     ],
     "Motion": [
-        Row("motion", "change left without a camera shift, of 255", "{:.2f}".format),
-        Row("frozen_share", "frozen pictures", _percent),
-        Row("longest_freeze_seconds", "longest freeze, seconds", "{:.2f}".format),
+        Metric("motion", "change after camera shift compensation, 0-255", "{:.2f}".format),
+        Metric("frozen_share", "frozen frames", _percent),
+        Metric("longest_freeze_seconds", "longest freeze, seconds", "{:.2f}".format),
     ],
-    "Repetition beyond 2 s (1 is a loop, 0 never comes back)": [
-        Row("repetition", "similarity when it comes back", "{:.2f}".format),
-        Row("repetition_lag_seconds", "after seconds", "{:.2f}".format),
+    "Repetition after more than 2 s (1 is a loop, 0 is none)": [
+        Metric("repetition", "similarity at the repetition", "{:.2f}".format),
+        Metric("repetition_lag_seconds", "lag, seconds", "{:.2f}".format),
     ],
 }
 
 
 def numbers_of(meter: DriftMeter, switches: Sequence[float] = (), seconds: int | None = None) -> Numbers:
-    """Every number of `GROUPS` for the whole video or its first `seconds`; None where there is nothing to measure.
+    """All metrics of `GROUPS` for the whole video or its first `seconds`; None where they cannot be measured.
 
     Args:
-        switches: when new prompts begin, in seconds.
+        switches: start times of new prompts, in seconds.
     """
     table = {name: column[:seconds] for name, column in meter.seconds().items()}
-    found = summarise(table, meter.fps, switches)
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
-    returns = repetition(self_similarity(thumbnails), meter.thumbnails.spacing / meter.fps)
-    return found | _repetition_numbers(returns)
+    repeated = repetition(self_similarity(thumbnails), meter.thumbnails.spacing / meter.fps)
+    return summarise(table, meter.fps, switches) | _repetition_numbers(repeated)
 
 
-def _repetition_numbers(found: Repetition) -> Numbers:
-    return {"repetition": found.similarity, "repetition_lag_seconds": found.lag_seconds}
+def _repetition_numbers(repeated: Repetition) -> Numbers:
+    return {"repetition": repeated.similarity, "repetition_lag_seconds": repeated.lag_seconds}
 
 
 def summarise(table: Seconds, fps: float, switches: Sequence[float] = ()) -> Numbers:
-    """The numbers that follow from the sums of some seconds, the first of which is the video's first."""
+    """The metrics that follow from the rows of the video's first seconds (all but repetition)."""
     change = _mean(table, "change", "changes")
     inside = _mean(table, "inside", "inside_changes")
     within = {name: table[name] - table[name.replace("inside", "frame")] for name in ("inside", "inside_changes")}
-    found: Numbers = {
+    numbers: Numbers = {
         "flicker": None if change is None else flicker(change),
         "mean_change": change,
         **{f"{kind}_ratio": _over(_mean(table, kind, f"{kind}_changes"), inside) for kind in _EDGES},
@@ -126,20 +125,21 @@ def summarise(table: Seconds, fps: float, switches: Sequence[float] = ()) -> Num
     weights = table["pictures"]
     for level in LEVELS:
         values = table[level] / weights
-        found[f"{level}_slope_per_minute"] = slope_per_minute(values, weights, switches)
-        found[f"{level}_max_deviation"] = max_deviation(values, weights)
+        numbers[f"{level}_slope_per_minute"] = slope_per_minute(values, weights, switches)
+        numbers[f"{level}_max_deviation"] = max_deviation(values, weights)
     for key, field in (("sharpness", "sharpness"), ("contrast", "y_std"), ("detail", "detail")):
-        found[f"{key}_ratio"] = end_over_beginning(table, field)
-    return found
+        numbers[f"{key}_ratio"] = end_over_beginning(table, field)
+    return numbers
 
 
 _EDGES = ("edge", "switch", "period")
 
 
 def slope_per_minute(values: Array, weights: Array, switches: Sequence[float] = ()) -> float | None:
-    """Least-squares slope of one value a second, with a level of its own for each prompt; None from under 2 seconds.
+    """Least-squares slope of a value per second, in units per minute; None for less than 2 seconds.
 
-    What a new prompt changes is therefore no drift; the two seconds in which it does so are left out.
+    One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not count
+    as drift. The two seconds after a switch are excluded. `weights` are frames per second of video, `switches` seconds.
     """
     starts = np.arange(len(values), dtype=np.float64)
     keep = np.ones(len(values), dtype=bool)
@@ -157,7 +157,7 @@ def slope_per_minute(values: Array, weights: Array, switches: Sequence[float] = 
 
 
 def max_deviation(values: Array, weights: Array) -> float | None:
-    """The largest difference, with its sign, of a later second to the mean of the first two."""
+    """The difference of largest magnitude, with its sign, between a later second and the mean of the first two."""
     if len(values) <= REFERENCE_SECONDS:
         return None
     differences = values - np.average(values[:REFERENCE_SECONDS], weights=weights[:REFERENCE_SECONDS])
@@ -165,7 +165,7 @@ def max_deviation(values: Array, weights: Array) -> float | None:
 
 
 def end_over_beginning(table: Seconds, field: str) -> float | None:
-    """The mean of the last 10 seconds over that of the first 10, of halves of a shorter video; None below 2 seconds."""
+    """Mean of the last 10 seconds divided by that of the first 10 (halves of shorter videos); None below 2 seconds."""
     count = min(COMPARED_SECONDS, len(table["pictures"]) // 2)
     if count < 1:
         return None
@@ -176,9 +176,9 @@ def end_over_beginning(table: Seconds, field: str) -> float | None:
 
 
 def ratio(value: float | None, reference: float | None) -> float | None:
-    """How many times the reference a number is, signs left out; None where that means nothing."""
-    found = _over(value, reference)
-    return None if found is None else abs(found)
+    """|value / reference|; None if either is None or the reference is 0."""
+    quotient = _over(value, reference)
+    return None if quotient is None else abs(quotient)
 
 
 def _mean(table: Seconds, total: str, count: str) -> float | None:
@@ -191,21 +191,21 @@ def _over(value: float | None, reference: float | None) -> float | None:
 
 
 def number_lines(whole: Numbers, first: Numbers, first_seconds: float) -> list[str]:
-    """The numbers as lines of a table: the whole video, its beginning, and how many times that."""
+    """The metrics as lines of a table: whole video, beginning, and their ratio."""
     lines = [f"{'':<52}{'whole':>10}{f'first {first_seconds:.3g} s':>12}{'ratio':>8}"]
     for title, rows in GROUPS.items():
         lines.append(title)
-        for row in rows:
-            a, b = whole[row.key], first[row.key]
+        for metric in rows:
+            a, b = whole[metric.key], first[metric.key]
             times = ratio(a, b)
-            cells = ("-" if a is None else row.form(a), "-" if b is None else row.form(b))
+            cells = ("-" if a is None else metric.form(a), "-" if b is None else metric.form(b))
             shown = "-" if times is None or times >= 1000 else f"{times:.2f}"
-            lines.append(f"  {row.name:<50}{cells[0]:>10}{cells[1]:>12}{shown:>8}")
+            lines.append(f"  {metric.name:<50}{cells[0]:>10}{cells[1]:>12}{shown:>8}")
     return lines
 
 
 def series_of(table: Seconds) -> dict[str, list[Any]]:
-    """What a picture shows: values for each second, brightness and spreads of 255, saturation 0 to 1."""
+    """Curves for plots, one value per second: levels and standard deviations 0-255, saturation 0-1."""
     per_frame = {name: (table[name] / table["pictures"]).tolist() for name in (*LEVELS, "sharpness", "detail")}
     changes = np.maximum(table["changes"], 1)
     return {
