@@ -146,7 +146,7 @@ def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
     assert len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
     assert torch.equal(again[:9], first[:9]) and not torch.equal(again[9:], first[9:])
     if stop_after:
-        assert [p for p in render.problems if "block-00006" in p and "does not go on from the block before it" in p]
+        assert [p for p in render.problems if "block-00006" in p and "does not continue the block before it" in p]
     (video,) = stored_videos(tmp_path)
     assert torch.equal(video.latents(), again) and video.run.problems == []
 
@@ -217,7 +217,7 @@ def test_folders_that_are_no_runs_are_left_alone(three, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert prune(tmp_path, keep_bytes=0) == [three[2], three[1]]
     assert set(tmp_path.rglob("*")) == before - {three[2]} | {three[1] / "block-dir"}
-    assert f"{three[0]} is left alone" in caplog.text and "figures is left alone" in caplog.text
+    assert f"{three[0]} is not pruned" in caplog.text and "figures is not pruned" in caplog.text
 
 
 def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
