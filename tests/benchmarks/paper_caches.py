@@ -18,13 +18,15 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
 from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles
 from headforcing.headforcing_core.model.wan import PromptKV
-from headforcing.kernels import dispatch, paper
-from headforcing.kernels.move import in_sequence
-from headforcing.kernels.pool import pooled_keys
-from headforcing.kernels.rotation import no_turn, rotate, rotation_table
+from headforcing.kernels import dispatch
+from headforcing.kernels.rotation import rotate
 from torch import Tensor
 from torch.nn import functional as F
 
+from .kernels import paper
+from .kernels.move import in_sequence
+from .kernels.pool import pooled_keys
+from .kernels.rotations import no_rotation, rotation_table
 from .slots import Orders, Slots
 from .varlen import Lengths
 
@@ -232,7 +234,7 @@ class CacheKernels(PackedHeads):
     def _pooled(self, slot: int) -> Tensor:
         frames = self._table([[row, 0] for _, row in self._memory_rows(slot)], 2)
         with dispatch.using(self.kernels):
-            return pooled_keys(self.k, frames, no_turn(self.device), self.s)
+            return pooled_keys(self.k, frames, no_rotation(self.device), self.s)
 
 
 class FusedAssembly(CacheKernels):
@@ -241,15 +243,15 @@ class FusedAssembly(CacheKernels):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         most = max(self.slots.capacity.values())
-        self.turns = rotation_table(angles(torch.arange(most), self.rope.temporal_dim)).to(self.device)
+        self.rotations = rotation_table(angles(torch.arange(most), self.rope.temporal_dim)).to(self.device)
         rows = max(sum(self.slots.capacity[policy] for policy in policies) for policies in self.policies) * self.s
         self.packed = tuple(torch.empty_like(self.k[:rows]) for _ in range(2))
 
     def begin_block(self) -> None:
         super().begin_block()
         self.moves = [self._packing(layer).to(self.device) for layer in range(len(self.policies))]
-        self.query_turns = [
-            torch.stack([self.turns[: self.slots.frames(p)][-self.shape.frames_per_block :] for p in policies])
+        self.query_rotations = [
+            torch.stack([self.rotations[: self.slots.frames(p)][-self.shape.frames_per_block :] for p in policies])
             for policies in self.policies
         ]  # per layer [heads, frames, 2, pairs]
 
@@ -261,9 +263,9 @@ class FusedAssembly(CacheKernels):
     def attend(self, layer: int, q: Tensor) -> Tensor:
         k, v = (buffer[: sum(self.lengths[layer].keys)] for buffer in self.packed)
         with dispatch.using(self.kernels):
-            paper.assemble(self.k, self.v, k, v, self.moves[layer], self.turns, self.s)
+            paper.assemble(self.k, self.v, k, v, self.moves[layer], self.rotations, self.s)
         q = self.rope.rotate_spatial(self._by_head(q))
         t = self.rope.temporal_dim
-        cos, sin = self.query_turns[layer][:, :, None].unbind(-2)
+        cos, sin = self.query_rotations[layer][:, :, None].unbind(-2)
         q = torch.cat((rotate(q[..., :t], cos, sin), q[..., t:]), dim=-1)
         return self._attend_packed(layer, q.flatten(0, 2), k, v)
