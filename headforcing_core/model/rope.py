@@ -51,6 +51,11 @@ def rotate_at_once(x: Tensor, rotations: Tensor, out: Tensor | None = None) -> T
     return out
 
 
+def by_head(x: Tensor, frame_tokens: int) -> Tensor:
+    """Queries, keys or values `[frames * frame_tokens, heads, d]` as a view `[heads, frames, frame_tokens, d]`."""
+    return x.unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
+
+
 class RotaryEmbedding:
     """Rotations for frames of `rows x columns` tokens. Angles are computed from the position, never from a table.
 

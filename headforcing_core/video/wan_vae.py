@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ..errors import HeadForcingError
 from ..weights.containers import read_weights
 from .restarts import FrameCodec
-from .stream import StreamingDecoder
 
 LATENT_CHANNELS = 16
 # The transformer works on (z - mean) / std; from Wan 2.1's own vae.py.
@@ -75,20 +74,14 @@ class WanStreamingDecoder:
         return video_frames[0].float().add(1).div(2).clamp(0, 1).permute(1, 2, 3, 0).cpu()  # [1 or 4, H, W, 3]
 
 
-def load_streaming_decoder(
-    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16
-) -> StreamingDecoder:
-    """Load the Wan 2.1 VAE's decoder from ComfyUI's file, Wan's own or diffusers'; all sizes come from the tensors.
-
-    Raises HeadForcingError, before anything large is read, if the file is something else or diffusers is missing.
-    """
-    return load_codec(path, device, dtype, encodes=False).decoder()
-
-
 def load_codec(
     path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16, encodes: bool = True
 ) -> FrameCodec:
-    """Like `load_streaming_decoder`, for any number of decoders; with the encoder, too, if it `encodes`."""
+    """Load the Wan 2.1 VAE from ComfyUI's file, Wan's own or diffusers'; all sizes come from the tensors.
+
+    It makes any number of decoders, and encodes first frames, too, if it `encodes`. Raises HeadForcingError, before
+    anything large is read, if the file is something else or diffusers is missing.
+    """
     path = Path(path)
     _, tensors, _ = read_weights(path)
     native = _check_latents(path, tensors)

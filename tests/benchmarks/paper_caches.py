@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
-from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles
+from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles, by_head
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels import dispatch
 from headforcing.kernels.rotation import rotate
@@ -76,7 +76,7 @@ class NaiveLoop:
         self.slots.open_block(self.block)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        k, v = self.rope.rotate_spatial(self._by_head(k)), self._by_head(v)
+        k, v = self.rope.rotate_spatial(by_head(k, self.s)), by_head(v, self.s)
         for head, start in enumerate(self.starts[layer]):
             stop = start + self.slots.frames(self.policies[layer][head]) * self.s
             rows = slice(stop - k.shape[1] * self.s, stop)
@@ -87,7 +87,7 @@ class NaiveLoop:
 
     def _contexts(self, layer: int, q: Tensor) -> list[Context]:
         """Queries, keys and values of every head, rotated by the place of each frame in the context."""
-        q = self.rope.rotate_spatial(self._by_head(q))
+        q = self.rope.rotate_spatial(by_head(q, self.s))
         contexts = []
         for head, start in enumerate(self.starts[layer]):
             frames = self.slots.frames(self.policies[layer][head])
@@ -123,10 +123,6 @@ class NaiveLoop:
                     rows = slice(start, start + self.slots.capacity[policy] * self.s)
                     frames = buffer[rows].unflatten(0, (-1, self.s))
                     frames[first : len(order)] = frames[order[first:]]
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
-        return x.unflatten(0, (-1, self.s)).permute(2, 0, 1, 3)
 
     # what EpisodicMemory asks for (memory.TokenStore)
 
@@ -264,7 +260,7 @@ class FusedAssembly(CacheKernels):
         k, v = (buffer[: sum(self.lengths[layer].keys)] for buffer in self.packed)
         with dispatch.using(self.kernels):
             paper.assemble(self.k, self.v, k, v, self.moves[layer], self.rotations, self.s)
-        q = self.rope.rotate_spatial(self._by_head(q))
+        q = self.rope.rotate_spatial(by_head(q, self.s))
         t = self.rope.temporal_dim
         cos, sin = self.query_rotations[layer][:, :, None].unbind(-2)
         q = torch.cat((rotate(q[..., :t], cos, sin), q[..., t:]), dim=-1)
