@@ -17,7 +17,7 @@ import torch
 from checkpoint_files import Weights
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
-from headforcing.headforcing_core.weights.lora import merge_lora
+from headforcing.headforcing_core.weights.lora import read_patches
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -446,6 +446,14 @@ def lora(form: str, alpha: float = 2.0) -> tuple[Weights, float]:
         }[form]
         result |= {f"{prefix}{module}.{a}.weight": down, f"{prefix}{module}.{b}.weight": up}
     return result, (alpha / 4 if form == "kohya" else 1.0)
+
+
+def merge_lora(state: Weights, lora_state: Weights, strength: float = 1.0) -> int:
+    """Merge a LoRA into `state`, keeping each dtype; how many tensors changed."""
+    patches = read_patches(state, lora_state, "the LoRA")
+    for target, patch in patches.items():
+        state[target] = patch.apply(state[target], strength).to(state[target].dtype)
+    return len(patches)
 
 
 @pytest.mark.parametrize("form", ["peft", "peft named", "kohya", "comfyui", "comfyui down", "bare"])

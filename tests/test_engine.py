@@ -33,6 +33,7 @@ from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from no_float64 import RefuseFloat64
+from switching_reference import SwitchingReferenceCache
 
 F = 3
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
@@ -453,9 +454,10 @@ def test_head_cache_equals_the_specification_for_random_roles_and_policies(seed)
 
 def assert_as_specified(seed: int, **options) -> None:
     model, roles, policy, f, prompts = random_setting(seed)
+    specification = SwitchingReferenceCache if "switches" in options else ReferenceCache
     films, caches = (
         [],
-        [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, ReferenceCache, HeadCache)],
+        [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, specification, HeadCache)],
     )
     caches[2].attention = WHOLE_LAYER["sequences" if seed % 2 else "tables"]  # all heads in one call
     for cache in caches:

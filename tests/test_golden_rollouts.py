@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.base import Overlap
@@ -26,6 +25,7 @@ from headforcing.headforcing_core.studies.replay import Case, replay
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import load_file
+from switching_reference import SwitchingReferenceCache
 
 TOLERANCE = 1e-4
 FRAMES_PER_BLOCK = 3
@@ -271,7 +271,7 @@ def test_videos_that_no_rolling_window_fits_are_refused():
     assert not tiny.calls
 
 
-@pytest.mark.parametrize("cache_class", [HeadCache, ReferenceCache])
+@pytest.mark.parametrize("cache_class", [HeadCache, SwitchingReferenceCache])
 @pytest.mark.parametrize("name", CAUSVID_RUNS, ids=[f"causvid-{name}" for name in CAUSVID_RUNS])
 def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_class):
     run, tensors = overlapped.run(name), overlapped.tensors

@@ -160,7 +160,6 @@ FROZEN_CHOICES = {
         "no_episodic_memory",
         "self_forcing",
         "self_forcing_window_21",
-        "self_forcing_sink_1_window_21",
         "self_forcing_sink",
         "causal_forcing",
         "longlive",

@@ -19,6 +19,7 @@ from headforcing.headforcing_core.head_profiles.profile import (
 )
 from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares, ProfileSetup
 from headforcing.headforcing_core.plots import head_profile, page
+from headforcing.headforcing_core.plots.head_shares import stability_panel
 
 BOTH_THEMES = pytest.mark.parametrize("theme", sorted(page.THEMES))
 
@@ -66,13 +67,29 @@ def rgb(text):
     return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
 
 
+def share_scatter(profile, theme="dark"):
+    return page.draw_page([head_profile._scatter_panel(profile, 520)], theme)
+
+
+def role_map(profile, theme="dark"):
+    return page.draw_page([head_profile._map_panel(profile)], theme)
+
+
+def role_counts(profile, theme="dark"):
+    return page.draw_page([head_profile._counts_panel(profile, 300)], theme)
+
+
+def stability_bars(shares, theme="dark"):
+    return page.draw_page([stability_panel(shares)], theme)
+
+
 PICTURES = {
-    "scatter": lambda theme: head_profile.share_scatter(a_profile(), theme),
-    "scatter of roles only": lambda theme: head_profile.share_scatter(replace(a_profile(), shares=None), theme),
-    "map": lambda theme: head_profile.role_map(a_profile(), theme),
-    "counts": lambda theme: head_profile.role_counts(a_profile(), theme),
-    "stability": lambda theme: head_profile.stability_bars(some_shares(), theme),
-    "stability of nothing": lambda theme: head_profile.stability_bars(some_shares(measured=0), theme),
+    "scatter": lambda theme: share_scatter(a_profile(), theme),
+    "scatter of roles only": lambda theme: share_scatter(replace(a_profile(), shares=None), theme),
+    "map": lambda theme: role_map(a_profile(), theme),
+    "counts": lambda theme: role_counts(a_profile(), theme),
+    "stability": lambda theme: stability_bars(some_shares(), theme),
+    "stability of nothing": lambda theme: stability_bars(some_shares(measured=0), theme),
     "head": lambda theme: head_profile.head_over_time(some_shares(), 1, 2, theme),
     "head of nothing": lambda theme: head_profile.head_over_time(some_shares(measured=0), 0, 0, theme),
     "framewise head": lambda theme: head_profile.head_over_time(some_shares(frames=1, window=3), 0, 0, theme),
@@ -104,7 +121,7 @@ def test_the_same_input_gives_the_same_picture(name):
 @pytest.mark.parametrize("size", [(30, 12), (6, 4), (40, 40)])
 def test_the_area_of_a_role_in_the_map_follows_its_count(size, theme):
     profile = a_profile(*size)
-    found = colours(head_profile.role_map(profile, theme))
+    found = colours(role_map(profile, theme))
     areas = {role: found[rgb(page.THEMES[theme].roles[role])] for role in ROLES}
     total, counts = sum(areas.values()), profile.counts()
     for role in ROLES:
@@ -113,7 +130,7 @@ def test_the_area_of_a_role_in_the_map_follows_its_count(size, theme):
 
 def test_the_area_of_a_role_in_the_bars_follows_its_count():
     profile = a_profile(40, 40)
-    found = colours(head_profile.role_counts(profile))
+    found = colours(role_counts(profile))
     areas = {role: found[rgb(page.THEMES["dark"].roles[role])] for role in ROLES}
     for role in ROLES:
         assert areas[role] / sum(areas.values()) == pytest.approx(profile.counts()[role] / 1600, abs=0.03)
@@ -133,8 +150,8 @@ def test_the_bundled_profiles_can_be_drawn(name):
 
 @pytest.mark.filterwarnings("error")
 def test_extreme_shares_and_a_hand_edited_profile_can_be_drawn():
-    head_profile.share_scatter(HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]]))
-    head_profile.share_scatter(HeadProfile("one", 1, 2, [["local", "memory"]], [[(1, 0, 0), (0, 0, 1)]]))
+    share_scatter(HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]]))
+    share_scatter(HeadProfile("one", 1, 2, [["local", "memory"]], [[(1, 0, 0), (0, 0, 1)]]))
 
 
 def test_a_name_is_drawn_as_it_is_however_odd():
@@ -157,11 +174,11 @@ def test_profiles_of_different_models_are_not_compared():
         head_profile.comparison_map(a_profile(2, 3), a_profile(3, 2))
 
 
-def test_the_stability_picture_says_when_the_published_values_are_another_models(monkeypatch):
-    panels = []
-    monkeypatch.setattr(head_profile, "draw_page", lambda found, theme: panels.extend(found))
-    head_profile.stability_bars(some_shares(layers=2, heads=3))
-    head_profile.stability_bars(some_shares(layers=30, heads=12, blocks=4))
+def test_the_stability_picture_says_when_the_published_values_are_another_models():
+    panels = [
+        stability_panel(some_shares(layers=2, heads=3)),
+        stability_panel(some_shares(layers=30, heads=12, blocks=4)),
+    ]
     assert ["another model" in panel.subtitle for panel in panels] == [True, False]
 
 
@@ -185,13 +202,13 @@ def test_a_head_that_is_not_there_is_refused(place):
 
 def test_an_unknown_theme_is_refused():
     with pytest.raises(HeadForcingError, match="theme must be dark or light, got 'pink'"):
-        head_profile.role_map(a_profile(), "pink")
+        role_map(a_profile(), "pink")
 
 
 def test_several_threads_draw_the_same_as_one():
-    wanted = [head_profile.role_map(a_profile(seed=seed)).tobytes() for seed in range(6)]
+    wanted = [role_map(a_profile(seed=seed)).tobytes() for seed in range(6)]
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda seed: head_profile.role_map(a_profile(seed=seed)).tobytes(), range(6)))
+        found = list(pool.map(lambda seed: role_map(a_profile(seed=seed)).tobytes(), range(6)))
     assert found == wanted
 
 
@@ -199,7 +216,7 @@ def test_several_threads_draw_the_same_as_one():
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(HeadForcingError, match="pip install matplotlib"):
-        head_profile.role_map(a_profile())
+        role_map(a_profile())
 
 
 def test_drawing_touches_neither_pyplot_nor_global_settings():

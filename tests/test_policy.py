@@ -48,7 +48,7 @@ def test_the_preset_table_holds_the_paper_its_ablations_and_the_baselines():
     for name, change in ablations.items():
         assert preset(name) == replace(paper, **change), name
     assert preset("self_forcing").memory.recent_frames is None
-    windows = {"self_forcing_window_21": (0, 18), "self_forcing_sink_1_window_21": (1, 17)}
+    windows = {"self_forcing_window_21": (0, 18), "self_forcing_sink": (1, 17)}
     for name, (sinks, recent) in windows.items():
         assert preset(name) == CachePolicy.uniform(RolePolicy(sinks, recent), "absolute")
         assert sinks + recent + 3 == 21

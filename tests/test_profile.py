@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forcing_kv_heads import import_forcing_kv
 from headforcing.headforcing_core.cache.policy import HeadRole
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -24,7 +25,6 @@ from headforcing.headforcing_core.head_profiles.profile import (
     bundled_profiles,
     classify,
     default_profile,
-    import_forcing_kv,
     load_profile,
     stability,
 )

@@ -12,8 +12,8 @@ import torch
 from comfy_harness import run_in_comfy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import wan_vae as core_wan_vae
-from headforcing.headforcing_core.video.stream import write_video
-from headforcing.headforcing_core.video.wan_vae import load_streaming_decoder
+from headforcing.headforcing_core.video.stream import StreamingDecoder, write_video
+from headforcing.headforcing_core.video.wan_vae import load_codec
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_t2v, wan_vae
 from torch import Tensor
@@ -71,8 +71,12 @@ def one_shot(library, latents) -> Tensor:
     return (decoded.movedim(0, -1) + 1) / 2
 
 
+def load_streaming_decoder(path: Path, dtype: torch.dtype = torch.bfloat16) -> StreamingDecoder:
+    return load_codec(path, "cpu", dtype, encodes=False).decoder()
+
+
 def stream(path: Path, latents: Tensor, chunking: list[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    decoder = load_streaming_decoder(path, "cpu", dtype)
+    decoder = load_streaming_decoder(path, dtype)
     return torch.cat([decoder.decode(chunk) for chunk in latents.split(chunking)])
 
 
@@ -86,7 +90,7 @@ def test_every_chunking_equals_the_librarys_one_shot_decode(vae_path, latents, o
 
 
 def test_reset_starts_a_new_video(vae_path, latents):
-    decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
+    decoder = load_streaming_decoder(vae_path, torch.float32)
     first = decoder.decode(latents[:4])
     assert not torch.equal(decoder.decode(latents[:4])[-13:], first)  # until then the past counts
     decoder.reset()
@@ -105,7 +109,7 @@ def test_pictures_are_those_of_comfyuis_own_vae(vae_path, latents, tmp_path, com
 
 def test_latents_are_unnormalised_with_wans_constants(vae_path, latents):
     """The decoder of latents that normalise to zero sees exactly the means, and one standard deviation more for one."""
-    decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
+    decoder = load_streaming_decoder(vae_path, torch.float32)
     seen = []
     decoder._post_quant_conv.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0, :, 0, 0, 0]))
     decoder.decode(torch.stack([torch.zeros(16, 2, 2), torch.ones(16, 2, 2)]))
@@ -132,7 +136,7 @@ def test_a_pixels_channels_side_by_side_are_the_same_pictures(vae_path, latents,
 
 
 def test_memory_does_not_grow_with_the_video(vae_path, latents):
-    decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
+    decoder = load_streaming_decoder(vae_path, torch.float32)
 
     def held_bytes() -> int:
         gc.collect()
@@ -168,7 +172,7 @@ def test_the_base_width_comes_from_the_tensors(vae_path, tmp_path, latents, dim)
 
 
 def test_it_fits_the_video_writer(vae_path, latents, tmp_path):
-    decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
+    decoder = load_streaming_decoder(vae_path, torch.float32)
     info = write_video(tmp_path / "video.mp4", latents[..., :2, :2].split(3), decoder)
     assert (info.video_frames, info.width, info.height) == (37, 16, 16)
 
@@ -250,6 +254,6 @@ def test_too_old_diffusers_says_so(vae_path, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(16, 4, 4), (0, 16, 4, 4), (2, 48, 4, 4), (1, 2, 16, 4, 4)])
 def test_latents_of_another_shape_are_refused(vae_path, shape):
-    decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
+    decoder = load_streaming_decoder(vae_path, torch.float32)
     with pytest.raises(HeadForcingError, match=r"\[frames, 16, h, w\]"):
         decoder.decode(torch.zeros(shape))

@@ -39,21 +39,24 @@ def angles(positions: Tensor, dim: int) -> Tensor:
     return positions.to(torch.float64)[:, None] * frequencies
 
 
-def rotate_at_once(x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
-    """`rotate` as one complex multiplication: several times faster, because channel pairs are not separated.
+def rotate_at_once(x: Tensor, rotations: Tensor, out: Tensor | None = None) -> Tensor:
+    """`rotate` as one complex multiplication: several times faster, because pairs are never taken apart.
 
     Args:
-        x: `[..., d]`.
-        turns: rotations `[..., d/2]`, complex `cos + i sin`, broadcast against x.
-        out: like x; may be x itself.
+        rotations: `[..., d/2]`, complex, with cosines as real and sines as imaginary parts (broadcast).
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     pairs = x.float().view(torch.complex64)
     if out.dtype == torch.float32:
-        torch.mul(pairs, turns, out=out.view(torch.complex64))
+        torch.mul(pairs, rotations, out=out.view(torch.complex64))
     else:
-        out.copy_((pairs * turns).view(torch.float32))
+        out.copy_((pairs * rotations).view(torch.float32))
     return out
+
+
+def by_head(x: Tensor, frame_tokens: int) -> Tensor:
+    """Queries, keys or values `[frames * frame_tokens, heads, d]` as a view `[heads, frames, frame_tokens, d]`."""
+    return x.unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
 
 
 class RotaryEmbedding:
@@ -69,21 +72,21 @@ class RotaryEmbedding:
         self.frame_tokens = rows * columns
         height = angles(torch.arange(rows), height_dim)[:, None].expand(rows, columns, -1)
         width = angles(torch.arange(columns), width_dim)[None].expand(rows, columns, -1)
-        self._spatial = self._turns(torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1))
-        # all layers and passes of a block use the same few sets of indices
-        self._temporal = lru_cache(maxsize=64)(self._temporal_turns)
-        self._all = lru_cache(maxsize=8)(self._all_turns)
+        self._spatial = self._rotations(torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1))
+        # every layer and pass of a block asks for the same few sets of indices
+        self._temporal = lru_cache(maxsize=64)(self._temporal_rotations)
+        self._all = lru_cache(maxsize=8)(self._all_rotations)
         self._kernel_tables = lru_cache(maxsize=1)(self._tables)
 
-    def _turns(self, angle: Tensor) -> Tensor:
+    def _rotations(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
         return upload(torch.stack((angle.cos(), angle.sin()), dim=-1).float(), self.device)
 
-    def _temporal_turns(self, frame_indices: tuple[int, ...]) -> Tensor:
-        return self._turns(angles(torch.tensor(frame_indices), self.temporal_dim))[:, None]
+    def _temporal_rotations(self, frame_indices: tuple[int, ...]) -> Tensor:
+        return self._rotations(angles(torch.tensor(frame_indices), self.temporal_dim))[:, None]
 
-    def _all_turns(self, frame_indices: tuple[int, ...]) -> Tensor:
-        """Rotations of all three axes, `[frames, frame_tokens, head_dim / 2, 2]`."""
+    def _all_rotations(self, frame_indices: tuple[int, ...]) -> Tensor:
+        """Of all axes, `[frames, frame_tokens, head_dim / 2, 2]`."""
         place = (len(frame_indices), self.frame_tokens, -1, -1)
         return torch.cat((self._temporal(frame_indices).expand(place), self._spatial.expand(place)), dim=-2)
 
@@ -96,13 +99,13 @@ class RotaryEmbedding:
         return self._kernel_tables(-(-indices // 64) * 64)
 
     def _tables(self, indices: int) -> tuple[Tensor, Tensor]:
-        temporal = self._turns(angles(torch.arange(indices), self.temporal_dim))
+        temporal = self._rotations(angles(torch.arange(indices), self.temporal_dim))
         return temporal.transpose(1, 2).contiguous(), self._spatial.transpose(1, 2).contiguous()
 
-    def _rotate(self, x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
+    def _rotate(self, x: Tensor, rotations: Tensor, out: Tensor | None = None) -> Tensor:
         if x.device.type in COMPLEX_DEVICES:
-            return rotate_at_once(x, turns.view(torch.complex64)[..., 0], out)
-        cos, sin = turns.unbind(-1)
+            return rotate_at_once(x, rotations.view(torch.complex64)[..., 0], out)
+        cos, sin = rotations.unbind(-1)
         return rotate(x, cos, sin, out)
 
     def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
@@ -119,10 +122,13 @@ class RotaryEmbedding:
 
         Indices may be negative: rotating a key encoded at index `a` by `b - a` re-encodes it at index `b`.
         """
-        return self.turn(x.clone(memory_format=torch.contiguous_format), frame_indices)
+        return self.rerotate(x.clone(memory_format=torch.contiguous_format), frame_indices)
 
-    def turn(self, x: Tensor, frame_indices: Sequence[int]) -> Tensor:
-        """`rotate_temporal` in place; returns x."""
+    def rerotate(self, x: Tensor, differences: Sequence[int]) -> Tensor:
+        """Re-rotate the temporal channels of `x [..., frames, frame_tokens, head_dim]` in place, one index a frame.
+
+        A key at temporal index `a` moves to index `b` by the difference `b - a`, since `R(b - a) R(a) = R(b)`.
+        """
         temporal = x[..., : self.temporal_dim]
-        self._rotate(temporal, self._temporal(tuple(frame_indices)), out=temporal)
+        self._rotate(temporal, self._temporal(tuple(differences)), out=temporal)
         return x

@@ -202,7 +202,7 @@ def _similarity_panel(report: DriftReport) -> Panel:
         by_lag = similarity_by_lag(report.similarity)
         lags = np.arange(len(by_lag)) * report.similarity_spacing
         side.plot(by_lag, lags, color=theme.roles["memory"], linewidth=2)
-        if repeats:
+        if similarity is not None and lag is not None and repeats:
             side.plot(similarity, lag, "o", ms=9, mfc="none", mec=theme.roles["anchor"], mew=2.5)
         side.set_ylim(max(lags[-1], 0.1), 0)
         side.set_xlim(min(-0.5, float(by_lag.min()) - 0.1), 1.08)

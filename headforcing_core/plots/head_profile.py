@@ -41,29 +41,6 @@ from .page import (
 )
 
 
-def share_scatter(profile: HeadProfile, theme: str = "dark") -> Image.Image:
-    """One mark per head: attention to the first frame (x) against attention to the current block (y).
-
-    Lines stand where the profile's percentages separate the roles. Without shares, the picture says so.
-    """
-    return draw_page([_scatter_panel(profile, 520)], theme)
-
-
-def role_map(profile: HeadProfile, theme: str = "dark") -> Image.Image:
-    """A grid of all heads coloured by role, layers from left to right, with the counts."""
-    return draw_page([_map_panel(profile)], theme)
-
-
-def role_counts(profile: HeadProfile, theme: str = "dark") -> Image.Image:
-    """Stacked bars: how many heads of each layer have which role."""
-    return draw_page([_counts_panel(profile, 300)], theme)
-
-
-def stability_bars(shares: HeadShares, theme: str = "dark") -> Image.Image:
-    """Core stability ratios of a measurement per role and condition, beside the paper's as hollow marks."""
-    return draw_page([stability_panel(shares)], theme)
-
-
 def head_over_time(shares: HeadShares, layer: int, head: int, theme: str = "dark") -> Image.Image:
     """One head's attention to each latent frame (x) in each block (y), and beside it its three shares.
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from ..errors import HeadForcingError
 from ..weights.containers import read_weights
 from .restarts import FrameCodec
-from .stream import StreamingDecoder
 
 LATENT_CHANNELS = 16
 # The transformer uses (z - mean) / std of the VAE's latents z, per channel; values from vae.py of Wan 2.1.
@@ -77,16 +76,6 @@ class DiffusersDecoder:
         video_frames = self._decoder(x, feat_cache=self._features, feat_idx=[0], first_chunk=not self._begun)
         self._begun = True
         return video_frames[0].float().add(1).div(2).clamp(0, 1).permute(1, 2, 3, 0).cpu()  # [1 or 4, H, W, 3]
-
-
-def load_streaming_decoder(
-    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16
-) -> StreamingDecoder:
-    """Load the Wan 2.1 VAE's decoder from ComfyUI's file, Wan's own or diffusers'; all sizes come from the tensors.
-
-    Raises HeadForcingError, before anything large is read, if the file is something else or diffusers is missing.
-    """
-    return load_codec(path, device, dtype, encodes=False).decoder()
 
 
 def load_codec(

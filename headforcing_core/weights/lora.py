@@ -104,17 +104,6 @@ def check_strength(strength: float) -> None:
         raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
 
 
-def merge_lora(
-    state_dict: dict[str, Tensor], lora_state_dict: Mapping[str, Tensor], strength: float = 1.0, name: str = "the LoRA"
-) -> int:
-    """Merge a LoRA into `state_dict` (Wan names), keeping each dtype; return how many tensors changed."""
-    check_strength(strength)
-    patches = read_patches(state_dict, lora_state_dict, name)
-    for target, patch in patches.items():
-        state_dict[target] = patch.apply(state_dict[target], strength).to(state_dict[target].dtype)
-    return len(patches)
-
-
 def _target(module: str, kind: str, state_dict: Mapping[str, Tensor], flat: Mapping[str, str]) -> str | None:
     """The parameter that a LoRA key for `module` changes, or None."""
     parameter = _PARAMETER.get(kind, "weight")

@@ -14,22 +14,22 @@ from torch import Tensor
 
 from .merge import merge_frames
 from .move import move_frames, roll
-from .rotation import no_turn
+from .rotations import no_rotation
 
 
 def rolling_update(k: Tensor, v: Tensor, moves: Tensor, frame_tokens: int) -> None:
-    """The roll of every head's cache in one launch; `moves` as for `move_frames`, every turn 0."""
-    roll(k, v, moves, no_turn(k.device), frame_tokens)
+    """The roll of every head's cache in one launch; `moves` as for `move_frames`, every rotation 0."""
+    roll(k, v, moves, no_rotation(k.device), frame_tokens)
 
 
 def episodic_update(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, admissions: Tensor) -> None:
     """Merge two entries of every memory head, then move the new entry in.
 
     Args:
-        merges, kept: as for `merge_frames`, every turn 0; no rows where nothing is merged.
-        admissions: as `moves` for `move_frames`, every turn 0.
+        merges, kept: as for `merge_frames`, every rotation 0; no rows where nothing is merged.
+        admissions: as `moves` for `move_frames`, every rotation 0.
     """
-    still = no_turn(k.device)
+    still = no_rotation(k.device)
     merge_frames(k, v, merges, kept, still)
     roll(k, v, admissions, still, kept.shape[1])
 
@@ -38,8 +38,8 @@ def packing(contexts: Sequence[Sequence[int]], frame_tokens: int) -> tuple[Tenso
     """Tables for packing every head's context: `contexts[head]` is the first row of each of its frames, in order.
 
     Returns:
-        moves `[frames, 1, 3]` whose turns are the frames' places 0, 1, .. in their context; head_start and head_rows
-        `[heads]` of the packed buffers.
+        moves `[frames, 1, 3]` whose rotations are the frames' places 0, 1, .. in their context; head_start and
+        head_rows `[heads]` of the packed buffers.
     """
     moves, starts, rows = [], [], 0
     for context in contexts:
@@ -56,11 +56,11 @@ def packing(contexts: Sequence[Sequence[int]], frame_tokens: int) -> tuple[Tenso
 
 
 def assemble(
-    k: Tensor, v: Tensor, k_packed: Tensor, v_packed: Tensor, moves: Tensor, turns: Tensor, frame_tokens: int
+    k: Tensor, v: Tensor, k_packed: Tensor, v_packed: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int
 ) -> None:
     """Assembly, temporal rotation and packing of all heads' contexts in one launch; tables from `packing`.
 
     Args:
-        turns: `[n, 2, temporal pairs]`, whose row `i` turns by `i`.
+        rotations: `[n, 2, temporal pairs]`, whose row `i` rotates by `i`.
     """
-    move_frames(k, v, k_packed, v_packed, moves, turns, frame_tokens)
+    move_frames(k, v, k_packed, v_packed, moves, rotations, frame_tokens)
