@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # helpers beside the tests; never the repository root
+TESTS = Path(__file__).resolve().parent
+# helpers beside the tests; never the repository root
+sys.path.extend(str(TESTS / folder) for folder in ("helpers", "engine", "render", "comfy", "."))
 
 from promises import PROMISES, of_promise
 
@@ -86,7 +88,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             getattr(option, "lf", False),
         )
     )
-    if chosen or session.config.args not in ([str(Path(__file__).parent)], ["tests"]):
+    if chosen or session.config.args not in ([str(TESTS)], ["tests"]):
         return
     ids = [item.nodeid for item in session.items]
     for promise, patterns in PROMISES.items():

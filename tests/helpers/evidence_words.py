@@ -9,7 +9,7 @@ from typing import Any
 
 from headforcing.headforcing_core.studies.questions import COLUMNS
 
-EVIDENCE = Path(__file__).parent / "evidence"
+EVIDENCE = Path(__file__).parents[1] / "evidence"
 LOSSES = ("loss_0.625", "loss_0.8333", "loss_0.9375")
 OURS, WINDOW, SHORT = "Head Forcing", "window of 21", "window of 9, re-encoded"
 SUNK, SUNK_LONG = "sink 3 + window of 6, re-encoded", "sink 3 + window of 18, re-encoded"

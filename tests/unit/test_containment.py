@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-NODES = Path(__file__).resolve().parents[1] / "nodes"
+NODES = Path(__file__).resolve().parents[2] / "nodes"
 WRITES = {
     "write_text",
     "write_bytes",

@@ -17,7 +17,7 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from promises import PROMISES
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def examples() -> list[str]:

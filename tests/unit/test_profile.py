@@ -1,7 +1,7 @@
 """Head profiles: classification, the file format, bundled files, and every way a file can be wrong.
 
-`python tests/test_profile.py` writes the imported ones of the shipped profiles again from ../shared. That of the toy
-model is measured: `headforcing profile profiles/toy_world.json --demo --preset full`.
+`python tests/unit/test_profile.py` writes the imported ones of the shipped profiles again from ../shared. That of the
+toy model is measured: `headforcing profile profiles/toy_world.json --demo --preset full`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headforcing.headforcing_core.head_profiles.profile import (
 )
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = Path(__file__).parents[3] / "shared"
 SAME_LIST = "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely stable."
 FORCING_KV = {  # name: (list, families, remark)
     "self_forcing": ("selfforcing", ["self_forcing"], ""),

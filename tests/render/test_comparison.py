@@ -242,7 +242,7 @@ def test_a_grid_holds_a_picture_of_each_video_at_a_time(tmp_path: Path):
 
 GRID = f"""
 import sys
-sys.path.append({str(Path(__file__).parent)!r})
+sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
 from pathlib import Path
 from headforcing.headforcing_core.video.grid import write_grid
 from peak_memory import peak_bytes

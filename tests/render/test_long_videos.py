@@ -7,7 +7,7 @@ from pathlib import Path
 
 RUN = f"""
 import sys, threading
-sys.path.append({str(Path(__file__).parent)!r})
+sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
 from headforcing.headforcing_core.commands.cli import main
 from peak_memory import peak_bytes
 peaks, done = [], threading.Event()

@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     tomllib = pytest.importorskip("tomli")
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("headforcing_core", "kernels", "nodes")
 HOST_MODULES = {"comfy", "comfy_api", "comfy_extras", "comfy_execution", "folder_paths", "nodes", "server", "execution"}
 OPTIONAL = {

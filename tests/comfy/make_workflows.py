@@ -1,6 +1,6 @@
 """Writes workflows/*.json and their thumbnails by drawing each graph in the real editor.
 
-    python tests/make_workflows.py
+    python tests/comfy/make_workflows.py
 
 The graphs are given here in API format with a place for every node; the editor turns them into its own format, so the
 files are what it would save itself.
@@ -12,13 +12,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "helpers"))
+
 from comfy_browser import Browser
 from comfy_harness import ComfyServer
 from comfy_setup import ensure
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from PIL import Image
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
 PICTURE = REPO / "nodes" / "web" / "docs" / "graph.jpg"  # for the README
 

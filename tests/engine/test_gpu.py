@@ -25,7 +25,7 @@ CONFIG = WanConfig(dim=256, num_layers=3, num_heads=2, ffn_dim=512, freq_dim=32,
 ROLES = [["memory", "local"], ["anchor", "local"], ["memory", "memory"]]
 POLICY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 EXACT = [name for name in BACKENDS if name != "sage"]  # which rounds to 8 bits, on purpose
-GOLDEN = Path(__file__).parent / "golden" / "head_forcing_tiny_d32"
+GOLDEN = Path(__file__).parents[1] / "golden" / "head_forcing_tiny_d32"
 
 
 def backend(name: str, dtype: torch.dtype, head_dim: int):

@@ -43,7 +43,7 @@ def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
     """By the peak of a process of its own, above what it had when the weights were in place."""
     program = textwrap.dedent(f"""
         import sys, torch
-        sys.path.append({str(Path(__file__).parent)!r})
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
         from peak_memory import peak_bytes
         from headforcing.headforcing_core.render.resources import needs_of
         from headforcing.headforcing_core.render.plan import RenderPlan

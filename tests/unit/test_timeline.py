@@ -16,7 +16,7 @@ from headforcing.headforcing_core.timeline.timeline import BlockClock, TimelineE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-PROMPTS = Path(__file__).parents[2] / "shared" / "prompts" / "memflow_interactive_benchmark.jsonl"
+PROMPTS = Path(__file__).parents[3] / "shared" / "prompts" / "memflow_interactive_benchmark.jsonl"
 FRAMEWISE = BlockClock(frames_per_block=1)
 
 

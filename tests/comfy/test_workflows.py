@@ -9,7 +9,7 @@ import pytest
 from comfy_browser import Browser
 from make_workflows import RUNNABLE, WORKFLOWS, stand_ins
 
-FOLDER = Path(__file__).resolve().parents[1] / "workflows"
+FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 

@@ -345,7 +345,7 @@ def test_memory_does_not_grow_with_length():
     """600 against 60 pictures of 320x480: a writer that kept them would need 250 MB more (as floats, 1 GB)."""
     program = textwrap.dedent(f"""
         import sys, tempfile, torch
-        sys.path.append({str(Path(__file__).parent)!r})
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
         from peak_memory import peak_bytes
         from headforcing.headforcing_core.video.stream import contact_sheet, write_video
         class Noise:
