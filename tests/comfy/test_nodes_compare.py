@@ -8,8 +8,8 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from comfy_graphs import BALL, Graph, changed, node, queued, status_texts
 from comfy_harness import ComfyServer
-from test_nodes import BALL, Graph, changed, node, queued, status_texts
 
 pytestmark = pytest.mark.comfy
 

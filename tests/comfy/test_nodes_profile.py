@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from comfy_graphs import BALL, BARE, RING, Graph, changed, failed, node, queued, status_texts
 from comfy_harness import ComfyServer, RunResult
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from PIL import Image
-from test_nodes import BALL, BARE, RING, Graph, changed, failed, node, queued, status_texts
 from tiny_checkpoints import wan_t2v
 
 pytestmark = pytest.mark.comfy

@@ -10,11 +10,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from comfy_harness import ComfyServer, RunResult
-from conftest import NEWEST, _install
-from PIL import Image
-from test_nodes import (
-    FLOOR,
+from comfy_graphs import (
     Graph,
     _everything_but_output,
     changed,
@@ -23,14 +19,15 @@ from test_nodes import (
     queued,
     saved_latents,
     status_texts,
-    tiny,
     tiny_graph,
 )
+from comfy_harness import ComfyServer, RunResult
+from comfy_setup import FLOOR, NEWEST, installed
+from PIL import Image
 from websockets.exceptions import ConnectionClosed
 
 pytestmark = pytest.mark.comfy
 
-__all__ = ["tiny"]  # a fixture
 BLOCKS = 9  # of the demo graph
 
 
@@ -160,7 +157,7 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(tmp_path: Path):
     """SIGKILL while sampling, and one of the blocks is damaged; the same graph ends with the same latents."""
     graph = changed(streaming_graph("killed/v", seed=60), "timeline", seconds=20.0)
     graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="killed_latents")
-    server = ComfyServer(_install(NEWEST), tmp_path)
+    server = ComfyServer(installed(NEWEST), tmp_path)
 
     def kill(kind: str, data: dict[str, Any]) -> None:
         if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 40:

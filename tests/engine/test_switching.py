@@ -23,7 +23,7 @@ from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, BlendedEmbeddings, Switch, read_tag, write_tag
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from test_engine import (
+from small_engine import (
     BUSY,
     HEIGHT,
     TWO_STEPS,

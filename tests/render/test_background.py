@@ -5,9 +5,9 @@ import time
 
 import pytest
 import torch
+from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
 from headforcing.headforcing_core.video.stream import VideoStream
-from test_video import FlatColourDecoder, decoded, latents
 
 
 class SlowDecoder(FlatColourDecoder):

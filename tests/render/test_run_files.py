@@ -15,9 +15,7 @@ from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.runs.files import FORMAT_VERSION
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import prune, stored_videos
-from test_run import Render, backbone, files
-
-__all__ = ["backbone"]  # a fixture
+from toy_renders import Render, files
 
 KINDS = {  # of files, and the render that leaves all of them
     "found": ("run", "video", "block", "state", "found", "seconds"),

@@ -12,6 +12,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video import writer as video_writer
@@ -22,43 +23,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 
-class FlatColourDecoder:
-    """Every latent frame becomes 1 (the first) or 4 pictures of its own brightness; refuses illegal chunks."""
-
-    def __init__(self, height=32, width=48):
-        self.size = (height, width)
-        self.decoded_frames = 0
-        self.reset()
-
-    def reset(self):
-        self.chunks = []
-
-    def decode(self, latents):
-        if not self.chunks:
-            assert len(latents) == 1
-        else:
-            assert all(size >= 2 for size in self.chunks[1:]), "a single frame was not the last chunk"
-        repeats = [4 if self.chunks or i else 1 for i in range(len(latents))]
-        self.chunks.append(len(latents))
-        self.decoded_frames += len(latents)
-        shade = latents[:, 0, 0, 0].repeat_interleave(torch.tensor(repeats))
-        return shade[:, None, None, None].expand(-1, *self.size, 3)
-
-
-def latents(frames):
-    return torch.linspace(0.1, 0.9, frames)[:, None, None, None].expand(frames, 16, 4, 6).contiguous()
-
-
 def chunks_of(blocks):
     chunks = Chunks()
     for block in blocks:
         yield from chunks.add(block)
     yield from chunks.rest()
-
-
-def decoded(path, pixel_format="rgb24"):
-    with av.open(str(path)) as container:
-        return np.stack([frame.to_ndarray(format=pixel_format) for frame in container.decode(video=0)])
 
 
 @given(st.lists(st.integers(0, 7), max_size=12))
@@ -224,8 +193,8 @@ def test_what_had_grown_before_a_failure_stays_and_plays_to_its_last_picture(tmp
 def test_a_video_that_is_killed_while_it_grows_plays_up_to_there(tmp_path):
     program = textwrap.dedent(f"""
         import os, signal, sys, torch
-        sys.path.append({str(Path(__file__).parent)!r})
-        from test_video import FlatColourDecoder, latents
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+        from flat_colour import FlatColourDecoder, latents
         from headforcing.headforcing_core.video.stream import VideoStream
         from pathlib import Path
         with VideoStream("v.mp4", FlatColourDecoder(), partial=Path("v.part.mp4")) as stream:
@@ -240,8 +209,8 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
     pytest.importorskip("resource", reason="file sizes are limited through POSIX")
     program = textwrap.dedent(f"""
         import resource, signal, sys, torch
-        sys.path.append({str(Path(__file__).parent)!r})
-        from test_video import FlatColourDecoder, latents
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+        from flat_colour import FlatColourDecoder, latents
         from headforcing.headforcing_core.video.stream import write_video
         from pathlib import Path
         class Noise(FlatColourDecoder):

@@ -1,6 +1,6 @@
 """Writes workflows/*.json and their thumbnails by drawing each graph in the real editor.
 
-    python tests/comfy/make_workflows.py
+    python tests/helpers/make_workflows.py
 
 The graphs are given here in API format with a place for every node; the editor turns them into its own format, so the
 files are what it would save itself.
@@ -11,8 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "helpers"))
 
 from comfy_browser import Browser
 from comfy_harness import ComfyServer
