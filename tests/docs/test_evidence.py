@@ -73,6 +73,7 @@ def samples(judge: Judge) -> dict[str, list[Numbers]]:
     return made | {"history": [judge.history_losses(HEAD_FORCING, "profile", number) for number in range(3)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["horizon", "length", "history"])
 def test_a_sample_comes_out_again_within_the_stored_intervals(name: str, samples: dict[str, list[Numbers]]):
     """Prompts and noise are those of the stored videos.
@@ -108,6 +109,7 @@ def test_the_last_quarter_of_a_minute_of_head_forcing_still_shows_what_it_should
     assert means["colour_error"] < 0.03
 
 
+@pytest.mark.slow
 def test_positions_out_of_the_trained_range_predict_worse(judge: Judge):
     """The same frames, once where they are in the video and once counted from the beginning of the window.
 

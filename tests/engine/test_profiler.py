@@ -126,6 +126,7 @@ def test_shares_equal_the_recorded_ones(which, name, run, path, repo_root, share
         assert expected.std(dim=(1, 2)).max() > 1e-3, "all heads look alike, so agreement means nothing"
 
 
+@pytest.mark.alone
 def test_measuring_costs_less_than_a_quarter_of_the_rollout(repo_root, shared_dir):
     """CPU time of one thread, the least of interleaved repetitions; measuring has the recorded setting's cost."""
     case = recorded_case("subset", "self_forcing_tiny_d32", repo_root, shared_dir)
@@ -784,6 +785,7 @@ def demo_profile(prompts: int, seconds: float):
     return shares.profile("demo")
 
 
+@pytest.mark.slow
 def test_a_quick_and_a_longer_measurement_of_the_demo_model_agree():
     """The longer one is a cut of `full` (6 prompts x 15 s). At least 36 of 48 roles, also with the shipped profile."""
     quick, longer = demo_profile(*PRESETS["quick"]), demo_profile(6, 15.0)

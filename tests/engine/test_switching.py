@@ -277,6 +277,7 @@ def test_a_block_that_is_written_again_sees_no_frame_of_its_past_twice(model):
     assert second == [[[0], [1], [2], [11]], [[0], [3], [6], [9], [10], [11]]], "frame 9 is remembered"
 
 
+@pytest.mark.slow
 def test_only_as_many_finished_blocks_are_held_as_a_recache_needs(model):
     cache = new_cache(model, mixed(model), CachePolicy(), 30)
     video = WanVideoModel(model, embeds(model), torch.float32)

@@ -163,6 +163,7 @@ def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys,
     assert compare(tmp_path / "one", *runs, methods=["longlive"]) == 0
 
 
+@pytest.mark.slow
 def test_a_method_of_several_rollouts_is_compared_with_the_others_and_goes_on(tmp_path: Path):
     same = ["--scale", "2", "--seconds", "6", "--runs", str(tmp_path / "runs")]
     for reused in (0, 9):
@@ -251,6 +252,7 @@ print(write_grid(video.with_name("grid.mp4"), [("a", video), ("b", video)]).vide
 """
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_grid_does_not_grow_with_its_length(tmp_path: Path):
     peaks = []
     for length in (200, 1200):

@@ -153,6 +153,7 @@ def test_what_is_rendered_is_seen_as_what_was_asked_for_and_after_the_autoencode
         assert raw["early_colour_error"] < encoded["early_colour_error"] < 0.05  # the autoencoder is not perfect
 
 
+@pytest.mark.slow
 def test_the_command_writes_tables_of_the_embedded_model(tmp_path, capsys):
     assert main(["evaluate", "horizon", "--demo", "--videos", "2", "--out", str(tmp_path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["horizon"]
@@ -166,6 +167,7 @@ def test_the_command_writes_tables_of_the_embedded_model(tmp_path, capsys):
     assert "| all 21 frames |" in (tmp_path / "horizon.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, repo_root):
     pytest.importorskip("diffusers")  # an optional package, which decodes
     save_embeddings(tmp_path / "texts.safetensors", {text: torch.randn(12, 48) for text in ("a fox", "an owl")})

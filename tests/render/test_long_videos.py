@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = f"""
 import sys, threading
 sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
@@ -33,6 +35,7 @@ def demo(folder: Path, seconds: int) -> tuple[dict, list[float]]:
     return json.loads(report), [int(peak) / 1024 for peak in peaks]
 
 
+@pytest.mark.slow
 def test_five_minutes_take_no_more_memory_than_thirty_seconds(tmp_path: Path):
     """The rule is 5 %, and 1 kB for every picture once everything is in place.
 

@@ -158,6 +158,7 @@ def generate(tmp_path_factory: pytest.TempPathFactory, repo_root: Path):
     return run
 
 
+@pytest.mark.slow
 def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(generate, tmp_path: Path):
     pytest.importorskip("diffusers")
     vae = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
@@ -190,6 +191,7 @@ def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sent
     assert not (tmp_path / "long.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_the_demo_goes_on_extends_and_says_how_it_is_made(tmp_path: Path, capsys):
     def demo(name: str, seconds: float, *more: str) -> str:
         arguments = ["demo", "--method", "causvid", "--prompts", BALL, "--seconds", str(seconds), "--device", "cpu"]

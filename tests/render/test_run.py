@@ -67,6 +67,7 @@ SWITCHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SWITCHED)
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
 def test_a_render_with_a_switch_goes_on_to_the_same_bytes_right_before_and_after_it(
@@ -219,6 +220,7 @@ def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, at,
     assert render.video.reused == at[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process, which this system does not have")
 def test_twenty_kills_at_random_moments_lose_nothing(tmp_path):
     """SIGKILL at random moments of a demo run, while denoising, writing blocks or states; then the render goes on."""

@@ -85,6 +85,7 @@ def test_the_wall_that_comes_back_is_the_wall_that_was_there():
     assert compared > 15
 
 
+@pytest.mark.slow
 def test_the_detector_is_right_about_rendered_pictures():
     """600 pictures of 100 clips; a model can be no better than this detector says of the truth."""
     found = []
@@ -130,6 +131,7 @@ def test_a_landmark_is_found_within_four_pixels_but_not_elsewhere_or_behind_the_
     assert landmarks_found(look_at((3.0, 20.0)), look_at((3.0, 20.0))) == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_truth_itself_remembers_its_landmarks_and_is_told_from_chance():
     near, far, chance = [], [], []
     for seed, story in enumerate(there_and_back(8, blocks=16)):

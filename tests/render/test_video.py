@@ -105,6 +105,7 @@ def test_file_is_a_plain_mp4_with_its_tags(tmp_path):
     assert b"moof" not in data and data.index(b"moov") < data.index(b"mdat")
 
 
+@pytest.mark.slow
 def test_the_same_pictures_are_the_same_file_whatever_the_pace(tmp_path):
     """At a width of twelve blocks of 16 pixels, where x264's macroblock trees would differ from run to run."""
     y, x = torch.meshgrid(torch.arange(192), torch.arange(192), indexing="ij")
@@ -160,6 +161,7 @@ def test_a_failed_run_leaves_the_old_file_and_nothing_else(tmp_path):
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_growing_video_plays_while_it_grows_and_becomes_a_plain_file(tmp_path):
     path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
     seen = []
@@ -310,6 +312,7 @@ def test_decoder_is_free_again_after_success_and_failure(tmp_path):
     assert decoder.chunks == []
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_length():
     """600 against 60 pictures of 320x480: a writer that kept them would need 250 MB more (as floats, 1 GB)."""
     program = textwrap.dedent(f"""

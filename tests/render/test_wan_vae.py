@@ -108,6 +108,7 @@ def test_a_pixels_channels_side_by_side_are_the_same_pictures(vae_path, latents,
     torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_video(vae_path, latents):
     decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
 

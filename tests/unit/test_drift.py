@@ -323,6 +323,7 @@ def test_a_switch_that_changes_nothing_or_comes_last_has_no_time():
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_length():
     def video_frames(count: int) -> Iterator[np.ndarray]:
         for i in range(count):

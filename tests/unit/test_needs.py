@@ -38,6 +38,7 @@ def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing"
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ffn_dim", [4480, 512])
 def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
     """By the peak of a process of its own, above what it had when the weights were in place."""

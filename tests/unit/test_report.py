@@ -106,6 +106,7 @@ def test_a_round_of_4_seconds_is_seen_in_the_file(tmp_path: Path):
 # --- prompts and blocks ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_given_prompts_win_over_the_files_and_snap_to_its_blocks(story: Path):
     found = report_video(story, [(0, "one"), (7.1, "two")], frames_per_block=1)
     assert found.prompts == [(0.0, "one"), (113 / 16, "two")] and found.frames_per_block == 1

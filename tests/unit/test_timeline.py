@@ -384,6 +384,7 @@ def survives(text: str, seconds: float | None, clock: BlockClock) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_100_000_random_texts_parse_or_give_a_timeline_error_at_once():
     draw, parsed, clocks = random.Random(0), 0, (BlockClock(), FRAMEWISE)
     for _ in range(100_000):
