@@ -133,7 +133,8 @@ def _switches() -> str:
     return (
         "yes, with every cache: in the block after a switch the background is right in every frame, the colour in "
         f"{percent(told('LongLive', 'switched_present'))} with LongLive and in all frames with the others. "
-        "LongLive's KV recache, meant for weights that were trained with it, makes the kind of shape significantly worse on this model "
+        "LongLive's KV recache, meant for weights that were trained with it, makes the kind of shape significantly "
+        "worse on this model "
         f"({told.against('LongLive', OURS, 'shape', 3)}). Colours are significantly closer with the windows without a "
         "sink, by "
         f"{nearer[0]:.3f} and {nearer[1]:.3f}."

@@ -17,6 +17,10 @@ PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in so
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
+COMMANDS = (
+    "demo", "generate", "compare", "tables", "evaluate", "convert", "inspect", "profile", "profiles merge",
+    "profiles compare", "profiles plot", "report", "runs list", "runs show", "runs prune", "budget", "replay",
+)  # fmt: skip
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
 PACKAGE_FOLDERS = ("headforcing_core", "")  # where a path such as `cache/policy.py` is looked for
@@ -89,22 +93,7 @@ def test_every_command_has_the_options_that_the_page_gives_it(page: Path):
 def test_options_that_stand_alone_exist(page: Path):
     if page.parent.name == "benchmarks":  # a program of its own
         return
-    commands = [
-        "demo",
-        "generate",
-        "compare",
-        "tables",
-        "evaluate",
-        "convert",
-        "inspect",
-        "profile",
-        "report",
-        "budget",
-    ]
-    parts = [("profiles", name) for name in ("merge", "compare", "plot")] + [
-        ("runs", name) for name in ("show", "prune")
-    ]
-    known = frozenset().union(*(options(name) for name in commands), *(options(*part) for part in parts))
+    known = frozenset().union(*(options(*command.split()) for command in COMMANDS))
     for code in codes(page.read_text("utf-8")):
         for option in re.findall(r"^--[a-z-]+", code):
             assert option in known, option
@@ -117,6 +106,13 @@ def test_every_file_that_a_page_names_exists(page: Path):
             continue
         places = [ROOT / folder / code for folder in PACKAGE_FOLDERS] + [page.parent / code]
         assert any(place.exists() for place in places), code
+
+
+def test_the_page_of_commands_has_them_all():
+    table = (ROOT / "docs" / "command_line.md").read_text("utf-8").split("Exit code")[0]
+    rows = "".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE))
+    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(COMMANDS)
+    assert all(options(*command.split()) for command in COMMANDS)
 
 
 def architecture() -> str:
