@@ -1,6 +1,6 @@
 """Head Forcing, the engine: pure PyTorch, usable from Python and from the command line, never imports ComfyUI.
 
-The names of the example in docs/python.md are offered here; each is imported when it is first asked for.
+The names of the README's example are offered here; each is imported when it is first asked for.
 """
 
 from importlib import import_module

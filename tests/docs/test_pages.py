@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -113,6 +114,17 @@ def test_the_page_of_commands_has_them_all():
     rows = "".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE))
     assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(COMMANDS)
     assert all(options(*command.split()) for command in COMMANDS)
+
+
+def test_the_memory_table_is_what_the_command_computes(capsys):
+    assert main(["budget", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    computed = {(f"{row['seconds']:g}", f"{row['frame_slots']:,}", f"{row['bytes'] / 1e9:.2f} GB") for row in rows}
+    page = (ROOT / "docs" / "long_renders.md").read_text("utf-8")
+    shown = re.findall(r"^\| (\d+) \| .+ \| ([\d,]+) \| ([\d.]+ GB) \|$", page, re.MULTILINE)
+    assert len(shown) == 6 and set(shown) <= computed
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert all(size in readme for _, _, size in shown[:3])
 
 
 def architecture() -> str:
