@@ -237,7 +237,7 @@ def sentences_of_the_evidence_page() -> dict[str, str]:
         "followed": f"background, pattern, colour and count in {followed()} of frames, kind of shape in "
         f"{percent(horizon(OURS, 'early_shape'), 0)}",
         "drift": f"keeping every frame (kind of shape {length('all frames', 'shape'):.2f}, colour error "
-        f"{length('all frames', 'colour_error'):.3f}); windows of 21 or 9 frames and Head Forcing do not "
+        f"{length('all frames', 'colour_error'):.3f}); windows of 21 or 9 latent frames and Head Forcing do not "
         f"({length.span((WINDOW, SHORT, OURS), 'shape')}, {length(OURS, 'colour_error'):.3f})",
         "positions": f"without them the loss after a long real past is {Stored('history').more(ABSOLUTE)} higher",
         "roles": "while in videos shuffled roles have the kind of shape right significantly more often "
