@@ -21,7 +21,7 @@ from evidence_words import (
     WINDOW,
     Stored,
     sentences,
-    sentences_of_the_readme,
+    sentences_of_the_evidence_page,
 )
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, mixed, one_prompt
@@ -80,7 +80,7 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(name: str, samples
 
     The sample's mean is in the interval of the same videos as they are stored, and its own interval meets that of all
     stored videos. Machines may differ in the last bits, which a rollout can turn into other pixels: where all stored
-    videos are alike, one picture more or less is let through.
+    videos are alike, one frame more or less is allowed.
     """
     made, stored = samples[name], Stored(name).rows[OURS]
     video_frames = 21 if name == "horizon" else 61  # of a video that are looked at, all or its last quarter
@@ -152,9 +152,9 @@ def test_the_sentences_below_the_tables_have_the_figures_of_the_files():
         assert sentence in page, question
 
 
-def test_the_figures_of_the_readme_are_those_of_the_files(repo_root: Path):
-    page, length = words_of(repo_root / "README.md"), Stored("length")
-    for name, sentence in sentences_of_the_readme().items():
+def test_the_figures_of_the_evidence_page_are_those_of_the_files(repo_root: Path):
+    page, length = words_of(repo_root / "docs" / "evidence.md"), Stored("length")
+    for name, sentence in sentences_of_the_evidence_page().items():
         assert sentence in page, name
     assert {round(length(row, "colour_error"), 3) for row in (WINDOW, SHORT, OURS)} == {0.013}
 
@@ -165,45 +165,45 @@ def asked_for(signs: set[str]) -> set[str]:
     return {sign for sign in signs if sign[1:] not in unasked and "early" not in sign}
 
 
-def test_what_is_called_sure_of_videos_excludes_zero():
+def test_what_is_called_significant_of_videos_excludes_zero():
     length, components, roles = Stored("length"), Stored("components"), Stored("roles")
-    assert {"-present", "-shape", "+colour_error"} <= length.sure("all frames")
+    assert {"-present", "-shape", "+colour_error"} <= length.significant("all frames")
     for row in (WINDOW, SHORT, SUNK, SUNK_LONG):
-        assert not asked_for(length.sure(row)) and "+motion" in length.sure(row)
-    assert "+landmarks" in length.sure(SHORT)
-    assert components.sure("(A) Baseline") == {"+motion", "-flicker"}
-    assert components.sure("(B) + HW") == {"-shape", "+landmarks", "+edge_ratio"}
-    assert components.sure("(C) + HM") == Stored("rope").sure("w/o RoPE re-enc.") == {"+edge_ratio"}
+        assert not asked_for(length.significant(row)) and "+motion" in length.significant(row)
+    assert "+landmarks" in length.significant(SHORT)
+    assert components.significant("(A) Baseline") == {"+motion", "-flicker"}
+    assert components.significant("(B) + HW") == {"-shape", "+landmarks", "+edge_ratio"}
+    assert components.significant("(C) + HM") == Stored("rope").significant("w/o RoPE re-enc.") == {"+edge_ratio"}
     for told in (components, roles, Stored("rope")):
-        assert not asked_for(told.sure(SHORT)) and not asked_for(told.sure(SUNK))
-    assert roles.sure("Random Allocation") == {"+shape", "+motion", "-flicker"}
-    assert roles.sure("Uniform Memory") == roles.sure("Local + Memory") == {"+motion", "-flicker"}
-    assert roles.sure("Anchor + Memory") == set()
+        assert not asked_for(told.significant(SHORT)) and not asked_for(told.significant(SUNK))
+    assert roles.significant("Random Allocation") == {"+shape", "+motion", "-flicker"}
+    assert roles.significant("Uniform Memory") == roles.significant("Local + Memory") == {"+motion", "-flicker"}
+    assert roles.significant("Anchor + Memory") == set()
 
 
-def test_what_is_called_sure_of_switches_and_places_excludes_zero():
+def test_what_is_called_significant_of_switches_and_places_excludes_zero():
     switches, revisits = Stored("switches"), Stored("revisits")
     admission, compression = Stored("admission"), Stored("compression")
-    assert switches.sure("LongLive") == {"-shape"} and switches.sure(SUNK) == set()
-    assert switches.sure(WINDOW) == switches.sure(SHORT) == {"-colour_error"}
+    assert switches.significant("LongLive") == {"-shape"} and switches.significant(SUNK) == set()
+    assert switches.significant(WINDOW) == switches.significant(SHORT) == {"-colour_error"}
     assert {switches(row, "switched_background") for row in switches.rows} == {1.0}
     assert {switches(row, "switched_present") for row in switches.rows if row != "LongLive"} == {1.0}
     for row in revisits.rows:
-        remembered = {sign for sign in revisits.sure(row) if "remembered" in sign}
+        remembered = {sign for sign in revisits.significant(row) if "remembered" in sign}
         assert remembered == ({"-remembered_near"} if row == SUNK else set())
-    assert admission.sure("Uniform sampling") == compression.sure("FIFO eviction") == set()
-    assert compression.sure("Random selection") == {"-colour_error"}
+    assert admission.significant("Uniform sampling") == compression.significant("FIFO eviction") == set()
+    assert compression.significant("Random selection") == {"-colour_error"}
     for told in (admission, compression):
-        assert told.sure(SHORT) == {"-colour_error"} and told.sure(SUNK) == set()
+        assert told.significant(SHORT) == {"-colour_error"} and told.significant(SUNK) == set()
 
 
 @pytest.mark.parametrize("name", ["history", "history_base"])
-def test_what_is_called_sure_of_losses_excludes_zero(name: str):
+def test_what_is_called_significant_of_losses_excludes_zero(name: str):
     told = Stored(name)
-    assert told.sure(ABSOLUTE) == {f"+{level}" for level in LOSSES}
-    assert told.sure(SHUFFLED) == {"+loss_0.625"}
+    assert told.significant(ABSOLUTE) == {f"+{level}" for level in LOSSES}
+    assert told.significant(SHUFFLED) == {"+loss_0.625"}
     for row in (WINDOW, SHORT, SUNK, ALL_MEMORY):
-        assert told.sure(row) == {f"-{level}" for level in LOSSES}
+        assert told.significant(row) == {f"-{level}" for level in LOSSES}
 
 
 def test_the_shipped_weights_are_ahead_of_the_first_checkpoint():

@@ -15,6 +15,7 @@ OURS, WINDOW, SHORT = "Head Forcing", "window of 21", "window of 9, re-encoded"
 SUNK, SUNK_LONG = "sink 3 + window of 6, re-encoded", "sink 3 + window of 18, re-encoded"
 ALL_MEMORY, SHUFFLED = "Head Forcing, all heads memory", "Head Forcing, shuffled roles"
 ABSOLUTE = "Head Forcing, absolute positions"
+_NOT_ASKED = "Against the plain windows of 9 no difference in what the prompt says is significant"
 
 
 class Stored:
@@ -29,8 +30,8 @@ class Stored:
         """A mean."""
         return self.rows[row]["means"][column]["mean"]
 
-    def sure(self, row: str) -> set[str]:
-        """Columns in which a row surely differs from Head Forcing, each with the sign of the difference."""
+    def significant(self, row: str) -> set[str]:
+        """Columns in which a row significantly differs from Head Forcing, each with the sign of the difference."""
         known = [item for item in self.rows[row]["difference_to_last"].items() if item[1] is not None]
         away = [(column, d["mean"]) for column, d in known if not d["low"] <= 0 <= d["high"]]
         return {f"{'+' if mean > 0 else '-'}{column}" for column, mean in away if not COLUMNS[column].planned}
@@ -69,7 +70,7 @@ def sentences() -> dict[str, str]:
         "history_base": _history_base(),
         "components": _components(),
         "roles": _roles(),
-        "admission": f"Between the two criteria nothing is sure. {_plain_windows('admission')}",
+        "admission": f"No difference between the two criteria is significant. {_plain_windows('admission')}",
         "compression": _compression(),
         "rope": _rope(),
     }
@@ -79,7 +80,7 @@ def _horizon() -> str:
     told = Stored("horizon")
     encoded = "rendered, through the autoencoder"
     return (
-        f"Background, pattern, colour and number of shapes are right in {followed()} of the pictures, the kind "
+        f"Background, pattern, colour and number of shapes are right in {followed()} of the frames, the kind "
         "of shape "
         f"in {percent(told(OURS, 'early_shape'))}, with 8.54 frames a head, and in "
         f"{percent(told('all 21 frames', 'early_shape'))} with all 21. Shapes have "
@@ -104,7 +105,7 @@ def _still() -> str:
         for name, (key, digits) in parts.items()
     )
     alike = f"background {_both('background')}, pattern {_both('pattern')}"
-    return f"The intervals of the shipped weights and of the first do not meet: {listed}. Alike are {alike}."
+    return f"The intervals of the shipped weights and of the first do not meet: {listed}. Similar are {alike}."
 
 
 def _both(column: str) -> str:
@@ -119,10 +120,10 @@ def _length() -> str:
         f"colour error {told('all frames', 'colour_error'):.3f}), whose positions leave the trained range. A "
         "window of 21 "
         "does not, and neither does a plain short one. In the last quarter Head Forcing is in no column of what the "
-        "prompt says surely better or worse than a window of 21 or 9, with or without a sink. Its pictures surely move "
-        f"less ({told(OURS, 'motion'):.2f} against {told(WINDOW, 'motion'):.2f} and "
+        "prompt says significantly better or worse than a window of 21 or 9, with or without a sink. Its videos move "
+        f"significantly less ({told(OURS, 'motion'):.2f} against {told(WINDOW, 'motion'):.2f} and "
         f"{told(SHORT, 'motion'):.2f}), and it "
-        f"surely shows fewer landmarks than a window of 9 ({told.against(OURS, SHORT, 'landmarks', 2)})."
+        f"shows significantly fewer landmarks than a window of 9 ({told.against(OURS, SHORT, 'landmarks', 2)})."
     )
 
 
@@ -130,11 +131,11 @@ def _switches() -> str:
     told = Stored("switches")
     nearer = [told(OURS, "colour_error") - told(row, "colour_error") for row in (WINDOW, SHORT)]
     return (
-        "yes, with every cache: in the block after a switch the background is right in every picture, the colour in "
-        f"{percent(told('LongLive', 'switched_present'))} with LongLive and in all with the others. LongLive's "
-        "recaching, "
-        "meant for weights that were trained with it, surely costs this model some kinds of shape "
-        f"({told.against('LongLive', OURS, 'shape', 3)}). Colours are surely nearer with the windows without a "
+        "yes, with every cache: in the block after a switch the background is right in every frame, the colour in "
+        f"{percent(told('LongLive', 'switched_present'))} with LongLive and in all frames with the others. "
+        "LongLive's KV recache, meant for weights that were trained with it, makes the kind of shape significantly "
+        "worse on this model "
+        f"({told.against('LongLive', OURS, 'shape', 3)}). Colours are significantly closer with the windows without a "
         "sink, by "
         f"{nearer[0]:.3f} and {nearer[1]:.3f}."
     )
@@ -147,7 +148,7 @@ def _revisits() -> str:
         f"Beyond a window's reach {told.span(told.rows, 'remembered_far')} of the landmarks are remembered, where "
         f"{told.span(told.rows, 'by_chance')} are chance, with episodic memory ({told(OURS, 'remembered_far'):.2f}) as "
         f"without ({without:.2f}). Within reach it is {told.span(told.rows, 'remembered_near')}; only the sink with a "
-        f"window surely remembers less than Head Forcing ({told.against(SUNK, OURS, 'remembered_near', 2)})."
+        f"window remembers significantly less than Head Forcing ({told.against(SUNK, OURS, 'remembered_near', 2)})."
     )
 
 
@@ -155,21 +156,21 @@ def _history() -> str:
     told = Stored("history")
     return (
         f"With absolute positions the loss of Head Forcing is {told.more(ABSOLUTE)} higher at the three levels, "
-        "surely at "
-        "each. Shuffled roles are surely worse than profiled ones at one level "
+        "significantly at "
+        "each. Shuffled roles are significantly worse than profiled ones at one level "
         f"({told.against(SHUFFLED, OURS, 'loss_0.625', 4)} at 0.625). Windows of 21 and of 9, the sink before a "
         "window, "
-        "and memory heads alone surely predict better than profiled roles at all three."
+        "and memory heads alone predict significantly better than profiled roles at all three."
     )
 
 
 def _history_base() -> str:
     told = Stored("history_base")
     return (
-        f"The answer is the same: absolute positions cost {told.more(ABSOLUTE)}, shuffled roles are surely "
+        f"The answer is the same: absolute positions cost {told.more(ABSOLUTE)}, shuffled roles are significantly "
         "worse at one "
         f"level ({told.against(SHUFFLED, OURS, 'loss_0.625', 4)} at 0.625), and windows and memory heads alone "
-        "are surely "
+        "are significantly "
         "ahead at all three."
     )
 
@@ -180,28 +181,27 @@ def _components() -> str:
     shape = [f"{told(row, 'shape'):.3f}" for row in (a, b, c, d)]
     edges = [f"{told(row, 'edge_ratio'):.2f}" for row in (b, c, d)]
     return (
-        f"The steps of the ladder have the kind of shape right in {shape[0]}, {shape[1]}, {shape[2]} and "
-        f"{shape[3]}: the "
-        "first goes down. Surely worse than (D) is (B) in the kind of shape, and (B) and (C) in block edges "
-        f"({edges[0]} and {edges[1]} against {edges[2]}). (B) surely shows more landmarks; (A), which holds 21 frames, "
-        "surely moves and flickers more. Against the plain windows of 9 nothing of what the prompt says is sure."
+        f"From (A) to (D) the kind of shape is right in {shape[0]}, {shape[1]}, {shape[2]} and {shape[3]}: the first "
+        "step lowers it. Significantly worse than (D) is (B) in the kind of shape, and (B) and (C) in block edges "
+        f"({edges[0]} and {edges[1]} against {edges[2]}). (B) shows significantly more landmarks; (A), which holds 21 "
+        f"frames, moves and flickers significantly more. {_NOT_ASKED}."
     )
 
 
 def _roles() -> str:
     told = Stored("roles")
     return (
-        "Random roles surely have the kind of shape right more often "
+        "Random roles have the kind of shape right significantly more often "
         f"({told.against('Random Allocation', OURS, 'shape', 3)}). Random roles, uniform memory, and local with memory "
-        "surely move and flicker more; anchor with memory surely differs in nothing. Otherwise no difference between "
-        "roles is sure: the paper's finding does not show on this model, whose heads are a continuum with weak anchors."
-        " Against the plain windows of 9 nothing of what the prompt says is sure either."
+        "move and flicker significantly more; anchor with memory differs significantly in no column. Otherwise no "
+        "difference between roles is significant: the paper's finding is not reproduced on this model, whose heads are "
+        f"a continuum with weak anchors. {_NOT_ASKED} either."
     )
 
 
 def _compression() -> str:
     return (
-        f"Between the three nothing is sure but the colour error of random selection, lower by {_lower():.4f}. "
+        f"Between the three only the colour error of random selection differs significantly, lower by {_lower():.4f}. "
         f"{_plain_windows('compression')}"
     )
 
@@ -209,8 +209,8 @@ def _compression() -> str:
 def _plain_windows(question: str) -> str:
     told = Stored(question)
     return (
-        "Of the plain windows of 9 the one without a sink has a colour error that is surely lower "
-        f"({told.against(SHORT, OURS, 'colour_error', 3)}), the one with a sink differs surely in nothing."
+        "Of the plain windows of 9 the one without a sink has a colour error that is significantly lower "
+        f"({told.against(SHORT, OURS, 'colour_error', 3)}), the one with a sink differs significantly in no column."
     )
 
 
@@ -222,26 +222,27 @@ def _lower() -> float:
 def _rope() -> str:
     told, without = Stored("rope"), "w/o RoPE re-enc."
     return (
-        f"Without re-encoding block edges are surely stronger ({told.against(without, OURS, 'edge_ratio', 2)}). The "
-        f"difference in the kind of shape ({told.against(without, OURS, 'shape', 3)}) is not sure in ten videos; those "
-        "in the losses *After a real past* are. Against the plain windows of 9 nothing of what the prompt says is sure."
+        "Without re-encoding block edges are significantly stronger "
+        f"({told.against(without, OURS, 'edge_ratio', 2)}). The difference in the kind of shape "
+        f"({told.against(without, OURS, 'shape', 3)}) is not significant in ten videos; those in the losses *After a "
+        f"real past* are. {_NOT_ASKED}."
     )
 
 
-def sentences_of_the_readme() -> dict[str, str]:
-    """What the README's table of the toy world says."""
+def sentences_of_the_evidence_page() -> dict[str, str]:
+    """What the table of the toy world in docs/evidence.md says."""
     horizon, length, revisits = Stored("horizon"), Stored("length"), Stored("revisits")
     others = [100 * revisits(row, "remembered_far") for row in list(revisits.rows)[:-2]]
     return {
-        "followed": f"background, pattern, colour and count in {followed()} of pictures, kind of shape in "
+        "followed": f"background, pattern, colour and count in {followed()} of frames, kind of shape in "
         f"{percent(horizon(OURS, 'early_shape'), 0)}",
         "drift": f"keeping every frame (kind of shape {length('all frames', 'shape'):.2f}, colour error "
-        f"{length('all frames', 'colour_error'):.3f}); windows of 21 or 9 frames and Head Forcing do not "
+        f"{length('all frames', 'colour_error'):.3f}); windows of 21 or 9 latent frames and Head Forcing do not "
         f"({length.span((WINDOW, SHORT, OURS), 'shape')}, {length(OURS, 'colour_error'):.3f})",
         "positions": f"without them the loss after a long real past is {Stored('history').more(ABSOLUTE)} higher",
-        "roles": "while in videos shuffled roles surely have the kind of shape right more often "
+        "roles": "while in videos shuffled roles have the kind of shape right significantly more often "
         f"({Stored('roles').against('Random Allocation', OURS, 'shape', 3)})",
-        "compression": f"no sure difference but a colour error lower by {_lower():.4f} with random compression",
+        "compression": f"no significant difference but a colour error lower by {_lower():.4f} with random compression",
         "memory": f"no: {percent(revisits(OURS, 'remembered_far'), 0)} of landmarks, with "
         f"{percent(revisits(OURS, 'by_chance'), 0)} by chance; other caches {min(others):.0f} to "
         f"{percent(max(others) / 100, 0)}",

@@ -20,7 +20,7 @@ from PIL import Image
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
-PICTURE = REPO / "nodes" / "web" / "docs" / "graph.jpg"  # for the README
+PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
 
 # Columns of the canvas: loaders, prompt and profile, sampler, results.
 LOADERS, PROMPT, SAMPLER, RESULT = 0, 380, 860, 1280

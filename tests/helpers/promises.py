@@ -1,4 +1,4 @@
-"""What the README promises about long renders, and which tests hold it. The count is printed after a test run."""
+"""What docs/long_renders.md promises, and which tests hold it. The count is printed after a test run."""
 
 # a promise, and how the names of its tests begin, as FILE::TEST
 PROMISES: dict[str, tuple[str, ...]] = {
@@ -16,7 +16,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_video.py::test_a_locked_file",
         "test_video.py::test_errors_name_what_is_wrong",
     ),
-    "five minutes take the memory of 30 s, and nothing grows with a picture": (
+    "five minutes take the memory of 30 s, and memory does not grow with the number of frames": (
         "test_long_videos.py::",
         "test_video.py::test_memory_does_not_grow",
         "test_needs.py::test_memory_is_the_same",

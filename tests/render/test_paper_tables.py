@@ -76,9 +76,9 @@ def test_budgets_are_those_of_the_caches_and_say_where_the_paper_has_others(tmp_
     assert (slots["Self Forcing"], slots["LongLive"]) == (360 * 21, 360 * 12)
     assert "| Head Forcing | 8.6 | 3,096 | 100.0% | 3,096 |" in shown
     assert "| Self Forcing | 21 | 7,560 | 244.2% | 7,560 |" in shown
-    readme = (repo_root / "README.md").read_text("utf-8")
+    page = (repo_root / "docs" / "methods.md").read_text("utf-8")
     for row in budgets():
-        assert f"| `{row.method}` | {row.frame_slots:,} | {row.paper:,} |" in readme
+        assert f"| `{row.method}` | {row.frame_slots:,} | {row.paper:,} |" in page
         assert (f"{row.label}: the paper counts {row.paper:,}" in shown) == (row.frame_slots != row.paper)
     assert json.loads((tmp_path / "budget.json").read_text("utf-8"))["rows"][4]["frame_slots"] == 3096
     paper = {row.label: row.paper for row in budgets()}
