@@ -1,7 +1,8 @@
 """The project's commands; everything they need is installed into .venv first.
 
 python tasks.py demo      make a one-minute video with the embedded model
-python tasks.py test      run all tests, those in a real ComfyUI and a browser included
+python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (two minutes on two cores)
+python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
 python tasks.py check     lint and types
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
 """
@@ -17,6 +18,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.4 on works for use
 TRITON = "triton==3.7.1"  # the one that belongs to this torch; the CPU build of torch does not bring it
+MOST_PROCESSES = 8  # of tests; each takes about 1 GB
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> None:
@@ -52,11 +54,38 @@ def demo(arguments: list[str]) -> None:
     run(python, "-m", "headforcing.headforcing_core", "demo", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
 
 
+def pytest(*arguments: str | Path) -> int:
+    """Run tests with one thread each, since tiny tensors on several threads are slower; returns the exit status."""
+    command = [str(part) for part in (BIN / "pytest", *arguments)]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
+
+
+def in_parallel() -> list[str]:
+    """Options of pytest that give every core a process; the tests of a file or a ComfyUI server stay in one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadgroup", "--no-loadscope-reorder"]
+
+
+def quick(arguments: list[str]) -> None:
+    """The quick tests; more arguments go to pytest."""
+    environment("dev")
+    folders = [ROOT / "tests" / name for name in ("unit", "engine", "docs")]
+    raise SystemExit(pytest(*in_parallel(), "-m", "not slow and not alone", *arguments, *folders))
+
+
 def test(arguments: list[str]) -> None:
-    """All tests; more arguments go to pytest."""
+    """All tests, those that measure time before the others; or, with arguments for pytest, what these choose."""
     environment("dev")
     browser()
-    run(BIN / "pytest", *arguments, OMP_NUM_THREADS="1")
+    if arguments:
+        raise SystemExit(pytest(*arguments))
+    timing_failed = pytest("-m", "alone")
+    failed = pytest(*in_parallel(), "-m", "not alone")
+    if timing_failed and not failed:
+        raise SystemExit(
+            "Tests that measure time have failed; pytest's report on them stands above that on the others."
+        )
+    raise SystemExit(failed)
 
 
 def check(arguments: list[str]) -> None:
@@ -93,7 +122,7 @@ def browser() -> None:
     raise SystemExit("The editor test needs Chromium: install it (Debian: apt install chromium) and run this again.")
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "benchmark": benchmark}
+COMMANDS = {"demo": demo, "quick": quick, "test": test, "check": check, "benchmark": benchmark}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:

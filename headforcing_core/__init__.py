@@ -1,6 +1,7 @@
-"""Head Forcing, the engine: pure PyTorch, usable from Python and from the command line, never imports ComfyUI.
+"""The Head Forcing engine: pure PyTorch, usable from Python and from the command line, never imports ComfyUI.
 
-The names of the README's example are offered here; each is imported when it is first asked for.
+The names that the README's Python example uses can be imported from here. Each is loaded at first use, so that
+importing the package stays fast.
 """
 
 from importlib import import_module

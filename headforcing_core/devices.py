@@ -1,4 +1,4 @@
-"""From the processor to a device without waiting for what the device still has to do."""
+"""Asynchronous host-to-device copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from torch import Tensor
 
 
 def upload(x: Tensor, device: torch.device | str) -> Tensor:
-    """`x` on `device`. On its way to a GPU it goes through pinned memory: a copy from any other waits for the queue."""
+    """Copy `x` to `device`; from the CPU to a GPU without blocking the host.
+
+    The copy goes through pinned memory: one from pageable memory waits until the GPU has finished all queued work.
+    """
     if x.device.type == "cpu" and torch.device(device).type == "cuda":
         return x.pin_memory().to(device, non_blocking=True)
     return x.to(device)

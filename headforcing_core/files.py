@@ -1,4 +1,4 @@
-"""Writing files so that a reader never sees half of one."""
+"""Atomic file writing: a reader never sees a partially written file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from .errors import HeadForcingError
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; move it there when the block succeeds, remove it when it fails.
+    """Yield a temporary path beside `path`; rename it to `path` if the `with` block succeeds, delete it if it fails.
 
-    The temporary name keeps the suffix, because encoders choose the container by it.
+    The temporary name keeps the suffix, because encoders choose the container format by it. Raises HeadForcingError
+    if `path` cannot be written.
     """
     path = Path(path)
     check_writable(path)
@@ -23,15 +24,19 @@ def replacing(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
+            os.fsync(file.fileno())  # data first, then the name: a crash must not leave `path` empty
+        temporary.chmod(0o666 & ~_umask())  # some writers create files that only their owner can read
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def check_writable(path: str | Path | None) -> None:
-    """Refuse a path that cannot be written, by trying; its folder is made. For use before hours of work."""
+    """Raise HeadForcingError if a file at `path` cannot be written; creates its folder. None is accepted.
+
+    Called before a render starts, so that hours of work are not lost to a wrong path. It tries to create a file
+    because permission bits are not reliable (network drives, Windows, full disks).
+    """
     if path is None:
         return
     path = Path(path)
@@ -56,10 +61,11 @@ def cache_folder() -> Path | None:
 
 
 def _temporary(path: Path) -> Path:
+    # the stem is cut because file names are limited to 255 bytes
     return path.with_name(f".{path.stem[:100]}.{uuid.uuid4().hex[:8]}{path.suffix}")
 
 
 def _umask() -> int:
-    mask = os.umask(0)
+    mask = os.umask(0)  # the only way to read it is to set it
     os.umask(mask)
     return mask

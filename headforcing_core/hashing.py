@@ -11,25 +11,28 @@ from torch import Tensor
 
 
 def digest(*parts: Any) -> str:
-    """A hash of JSON values and tensors, in order."""
-    found = hashlib.blake2b(digest_size=16)
+    """128-bit hash, as hexadecimal digits, of JSON values and tensors in the given order.
+
+    Tensors are hashed by dtype, shape and float32 values, on whatever device they are.
+    """
+    state = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, Tensor):
-            found.update(str((part.dtype, tuple(part.shape))).encode())
-            found.update(part.detach().cpu().float().contiguous().numpy().tobytes())
+            state.update(str((part.dtype, tuple(part.shape))).encode())
+            state.update(part.detach().cpu().float().contiguous().numpy().tobytes())
         else:
-            found.update(json.dumps(part, sort_keys=True, default=str).encode())
-        found.update(b"\0")
-    return found.hexdigest()
+            state.update(json.dumps(part, sort_keys=True, default=str).encode())
+        state.update(b"\0")  # ends each part: ("ab", "c") and ("a", "bc") must differ
+    return state.hexdigest()
 
 
-SHORT = 16  # characters of a hash in a file name
+SHORT = 16  # hexadecimal digits of a hash in a file name
 
 
 def file_hash(path: Path) -> str:
-    """A hash of a file's bytes, as it stands in the name of every file of a run."""
-    found = hashlib.blake2b(digest_size=SHORT // 2)
+    """Hash of a file's bytes, `SHORT` hexadecimal digits; every file of a run folder has its own in its name."""
+    state = hashlib.blake2b(digest_size=SHORT // 2)
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
-            found.update(chunk)
-    return found.hexdigest()
+            state.update(chunk)
+    return state.hexdigest()

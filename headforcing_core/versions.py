@@ -1,4 +1,4 @@
-"""Which programs made a file."""
+"""Software versions that are written into files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-VERSION = "0.1.0"  # of the pack; a test holds it to pyproject.toml
+VERSION = "0.1.0"  # of the pack; a test compares it with pyproject.toml
 
 
 def versions() -> dict[str, str]:

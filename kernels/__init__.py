@@ -7,9 +7,6 @@ Importing any of it imports no Triton. How tensors lie in memory is described in
 | `modulate.py` | residual sum with its gate, layer norm, modulation | the engine, three times a layer |
 | `write.py` | norms, rotary embedding, storing of keys and values | the engine, once a layer |
 | `attend.py` | attention to each head's own number of keys | the engine, as attention `triton` |
-| `move.py`, `merge.py`, `pool.py` | rolling with re-rotation, merging, pooling | rows V3 and V4 of the benchmark |
-| `paper.py` | the paper's own three kernels, made of the ones above | rows V3 and V4 |
 
-The engine rolls, merges and pools in plain torch, since it does so once a block and not once a pass. `attend_turning`,
-which rotates queries while it attends, is an alternative to keys that are stored rotated; the engine does not use it.
+The engine moves, re-rotates, merges and pools frames in plain torch, since it does so once a block and not once a pass.
 """

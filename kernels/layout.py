@@ -14,8 +14,8 @@ Attention does not care for the order of the slots, because a key's place in tim
 same way. Row numbers are those of the whole buffer, so one launch may serve many heads and layers.
 
 **Rotations.** A table of rotations `[n, 2, pairs]` float32 holds cosines and sines for the first `2 * pairs` channels.
-Tables name a rotation by its row, called a *turn*: turning by index `b - a` moves a key from index `a` to index `b`.
-Which index a turn stands for is the caller's choice. Adjacent channels form a pair, see `headforcing_core/rope.py`.
+Tables name a rotation by its row; which temporal index a row stands for is the caller's choice. Rotating by `b - a`
+moves a key from index `a` to index `b`. Adjacent channels form a pair, see `headforcing_core/model/rope.py`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def check_table(name: str, table: Tensor, *shape: int | None) -> None:
         raise LayoutError(f"{name} must be contiguous int32 [{wanted}], got {list(table.shape)} {table.dtype}")
 
 
-def check_rotations(name: str, turns: Tensor, head_dim: int) -> int:
-    """A table of rotations; returns how many pairs of channels it turns."""
-    if turns.ndim != 3 or turns.shape[1] != 2 or turns.dtype != torch.float32 or not turns.is_contiguous():
-        raise LayoutError(f"{name} must be contiguous float32 [n, 2, pairs], got {list(turns.shape)} {turns.dtype}")
-    if 2 * turns.shape[2] > head_dim:
-        raise LayoutError(f"{name} turns {turns.shape[2]} pairs, but a head has {head_dim} channels")
-    return turns.shape[2]
+def check_rotations(name: str, table: Tensor, head_dim: int) -> int:
+    """A table of rotations; returns how many pairs of channels it rotates."""
+    if table.ndim != 3 or table.shape[1] != 2 or table.dtype != torch.float32 or not table.is_contiguous():
+        raise LayoutError(f"{name} must be contiguous float32 [n, 2, pairs], got {list(table.shape)} {table.dtype}")
+    if 2 * table.shape[2] > head_dim:
+        raise LayoutError(f"{name} rotates {table.shape[2]} pairs, but a head has {head_dim} channels")
+    return table.shape[2]

@@ -11,14 +11,14 @@ from torch.nn import functional as F
 from .dispatch import Operation
 from .language import kernel, power_of_2, tiles, tl
 from .layout import LayoutError, check_buffers, check_rotations, check_table
-from .rotation import turn_pairs, turned
+from .rotation import rotate_pairs, rotated
 
 ROWS = 8  # tokens of a tile
 
 
 def write_block_reference(
     q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
-    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
+    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_rotation: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
     """Write a block's keys and values to every head's slots and return its queries, both normed and rotated.
 
@@ -30,7 +30,7 @@ def write_block_reference(
         weights, eps: of the RMS norms of queries and keys, taken over the full width; None if they are normed already.
         slot_row: `[heads]`, the row of the buffers where the block's first token goes; the rest follows.
         q_row: `[heads]`, the same for the queries in the result: heads may be wanted in another order.
-        first_turn: `[heads]`, the turn of the block's first frame; the next frame's is one row on.
+        first_rotation: `[heads]`, the row of `temporal` for the block's first frame; the next frame's is one row on.
         temporal: `[n, 2, pairs]`.
         spatial: `[frame_tokens, 2, pairs]`, one rotation per place in the frame, of the channels after the temporal.
 
@@ -39,31 +39,31 @@ def write_block_reference(
     """
     heads, (frame_tokens, *_) = len(slot_row), spatial.shape
     place = torch.arange(len(k), device=k.device)
-    turn = first_turn.long()[:, None] + place // frame_tokens
-    angles = torch.cat((temporal[turn], spatial[place % frame_tokens].expand(heads, -1, -1, -1)), dim=-1)
+    row = first_rotation.long()[:, None] + place // frame_tokens
+    angles = torch.cat((temporal[row], spatial[place % frame_tokens].expand(heads, -1, -1, -1)), dim=-1)
 
     def by_head(x: Tensor) -> Tensor:
         return x.unflatten(1, (heads, -1)).transpose(0, 1)
 
-    def rotated(x: Tensor, which: int) -> Tensor:
+    def normed_and_rotated(x: Tensor, which: int) -> Tensor:
         normed = x.float() if weights is None else F.rms_norm(x.float(), x.shape[1:], weights[which].float(), eps)
-        return turned(by_head(normed)[:, :, None], angles)[:, :, 0].to(x.dtype)
+        return rotated(by_head(normed)[:, :, None], angles)[:, :, 0].to(x.dtype)
 
     rows = slot_row.long()[:, None] + place
-    k_buffer[rows], v_buffer[rows] = rotated(k, 1), by_head(v)
+    k_buffer[rows], v_buffer[rows] = normed_and_rotated(k, 1), by_head(v)
     if q is None:
         return None
     queries = torch.empty(heads * len(q), k_buffer.shape[1], dtype=q.dtype, device=q.device)
-    queries[q_row.long()[:, None] + place] = rotated(q, 0)
+    queries[q_row.long()[:, None] + place] = normed_and_rotated(q, 0)
     return queries.unflatten(0, (heads, -1))
 
 
 @kernel
-def _load_angles(temporal, spatial, turn, place, pair, TIME_PAIRS: tl.constexpr, PAIRS: tl.constexpr):
-    """Cosines and sines `[rows, pairs]` of tokens at `turn, place [rows]`: temporal pairs first, then spatial."""
+def _load_angles(temporal, spatial, row, place, pair, TIME_PAIRS: tl.constexpr, PAIRS: tl.constexpr):
+    """Cosines and sines `[rows, pairs]` for tokens at `row, place [rows]`: temporal pairs first, then spatial."""
     in_time, in_space = pair < TIME_PAIRS, (pair >= TIME_PAIRS) & (pair < PAIRS)
     SPACE_PAIRS: tl.constexpr = PAIRS - TIME_PAIRS
-    time = temporal + turn[:, None] * 2 * TIME_PAIRS + pair[None, :]
+    time = temporal + row[:, None] * 2 * TIME_PAIRS + pair[None, :]
     space = spatial + place[:, None] * 2 * SPACE_PAIRS + (pair - TIME_PAIRS)[None, :]
     in_time, in_space = in_time[None, :], in_space[None, :]
     cos = tl.load(time, mask=in_time, other=0.0) + tl.load(space, mask=in_space, other=0.0)
@@ -72,8 +72,8 @@ def _load_angles(temporal, spatial, turn, place, pair, TIME_PAIRS: tl.constexpr,
 
 
 @kernel
-def _norm_and_turn(
-    x, weight, out, first_row, first_turn, temporal, spatial, stride, tokens, frame_tokens, eps,
+def _norm_and_rotate(
+    x, weight, out, first_row, first_rotation, temporal, spatial, stride, tokens, frame_tokens, eps,
     NORM: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr,
     DIM: tl.constexpr,
 ):  # fmt: skip
@@ -92,24 +92,24 @@ def _norm_and_turn(
         if NORM:
             factor = tl.load(weight + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0).to(tl.float32)
             part = part * scale[:, None] * factor[None, :]
-        turn = tl.load(first_turn + head) + token // frame_tokens
-        known = tl.where(token < tokens, turn, 0)
+        row = tl.load(first_rotation + head) + token // frame_tokens
+        known = tl.where(token < tokens, row, 0)
         cos, sin = _load_angles(temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2)
-        part = turn_pairs(part, cos, sin)
+        part = rotate_pairs(part, cos, sin)
         place = (tl.load(first_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
         tl.store(out + place, part, mask=inside)
 
 
 @kernel
 def _write_kernel(
-    q, k, v, q_weight, k_weight, q_out, k_buffer, v_buffer, slot_row, q_row, first_turn, temporal, spatial,
+    q, k, v, q_weight, k_weight, q_out, k_buffer, v_buffer, slot_row, q_row, first_rotation, temporal, spatial,
     q_stride, k_stride, v_stride, tokens, frame_tokens, eps,
     NORM: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr,
     DIM: tl.constexpr,
 ):  # fmt: skip
     if tl.program_id(1) == 0:
-        _norm_and_turn(
-            k, k_weight, k_buffer, slot_row, first_turn, temporal, spatial, k_stride, tokens, frame_tokens, eps,
+        _norm_and_rotate(
+            k, k_weight, k_buffer, slot_row, first_rotation, temporal, spatial, k_stride, tokens, frame_tokens, eps,
             NORM, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
         )  # fmt: skip
     elif tl.program_id(1) == 1:
@@ -121,22 +121,22 @@ def _write_kernel(
             values = tl.load(source + head * HEAD_DIM, mask=inside, other=0.0)
             tl.store(v_buffer + place, values, mask=inside)
     else:
-        _norm_and_turn(
-            q, q_weight, q_out, q_row, first_turn, temporal, spatial, q_stride, tokens, frame_tokens, eps,
+        _norm_and_rotate(
+            q, q_weight, q_out, q_row, first_rotation, temporal, spatial, q_stride, tokens, frame_tokens, eps,
             NORM, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
         )  # fmt: skip
 
 
 def _launch(
     q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
-    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_turn: Tensor, temporal: Tensor, spatial: Tensor,
+    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_rotation: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
     head_dim, heads = check_buffers(k_buffer, v_buffer), len(slot_row)
-    for name, table in (("slot_row", slot_row), ("q_row", q_row), ("first_turn", first_turn)):
+    for name, table in (("slot_row", slot_row), ("q_row", q_row), ("first_rotation", first_rotation)):
         check_table(name, table, heads)
     time_pairs = check_rotations("temporal", temporal, head_dim)
     if time_pairs + check_rotations("spatial", spatial, head_dim) != head_dim // 2:
-        raise LayoutError(f"temporal and spatial rotations must turn all {head_dim // 2} pairs of a head's channels")
+        raise LayoutError(f"temporal and spatial rotations must rotate all {head_dim // 2} pairs of a head's channels")
     frame_tokens = len(spatial)
     for name, x in (("q", k if q is None else q), ("k", k), ("v", v)):
         if x.shape != (len(k), heads * head_dim) or x.stride(1) != 1 or len(x) % frame_tokens:
@@ -150,8 +150,8 @@ def _launch(
     some_q, some_out = (k, k_buffer) if q is None or queries is None else (q, queries)
     q_weight, k_weight = weights or (k, k)
     _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
-        some_q, k, v, q_weight, k_weight, some_out, k_buffer, v_buffer, slot_row, q_row, first_turn, temporal, spatial,
-        some_q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
+        some_q, k, v, q_weight, k_weight, some_out, k_buffer, v_buffer, slot_row, q_row, first_rotation,
+        temporal, spatial, some_q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
         NORM=weights is not None, HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=time_pairs, ROWS=ROWS,
         DIM=power_of_2(head_dim), num_warps=4,
     )  # fmt: skip
@@ -171,7 +171,7 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         q=q, k=k, v=v, weights=(q_weight, k_weight), eps=1e-6, k_buffer=k_buffer, v_buffer=v_buffer,
         slot_row=torch.tensor([96, 0, 300], dtype=torch.int32, device=device),
         q_row=torch.tensor([72, 144, 0], dtype=torch.int32, device=device),
-        first_turn=torch.tensor([1, 0, 3], dtype=torch.int32, device=device),
+        first_rotation=torch.tensor([1, 0, 3], dtype=torch.int32, device=device),
         temporal=noise(6, 2, 22).to(device), spatial=noise(24, 2, 42).to(device),
     )  # fmt: skip
 

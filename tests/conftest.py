@@ -1,27 +1,23 @@
-"""Fixtures shared by all tests. Nothing here is heavy until a test asks for it."""
+"""Fixtures shared by all tests, how tests are distributed to processes, and the promises they hold."""
 
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # helpers beside the tests; never the repository root
+sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the repository root
+sys.path.append(str(Path(__file__).resolve().parent))  # for tests/benchmarks
 
 from promises import PROMISES, of_promise
 
-if TYPE_CHECKING:
-    from comfy_harness import ComfyServer
-    from comfy_setup import ComfyInstall
-
-NEWEST, FLOOR = "0.30.0", "0.3.75"  # the oldest and the newest ComfyUI that is tested
+TESTS = Path(__file__).resolve().parent
+SERVERS = ("comfy", "comfy_floor")  # fixtures: one running ComfyUI each
+VERSIONS = ("0.30.0", "0.3.75")  # parameters of fixtures: ComfyUI in a process of its own
 
 
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
-    return Path(__file__).resolve().parents[1]
+    return TESTS.parent
 
 
 @pytest.fixture(scope="session")
@@ -31,64 +27,40 @@ def shared_dir(repo_root: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _install(version: str) -> "ComfyInstall":
-    if os.environ.get("HEADFORCING_SKIP_COMFY") == "1":
-        pytest.skip("HEADFORCING_SKIP_COMFY=1: tests in a real ComfyUI are left out")
-    from comfy_setup import ensure
-
-    return ensure(version)
-
-
-def _server(version: str, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ComfyServer]":
-    install = _install(version)
-    from comfy_harness import ComfyServer
-    from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE
-
-    base = tmp_path_factory.mktemp(f"comfyui-{version}")
-    with ComfyServer(install, base, custom_nodes={FAKE_NODES_FILE: FAKE_COND_NODE}) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def comfy(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ComfyServer]":
-    """A running ComfyUI of the newest tested version, with the pack and the test-only nodes."""
-    yield from _server(NEWEST, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def comfy_floor(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ComfyServer]":
-    """A running ComfyUI of the oldest supported version, with the pack and the test-only nodes."""
-    yield from _server(FLOOR, tmp_path_factory)
-
-
-@pytest.fixture(scope="session", params=["comfy", "comfy_floor"])
-def comfy_server(request: pytest.FixtureRequest) -> "ComfyServer":
-    """Both servers in turn."""
-    return request.getfixturevalue(request.param)
-
-
-@pytest.fixture(scope="session", params=[NEWEST, FLOOR])
-def comfy_install(request: pytest.FixtureRequest) -> "ComfyInstall":
-    """Both versions, installed but not running, for comfy_harness.run_in_comfy."""
-    return _install(request.param)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """In a run of everything, each promise must have tests."""
-    option = session.config.option
-    chosen = any(
-        (
-            option.keyword,
-            option.markexpr,
-            option.ignore,
-            option.ignore_glob,
-            option.deselect,
-            getattr(option, "lf", False),
-        )
+def process_group(item: pytest.Function) -> str:
+    """The tests that run one after the other in one process: those of a ComfyUI server, else those of a file."""
+    values = (
+        [value for value in item.callspec.params.values() if isinstance(value, str)]
+        if hasattr(item, "callspec")
+        else []
     )
-    if chosen or session.config.args not in ([str(Path(__file__).parent)], ["tests"]):
+    for server in SERVERS:
+        if server in values or (server in item.fixturenames and "comfy_server" not in item.fixturenames):
+            return server
+    versions = [value for value in values if value in VERSIONS]
+    return "-".join([item.nodeid.partition("::")[0], *versions])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Function]) -> None:
+    """Slow groups first, so that no process is left with one at the end; and each promise must have tests."""
+    groups = {item: process_group(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    slow = {group: 0 for group in groups.values()}
+    for item, group in groups.items():
+        slow[group] += item.get_closest_marker("slow") is not None or group in SERVERS
+    order = {group: (-count, place) for place, (group, count) in enumerate(slow.items())}
+    items.sort(key=lambda item: order[groups[item]])
+    check_promises(config, [item.nodeid for item in items])
+
+
+def check_promises(config: pytest.Config, ids: list[str]) -> None:
+    """In a run of everything, each promise must have tests."""
+    option = config.option
+    chosen = (option.keyword, option.ignore, option.ignore_glob, option.deselect, getattr(option, "lf", False))
+    if any(chosen) or config.args not in ([str(TESTS)], ["tests"]):
         return
-    ids = [item.nodeid for item in session.items]
     for promise, patterns in PROMISES.items():
         for pattern in patterns:
             if not any(of_promise((pattern,), node_id) for node_id in ids):

@@ -4,18 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from benchmarks.kernels.attend_turning import attend_turning
+from benchmarks.kernels.merge import merge_frames
+from benchmarks.kernels.move import in_sequence, move_frames, roll
+from benchmarks.kernels.pool import pooled_keys
+from benchmarks.kernels.rotations import rotation_table
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache, HeadGroup
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.model.rope import angles, axis_dims
 from headforcing.headforcing_core.model.wan import PromptKV
-from headforcing.kernels.attend import attend, attend_turning
+from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
-from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import in_sequence, move_frames, roll
-from headforcing.kernels.pool import pooled_keys
-from headforcing.kernels.rotation import rotation_table
 from headforcing.kernels.write import write_block
 from torch import Tensor
 from torch.nn import functional as F
@@ -36,7 +37,7 @@ def int_table(rows: Any, device: torch.device | str = "cpu") -> Tensor:
     return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
-def turn_table(head_dim: int, most: int) -> Tensor:
+def rotations_around(head_dim: int, most: int) -> Tensor:
     """Rotations by `-most .. most`; index `d` is row `most + d`."""
     return rotation_table(angles(torch.arange(-most, most + 1), axis_dims(head_dim)[0]))
 
@@ -56,17 +57,17 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
 
     slots = 12
     k, v = noise(slots * s, head_dim), noise(slots * s, head_dim)
-    turns = turn_table(head_dim, 9)
+    rotations = rotations_around(head_dim, 9)
     if operation is write_block:
         heads, frames = 3, 2
-        spatial = torch.rand(s, head_dim // 2 - turns.shape[2], generator=generator) * 6
+        spatial = torch.rand(s, head_dim // 2 - rotations.shape[2], generator=generator) * 6
         q_raw, k_raw, v_raw = noise(frames * s, 3, heads * head_dim).unbind(1)  # rows with gaps, as of one projection
         weights = noise(2, heads * head_dim).unbind() if seed < 2 else None
         return dict(
             q=q_raw if seed % 2 else None, k=k_raw, v=v_raw, weights=weights, eps=1e-6, k_buffer=k, v_buffer=v,
-            slot_row=int_table([s * slot for slot in (5, 0, 9)]), first_turn=int_table(pick(17, heads)),
+            slot_row=int_table([s * slot for slot in (5, 0, 9)]), first_rotation=int_table(pick(17, heads)),
             q_row=int_table([frames * s * place for place in pick(heads, heads)]),
-            temporal=turns, spatial=rotation_table(spatial),
+            temporal=rotations, spatial=rotation_table(spatial),
         )  # fmt: skip
     if operation is move_frames:
         own = [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11]]
@@ -75,15 +76,15 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
             steps = [[mine[i] * s for i in pick(len(mine), 2)] + pick(19, 1) for _ in range(3)]
             steps[pick(3, 1)[0]][0] = -1
             chains.append(steps)
-        return dict(k_from=k, v_from=v, k_to=k, v_to=v, moves=int_table(chains), turns=turns, frame_tokens=s)
+        return dict(k_from=k, v_from=v, k_to=k, v_to=v, moves=int_table(chains), rotations=rotations, frame_tokens=s)
     if operation is pooled_keys:
         frames = [[slot * s, pick(19, 1)[0]] for slot in pick(slots, 5)]
-        return dict(k=k, frames=int_table(frames), turns=turns, frame_tokens=s)
+        return dict(k=k, frames=int_table(frames), rotations=rotations, frame_tokens=s)
     if operation is merge_frames:
         kept = torch.stack([torch.randperm(2 * s, generator=generator)[:s].sort().values for _ in range(2)])
         merges = [[0, 3, 0, *pick(19, 2), 1], [4, 1, 4, *pick(19, 2), 0], [5, 6, 8, *pick(19, 2), 1]]
         merges = [[*(slot * s for slot in merge[:3]), *merge[3:]] for merge in merges]
-        return dict(k=k, v=v, merges=int_table(merges), kept=kept.int(), turns=turns)
+        return dict(k=k, v=v, merges=int_table(merges), kept=kept.int(), rotations=rotations)
     if operation in (norm_modulate, residual_norm_modulate):
         frames, dim = 3, 5 * head_dim
         x, y, rows = noise(frames * s, dim), noise(frames * s, dim), noise(frames, 6, dim)
@@ -102,7 +103,7 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
     )  # fmt: skip
     if operation is attend_turning:
         arguments |= dict(query_index=int_table([3, 0, 1]), key_index=int_table([pick(5, 5) for _ in range(3)]))
-        arguments |= dict(turns=turns, zero_turn=9, frame_tokens=s)
+        arguments |= dict(rotations=rotations, zero=9, frame_tokens=s)
     return arguments
 
 
@@ -136,11 +137,11 @@ class FlatGroup(HeadGroup):
     def _repeat(self, moves: Sequence[tuple[int, int, int]]) -> None:
         s = self.rope.frame_tokens
         chains = [
-            [[row + source * s, row + target * s, self.flat.zero_turn + turn] for source, target, turn in moves]
+            [[row + source * s, row + target * s, self.flat.zero + by] for source, target, by in moves]
             for _, row in self.rows()
         ]
         if moves:
-            roll(self.flat.flat_k, self.flat.flat_v, self.flat.table(chains), self.flat.turns, s)
+            roll(self.flat.flat_k, self.flat.flat_v, self.flat.table(chains), self.flat.rotations, s)
 
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
         before = list(self.indices)
@@ -157,8 +158,8 @@ class FlatGroup(HeadGroup):
         return pooled
 
     def _flat_pooled(self, slot: int) -> Tensor:
-        frames = [[row, self.flat.zero_turn - self.indices[slot]] for _, row in self.rows(slot)]
-        return pooled_keys(self.flat.flat_k, self.flat.table(frames), self.flat.turns, self.rope.frame_tokens)
+        frames = [[row, self.flat.zero - self.indices[slot]] for _, row in self.rows(slot)]
+        return pooled_keys(self.flat.flat_k, self.flat.table(frames), self.flat.rotations, self.rope.frame_tokens)
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         kept = torch.zeros(len(self.heads), self.rope.frame_tokens, dtype=torch.int32, device=self.flat.device)
@@ -167,12 +168,12 @@ class FlatGroup(HeadGroup):
             kept[layer] = select(layer, keys)
             return kept[layer].long()
 
-        zero, turn = self.flat.zero_turn, self.indices[i] - self.indices[j]
+        zero, by = self.flat.zero, self.indices[i] - self.indices[j]
         pooled = super().merge_entries(i, j, recorded)
         merges = [
-            [a, b, a, zero, zero + turn, layer] for (layer, a), (_, b) in zip(self.rows(i), self.rows(j), strict=True)
+            [a, b, a, zero, zero + by, layer] for (layer, a), (_, b) in zip(self.rows(i), self.rows(j), strict=True)
         ]
-        merge_frames(self.flat.flat_k, self.flat.flat_v, self.flat.table(merges), kept, self.flat.turns)
+        merge_frames(self.flat.flat_k, self.flat.flat_v, self.flat.table(merges), kept, self.flat.rotations)
         torch.testing.assert_close(self._flat_pooled(i), pooled)
         return pooled
 
@@ -201,8 +202,8 @@ class FlatCache(HeadCache):
                 self.first_row[layer, head] = rows
                 rows += (self.owner[layer, head].slots + 1) * s
         self.flat_k, self.flat_v = torch.full((2, rows, shape.head_dim), float("nan"), device=device)
-        self.zero_turn = shape.total_frames
-        self.turns = turn_table(shape.head_dim, shape.total_frames).to(device)
+        self.zero = shape.total_frames
+        self.rotations = rotations_around(shape.head_dim, shape.total_frames).to(device)
         self.spatial = self.rope._spatial.transpose(1, 2).contiguous()
         self.heads = heads
 
@@ -225,7 +226,7 @@ class FlatCache(HeadCache):
             q, k, v, weights.unbind(), 1e-6, self.flat_k, self.flat_v,
             self.table([start + g.current.start * s for start, g in zip(starts, owners, strict=True)]),
             self.table([head * len(k) for head in range(self.heads)]),
-            self.table([self.zero_turn + g.indices[g.current.start] for g in owners]), self.turns, self.spatial,
+            self.table([self.zero + g.indices[g.current.start] for g in owners]), self.rotations, self.spatial,
         )  # fmt: skip
         assert queries is not None
         lengths = [group.frames * s for group in owners]

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 import triton
-from headforcing.kernels import attend, merge, modulate, move, pool, write
+from benchmarks.kernels import attend_turning, merge, move, pool
+from headforcing.kernels import attend, modulate, write
 from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -40,20 +41,22 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
         return torch.empty(rows, 2, pairs, device="meta")
 
     k, v, rows = data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(FRAMES, 6, DIM)
-    x, turns, heads = data(TOKENS, DIM), angles(32, 22), (table(HEADS), table(HEADS), table(HEADS))
+    x, rotations, heads = data(TOKENS, DIM), angles(32, 22), (table(HEADS), table(HEADS), table(HEADS))
     q = data(HEADS, TOKENS, HEAD_DIM)
-    yield "move", lambda: move.roll(k, v, table(HEADS, 3, 3), turns, FRAME_TOKENS)
-    yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), turns, FRAME_TOKENS)
-    yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), turns)
+    yield "move", lambda: move.roll(k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
+    yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), rotations, FRAME_TOKENS)
+    yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), rotations)
     yield "norm", lambda: modulate.norm_modulate(x, rows[:, 1], rows[:, 0], 1e-6)
     yield "residual_norm", lambda: modulate.residual_norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
     for name, weights in (("write", (data(DIM), data(DIM))), ("write_normed", None)):
-        tables = (*heads, turns, angles(FRAME_TOKENS, 42))
+        tables = (*heads, rotations, angles(FRAME_TOKENS, 42))
         yield name, lambda weights=weights, tables=tables: write.write_block(x, x, x, weights, 1e-6, k, v, *tables)
     yield "attend", lambda: attend.attend(q, k, v, *heads)
     yield (
         "attend_turning",
-        lambda: attend.attend_turning(q, k, v, *heads, table(HEADS), table(HEADS, 11), turns, 4, FRAME_TOKENS),
+        lambda: attend_turning.attend_turning(
+            q, k, v, *heads, table(HEADS), table(HEADS, 11), rotations, 4, FRAME_TOKENS
+        ),
     )
 
 

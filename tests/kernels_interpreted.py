@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import kernels as benchmark_kernels
+from benchmarks.kernels import move
+from benchmarks.kernels.attend_turning import attend_turning
+from benchmarks.kernels.move import move_frames
 from headforcing import kernels
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
@@ -19,18 +23,16 @@ from headforcing.headforcing_core.model.attention import attention_function, exp
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.studies.replay import Case, new_cache, read_run
-from headforcing.kernels import attend, move, write
-from headforcing.kernels.attend import attend_turning
+from headforcing.kernels import attend, write
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using
 from headforcing.kernels.language import interpreting
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.modulate import residual_norm_modulate
-from headforcing.kernels.move import move_frames
 from kernel_cases import OPERATIONS, ROLE_MAPS, case, distance, int_table, roll_out
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run by test_kernels_triton.py"
 
-FOLDER = Path(kernels.__file__).parent
+FOLDERS = {package: Path(package.__file__).parent for package in (kernels, benchmark_kernels)}
 CPU = torch.device("cpu")
 EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -89,11 +91,11 @@ def test_nothing_but_frames_named_in_the_table_is_touched():
     """A chain of nothing but skips, a table without chains, and no tokens past a frame's end."""
     k, v = torch.randn(2, 4 * 24, 20)
     before = k.clone(), v.clone()
-    turns = torch.ones(1, 2, 4)
-    move.roll(k, v, int_table([[[-1, 0, 0], [-1, 24, 0]]]), turns, 24)
-    move.roll(k, v, torch.zeros(0, 3, 3, dtype=torch.int32), turns, 24)
+    rotations = torch.ones(1, 2, 4)
+    move.roll(k, v, int_table([[[-1, 0, 0], [-1, 24, 0]]]), rotations, 24)
+    move.roll(k, v, torch.zeros(0, 3, 3, dtype=torch.int32), rotations, 24)
     assert torch.equal(k, before[0]) and torch.equal(v, before[1])
-    move.roll(k, v, int_table([[[0, 24, 0]]]), turns, 24)
+    move.roll(k, v, int_table([[[0, 24, 0]]]), rotations, 24)
     assert torch.equal(v[48:], before[1][48:]) and torch.equal(v[24:48], before[1][:24])
 
 
@@ -150,7 +152,7 @@ def test_tensors_that_do_not_lie_as_described_are_refused(change, named):
 
 MUTATIONS = [
     ("rotation", "even * sin + odd * cos", "odd * sin + even * cos"),
-    ("rotation", "place + PAIRS", "place"),
+    ("rotations", "place + PAIRS", "place"),
     ("move", "tl.load(move + 1) + token", "tl.load(move) + token"),
     ("move", "tl.load(move + 2)", "tl.load(move + 2) * 0"),
     ("move", "move += 3", "move += 0"),
@@ -159,7 +161,7 @@ MUTATIONS = [
     ("pool", "tl.load(frames + 2 * frame + 1)", "tl.load(frames + 1)"),
     ("pool", "total / frame_tokens", "total / ROWS"),
     ("merge", "b + chosen - tokens", "a + chosen - tokens"),
-    ("merge", "tl.where(of_a, turn_a, turn_b)", "tl.where(of_a, turn_b, turn_a)"),
+    ("merge", "tl.where(of_a, rotation_a, rotation_b)", "tl.where(of_a, rotation_b, rotation_a)"),
     ("merge", "tl.load(merge + 5) * tokens", "0"),
     ("merge", "(target + token)", "(a + token)"),
     ("modulate", "frame * scale_stride", "0 * scale_stride"),
@@ -168,7 +170,7 @@ MUTATIONS = [
     ("modulate", "tl.where(inside, row - mean, 0.0)", "(row - mean)"),
     ("write", "tl.load(slot_row + head) + token", "tl.load(slot_row) + token"),  # of values; the next of the others
     ("write", "tl.load(first_row + head) + token", "tl.load(first_row) + token"),
-    ("write", "tl.load(first_turn + head)", "tl.load(first_turn)"),
+    ("write", "tl.load(first_rotation + head)", "tl.load(first_rotation)"),
     ("write", "token % frame_tokens, pair", "token // frame_tokens, pair"),
     ("write", "+ token // frame_tokens", ""),
     ("write", "weight + head * HEAD_DIM", "weight"),
@@ -178,27 +180,39 @@ MUTATIONS = [
     ("attend", "tl.load(head_start + head)", "tl.load(head_start)"),
     ("attend", "tl.load(head_rows + head)", "tl.load(head_rows)"),
     ("attend", "known = row < last", "known = row < last - 1"),
-    ("attend", "LOW + low[:, None]", "low[:, None]"),
-    ("attend", "slot * frame_tokens, frame_tokens", "0, frame_tokens"),
-    ("attend", "head * slots + slot", "slot"),
-    ("attend", "// frame_tokens\n        for", "* 0\n        for"),
     ("attend", "* HEADS + head)", "* HEADS + tl.program_id(1))"),
     ("attend", "acc * shrink[:, None]", "acc"),
+    ("attend_turning", "tl.load(head_start + head)", "tl.load(head_start)"),
+    ("attend_turning", "tl.load(head_rows + head)", "tl.load(head_rows)"),
+    ("attend_turning", "known = row < last", "known = row < last - 1"),
+    ("attend_turning", "LOW + low[:, None]", "low[:, None]"),
+    ("attend_turning", "first = slot * frame_tokens", "first = 0"),
+    ("attend_turning", "head * slots + slot", "slot"),
+    ("attend_turning", "tokens - 1) // frame_tokens", "tokens - 1) * 0"),
+    ("attend_turning", "* HEADS + head)", "* HEADS + tl.program_id(1))"),
+    ("attend_turning", "acc * shrink[:, None]", "acc"),
 ]
 
 
 @pytest.fixture
 def mutated(tmp_path):
-    """Loads a kernel file with one piece of its text replaced, as another module of the same package."""
+    """Loads a kernel file with one piece of its text replaced, as another module of the same package.
+
+    `helper` is a module of rotations that was loaded so before, which it then imports.
+    """
     loaded = []
 
-    def load(name: str, old: str, new: str, rotation: str = "rotation"):
-        text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    def load(name: str, old: str, new: str, helper: str = ""):
+        package = next(package for package, folder in FOLDERS.items() if (folder / f"{name}.py").is_file())
+        text = (FOLDERS[package] / f"{name}.py").read_text(encoding="utf-8")
         assert old in text, f"{name}.py no longer says {old!r}"
-        text = text.replace(old, new).replace("from .rotation import", f"from .{rotation} import")
+        text = text.replace(old, new)
+        if helper:
+            assert f".{helper} import" in text
+            text = text.replace(f".{helper} import", f".changed_{helper} import")
         path = tmp_path / f"changed_{name}.py"
         path.write_text(text, encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(f"headforcing.kernels.changed_{name}", path)
+        spec = importlib.util.spec_from_file_location(f"{package.__name__}.changed_{name}", path)
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         loaded.append(spec.name)
@@ -212,9 +226,9 @@ def mutated(tmp_path):
 
 @pytest.mark.parametrize(("name", "old", "new"), MUTATIONS, ids=lambda text: text.strip())
 def test_a_self_test_sees_a_wrong_index(name, old, new, mutated):
-    if name == "rotation":  # in the helpers that the kernels share: seen by a kernel that uses them
-        mutated("rotation", old, new)
-        module = mutated("move", "", "", rotation="changed_rotation")
+    if name in ("rotation", "rotations"):  # in the helpers that the kernels share: seen by a kernel that uses them
+        mutated(name, old, new)
+        module = mutated("move", "", "", helper=name)
     else:
         module = mutated(name, old, new)
     operations = [value for value in vars(module).values() if isinstance(value, Operation)]

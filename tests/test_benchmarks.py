@@ -86,6 +86,7 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
             torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(interpreting(), reason="this is the process that it starts")
 def test_the_paper_s_implementations_make_it_with_their_kernels_too(tmp_path: Path):
@@ -115,6 +116,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
     return json.loads((folder / "results.json").read_text()), (folder / "results.md").read_text()
 
 
+@pytest.mark.slow
 def test_every_row_has_a_number_or_a_reason(run):
     results, page = run
     assert [row["row"] for row in results["rows"]] == [row.name for row in ROWS]
@@ -231,7 +233,7 @@ def test_the_committed_pages_are_those_of_the_committed_numbers(name, page):
 
 
 def test_the_text_says_what_was_measured():
-    """Every figure of the paragraph on the CPU, as rounded from the JSON; and the README's table of lengths."""
+    """Every figure of the paragraph on the CPU, as rounded from the JSON; and the table of lengths in docs/speed.md."""
     ratios = json.loads((MEASURED / "results.json").read_text())["ratios"]
     text = " ".join((MEASURED.parent / "README.md").read_text("utf-8").split())
     alone, with_attention = ratios["cache_handling"], ratios["cache_and_attention"]
@@ -244,7 +246,7 @@ def test_the_text_says_what_was_measured():
     assert f"V1 took {threads['V1']:.2f} times and V2 {threads['V2']:.2f} times as long" in text
     assert 1 - with_attention_share() == pytest.approx(0.9, abs=0.04)  # nine tenths
     lengths = (MEASURED / "scaling.md").read_text("utf-8").split("## Length\n\n")[1].split("\n\n")[0].strip()
-    assert lengths in (MEASURED.parents[2] / "README.md").read_text("utf-8")
+    assert lengths in (MEASURED.parents[2] / "docs" / "speed.md").read_text("utf-8")
 
 
 def with_attention_share() -> float:
@@ -269,6 +271,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.alone
 def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
     """Per block, with everything a cache does but attention: storing keys and values and the update, too."""
     key = torch.randn(1, ALL_HEADS.config.num_heads, 8, HEAD_DIM)
@@ -281,6 +284,7 @@ def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
     assert min(taken["V2"]) >= 3 * min(taken["B1"]), {name: min(times) for name, times in taken.items()}
 
 
+@pytest.mark.alone
 @pytest.mark.xfail(
     raises=AssertionError,
     reason="a goal that a CPU leaves no room for: what V1 does beside attention is too small a part of its block. The "

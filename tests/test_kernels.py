@@ -7,21 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import kernels as benchmark_kernels
+from benchmarks.kernels import paper
+from benchmarks.kernels.attend_turning import attend_turning_reference
+from benchmarks.kernels.merge import merge_frames
+from benchmarks.kernels.move import in_sequence, roll
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, encode_prompt, forward_block
-from headforcing.kernels import dispatch, paper
-from headforcing.kernels.attend import attend_reference, attend_turning_reference
+from headforcing.kernels import dispatch
+from headforcing.kernels.attend import attend_reference
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.layout import LayoutError
-from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import in_sequence, roll
-from headforcing.kernels.rotation import turned
+from headforcing.kernels.rotation import rotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import OPERATIONS, ROLE_MAPS, case, int_table, roll_out, turn_table
+from kernel_cases import OPERATIONS, ROLE_MAPS, case, int_table, roll_out, rotations_around
 from torch import Tensor
 
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
@@ -101,7 +104,7 @@ def test_the_papers_assembly_gives_the_context_that_the_engine_holds():
     contexts = [[0, 5 * s, 2 * s], [3 * s], [], [11 * s, 4 * s]]
     moves, head_start, head_rows = paper.packing(contexts, s)
     k_packed, v_packed = torch.full((2, 6 * s, head_dim), float("nan"))
-    paper.assemble(k, v, k_packed, v_packed, moves, turn_table(head_dim, 9)[9:], s)
+    paper.assemble(k, v, k_packed, v_packed, moves, rotations_around(head_dim, 9)[9:], s)
     for context, start, rows in zip(contexts, head_start.tolist(), head_rows.tolist(), strict=True):
         if context:
             raw = torch.stack([k[row : row + s] for row in context])
@@ -129,11 +132,11 @@ def test_the_papers_updates_move_and_merge_without_turning():
 @settings(deadline=None)
 @given(st.integers(-9, 9), st.integers(-9, 9))
 def test_turning_twice_is_turning_by_the_sum(a, b):
-    turns = turn_table(24, 18)
+    rotations = rotations_around(24, 18)
     x = noise(40, 24)
-    twice = turned(turned(x, turns[18 + a]), turns[18 + b])
-    torch.testing.assert_close(twice, turned(x, turns[18 + a + b]), atol=1e-5, rtol=1e-5)
-    assert torch.equal(turned(x, turns[18 + a])[:, 8:], x[:, 8:])  # only temporal channels turn
+    twice = rotated(rotated(x, rotations[18 + a]), rotations[18 + b])
+    torch.testing.assert_close(twice, rotated(x, rotations[18 + a + b]), atol=1e-5, rtol=1e-5)
+    assert torch.equal(rotated(x, rotations[18 + a])[:, 8:], x[:, 8:])  # only temporal channels rotate
 
 
 def test_attention_does_not_care_for_the_order_of_keys():
@@ -154,38 +157,38 @@ def test_attention_does_not_care_where_time_begins(shift):
 
     def attention(by):
         # rotated into queries and keys beforehand, as the cache does it ...
-        turns = turn_table(20, 9)
-        turned_q = torch.stack(
+        rotations = rotations_around(20, 9)
+        rotated_q = torch.stack(
             [
-                turned(head.unflatten(0, (2, s)), turns[9 + start + by + torch.arange(2)]).flatten(0, 1)
+                rotated(head.unflatten(0, (2, s)), rotations[9 + start + by + torch.arange(2)]).flatten(0, 1)
                 for head, start in zip(q, query_index.tolist(), strict=True)
             ]
         )
         indices = [0, 1, 2, 1, 0]
-        turned_k = turned(k.unflatten(0, (5, s)), turns[[9 + index + by for index in indices]]).flatten(0, 1)
-        return attend_reference(turned_q, turned_k, v, head_start, head_rows, order)
+        rotated_k = rotated(k.unflatten(0, (5, s)), rotations[[9 + index + by for index in indices]]).flatten(0, 1)
+        return attend_reference(rotated_q, rotated_k, v, head_start, head_rows, order)
 
     torch.testing.assert_close(attention(shift), attention(0), atol=1e-5, rtol=1e-5)
-    # ... or by turning the queries back to every frame
+    # ... or by rotating the queries back to every frame
     found = attend_turning_reference(
-        q, k, v, head_start, head_rows, order, query_index + shift, key_index + shift, turn_table(20, 9), 9, s
+        q, k, v, head_start, head_rows, order, query_index + shift, key_index + shift, rotations_around(20, 9), 9, s
     )
     torch.testing.assert_close(found, attention(0), atol=1e-5, rtol=1e-5)
 
 
 def test_rolling_in_place_is_building_anew_from_unturned_keys():
-    """Ten rolls of a window, each turning what was turned before."""
+    """Ten rolls of a window, each rotating what was rotated before."""
     s, frames = 24, 6
     raw_k, raw_v = noise(16, s, 24), noise(16, s, 24, seed=1)
-    turns = turn_table(24, 9)
-    k = turned(raw_k[:frames], turns[9 : 9 + frames]).flatten(0, 1)
+    rotations = rotations_around(24, 9)
+    k = rotated(raw_k[:frames], rotations[9 : 9 + frames]).flatten(0, 1)
     v = raw_v[:frames].flatten(0, 1).clone()
     moves = int_table([[[(i + 1) * s, i * s, 8] for i in range(frames - 1)]])
     for first in range(1, 11):
-        roll(k, v, moves, turns, s)
+        roll(k, v, moves, rotations, s)
         newest = first + frames - 1
-        k[-s:], v[-s:] = turned(raw_k[newest], turns[9 + frames - 1]), raw_v[newest]
-        expected = turned(raw_k[first : first + frames], turns[9 : 9 + frames]).flatten(0, 1)
+        k[-s:], v[-s:] = rotated(raw_k[newest], rotations[9 + frames - 1]), raw_v[newest]
+        expected = rotated(raw_k[first : first + frames], rotations[9 : 9 + frames]).flatten(0, 1)
         torch.testing.assert_close(k, expected, atol=1e-5, rtol=1e-5)
         assert torch.equal(v, raw_v[first : first + frames].flatten(0, 1))
 
@@ -198,7 +201,7 @@ def test_a_merge_keeps_exactly_a_frame_of_tokens_and_touches_nothing_else(tokens
     kept = int_table([sorted(tokens[:s])])
     before_k, before_v = k.clone(), v.clone()
     still = 9
-    merge_frames(k, v, int_table([[s, 3 * s, s, still, still, 0]]), kept, turn_table(20, 9))
+    merge_frames(k, v, int_table([[s, 3 * s, s, still, still, 0]]), kept, rotations_around(20, 9))
     sources = [s + token if token < s else 2 * s + token for token in kept[0].tolist()]
     assert v[s : 2 * s, 0].tolist() == sources and len(set(sources)) == s
     torch.testing.assert_close(k[s : 2 * s], before_k[sources])
@@ -319,13 +322,15 @@ def test_every_example_distinguishes_and_every_operation_explains_itself(tested)
 
 
 def test_importing_and_using_every_kernel_file_imports_no_triton(tmp_path):
-    names = [path.stem for path in KERNELS.glob("*.py") if path.stem != "__init__"]
-    assert len(names) > 8
+    folders = {"headforcing.kernels": KERNELS, "benchmarks.kernels": Path(benchmark_kernels.__file__).parent}
+    names = [f"{package}.{path.stem}" for package, folder in folders.items() for path in folder.glob("[!_]*.py")]
+    assert len(names) > 12
     program = "\n".join(
         [
             "import importlib, sys, torch",
             "sys.modules['triton'] = None  # importing it would raise",
-            f"for name in {names}: importlib.import_module('headforcing.kernels.' + name)",
+            f"sys.path.append({str(folders['benchmarks.kernels'].parents[1])!r})",
+            f"for name in {names}: importlib.import_module(name)",
             "from headforcing.kernels.modulate import norm_modulate",
             "norm_modulate(torch.ones(4, 8), torch.ones(2, 8), torch.ones(2, 8), 1e-6)",
         ]

@@ -30,12 +30,14 @@ def run(tmp_path: Path, *command: str, interpret: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_kernel_equals_plain_torch_in_the_interpreter(tmp_path):
     program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:]))"
     told = run(tmp_path, "-c", program, "-q", str(TESTS / "kernels_interpreted.py"), interpret="1")
     assert " passed" in told and "skipped" not in told
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_every_gpu_within_its_limits(tmp_path):
     told = run(tmp_path, str(TESTS / "kernels_compiled.py"), interpret="0")
     builds = [json.loads(line) for line in told.splitlines()]

@@ -5,8 +5,12 @@ in order, `[episodic, summary first | sink | recent | current block]` without ga
 *are* the context: nothing is assembled per pass. The groups of a layer lie one after another in one buffer, those with
 most frames first, so that attention can take all heads in one call, too. A key is stored fully rotated, and the group
 remembers the temporal index baked into each slot; once per block, slots whose index in the context has changed are
-turned by the difference. Values and the spatial rotation never change. Slots lie in the order of their indices, at the
-price that an admitted frame moves those behind it, once per update interval at most.
+re-rotated by the difference. The paper keeps keys without temporal rotation instead and rotates every context anew
+("Head-wise RoPE Re-encoding"). Both give the same keys, because rotations compose: a key rotated to index `a` and then
+by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. So the work is one rotation of what has moved, once a
+block, in place of one of everything in each of its five passes; `reference.py` has the paper's form. Values and the
+spatial rotation never change. Slots lie in the order of their indices, at the price that an admitted frame moves those
+behind it, once per update interval at most.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from torch import Tensor
 from ...kernels.write import write_block
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
-from ..model.rope import RotaryEmbedding
+from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV, WanConfig
 from .head_group import HeadGroup, block_tables
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
@@ -217,14 +221,14 @@ class HeadCache(RoleSwitching):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
-        k, v = self._by_head(k), self._by_head(v)
+        k, v = by_head(k, self.rope.frame_tokens), by_head(v, self.rope.frame_tokens)
         for group in self.groups:
             if len(group.heads[layer]):
                 group.write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
-        queries = self._by_head(q).index_select(0, self.order[layer])
+        queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
         for group, part in self._by_group(layer, queries):
             group.rotate(part, out=part)
         return self.attend_rotated(layer, queries.flatten(1, 2))
@@ -263,10 +267,6 @@ class HeadCache(RoleSwitching):
         for group, part in zip(self.groups, heads.split(sizes), strict=True):
             if len(part):
                 yield group, part
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """`x [tokens, heads, head_dim]` as `[heads, frames, s, head_dim]`."""
-        return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
 
     def spans(self, layer: int) -> tuple[Span, ...]:
         """Where the heads of a layer lie in its buffers, and how much of that is in use."""

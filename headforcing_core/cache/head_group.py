@@ -1,4 +1,4 @@
-"""One group of heads with equal policies: which frames its slots hold, and how they move and turn."""
+"""One group of heads with equal policies: which frames its slots hold, how they move and are re-rotated."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class HeadGroup:
         moved = [slot for slot in range(history) if target[slot] != self.indices[slot]]
         if moved:
             first, end = moved[0], moved[-1] + 1
-            turns = [target[slot] - self.indices[slot] for slot in range(first, end)]
+            differences = [target[slot] - self.indices[slot] for slot in range(first, end)]
             for k in self.k:
-                self.rope.turn(k[:, first:end], turns)
+                self.rope.rerotate(k[:, first:end], differences)
         self.indices = target
         self.current = slice(history, self.frames)
 
@@ -73,7 +73,7 @@ class HeadGroup:
         """Store `k, v` as `write` does, `k` rotated already, to these temporal indices."""
         k_slots = self.k[layer][:, self.current]
         k_slots.copy_(k)
-        self.rope.turn(k_slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
+        self.rope.rerotate(k_slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
         self.v[layer][:, self.current] = v
 
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -107,8 +107,8 @@ class HeadGroup:
         for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
             if not len(k):
                 continue
-            turned = self.rope.rotate_temporal(k[:, j, None], [self.indices[i] - self.indices[j]])
-            keys = torch.cat((k[:, i], turned[:, 0]), dim=1)
+            moved = self.rope.rotate_temporal(k[:, j, None], [self.indices[i] - self.indices[j]])
+            keys = torch.cat((k[:, i], moved[:, 0]), dim=1)
             kept = select(layer, self._without_time(keys[:, None], i)[:, 0])
             k[:, i] = keys[:, kept]
             v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
@@ -145,7 +145,7 @@ def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
 def block_tables(
     spans: Spans, starts: tuple[tuple[int, int], ...], places: tuple[int, ...], tokens: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where `write_block` puts a layer's heads, in the model's order: `slot_row, q_row, first_turn [heads]` int32.
+    """Where `write_block` puts a layer's heads, in the model's order: `slot_row, q_row, first_rotation [heads]` int32.
 
     Args:
         starts: for each span, the row within a head where the current block begins, and its first temporal index.
@@ -158,5 +158,5 @@ def block_tables(
         for head in range(span.heads)
     ]
     table = torch.tensor([[rows[place][0], place * tokens, rows[place][1]] for place in places], dtype=torch.int32)
-    slot_row, q_row, first_turn = upload(table.T.contiguous(), device).unbind(0)
-    return slot_row, q_row, first_turn
+    slot_row, q_row, first_rotation = upload(table.T.contiguous(), device).unbind(0)
+    return slot_row, q_row, first_rotation

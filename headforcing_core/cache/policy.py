@@ -170,8 +170,6 @@ PRESETS: dict[str, CachePolicy] = {
     "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute"),
     "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18), "absolute"),
     "self_forcing_sink": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17), "absolute"),
-    # the same under an older name, which workflows hold
-    "self_forcing_sink_1_window_21": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17), "absolute"),
 }
 
 

@@ -1,7 +1,8 @@
-"""The specification: head-wise caches one head at a time, as METHOD.md describes them, with nothing clever.
+"""The specification: the paper's head-wise KV caches, one head at a time (sections 3.3 and 3.4; METHOD.md).
 
-`ReferenceCache` keeps every frame of the video, with spatial rotary embedding only, and builds each head's context
-anew in every pass. It is slow and its memory grows; it exists to be read and to check `HeadCache` against.
+`ReferenceCache` keeps the keys of every frame of the video with their spatial rotation only, assembles each head's
+context anew in every pass and gives it its temporal rotation then, as the paper writes it. It is slow and its memory
+grows; it exists to be read and to check `HeadCache` against.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from torch import Tensor
 from ..model.attention import explicit
 from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
-from .head_cache import FLUSHED_TO_FRAMES, CacheShape
+from .head_cache import CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
-from .switching import RoleSwitching
+from .policy import RolePolicy
 
 Frames = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
 
 
-class ReferenceCache(RoleSwitching):
-    """Drop-in for `HeadCache` (same methods)."""
+class ReferenceCache:
+    """Drop-in for `HeadCache` where the prompt's switches leave the past alone."""
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
         self.shape, self.policy = shape, shape.policy
@@ -30,7 +31,6 @@ class ReferenceCache(RoleSwitching):
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         layers = len(shape.roles)
         self.block = 0
-        self.origin = self.oldest = 0
         self.past: list[Frames] = [[] for _ in range(layers)]  # clean frames, in order
         self.current: list[Frames] = [[] for _ in range(layers)]  # of the latest pass
         self.entries: list[Frames] = [[] for _ in range(layers)]  # episodic memory, all heads
@@ -61,7 +61,7 @@ class ReferenceCache(RoleSwitching):
             frames += self.entries[layer]
             numbers += [sources[0] for sources in self.memory.sources]
         remembered = {frame for sources in self.memory.sources for frame in sources} if policy.episodic_frames else ()
-        for number in policy.history(len(self.past[layer]), self.origin, self.oldest):
+        for number in self.history(policy, len(self.past[layer])):
             if number not in remembered:
                 frames.append(self.past[layer][number])
                 numbers.append(number)
@@ -76,34 +76,27 @@ class ReferenceCache(RoleSwitching):
         q = self.rope.rotate_temporal(q, indices[-len(q) :])
         return explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0]
 
-    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        block = self.block
-        self.close()
-        if not any(map(len, self.memory_heads)):
-            return None
+    def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
+        """The past frames that heads of this policy see, episodic memory apart, in order."""
+        return policy.history(frames_seen)
+
+    def candidate(self) -> int | None:
+        """The frame that episodic memory considers after the open block."""
         fast, interval = self.policy.memory.recent_frames or 0, self.policy.episodic.update_interval
-        frame = candidate_frame(block, self.shape.frames_per_block, fast, interval)
-        if frame is None or frame < self.oldest:
+        return candidate_frame(self.block, self.shape.frames_per_block, fast, interval)
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        block, frame = self.block, self.candidate()
+        self.close()
+        if frame is None or not any(map(len, self.memory_heads)):
             return None
         return self.memory.consider(block, frame, prompt, self.memory_heads, self)
 
     def close(self) -> None:
+        """Take the frames of the last pass into the past."""
         for past, current in zip(self.past, self.current, strict=True):
             past += current
         self.block += 1
-
-    def flush(self) -> None:
-        self.memory.forget(self)
-        self.oldest = max(self.oldest, len(self.past[0]) - FLUSHED_TO_FRAMES)
-
-    def re_anchor(self) -> None:
-        self.origin = len(self.past[0])
-
-    def rewind(self, blocks: int) -> None:
-        self.block -= blocks
-        first = self.block * self.shape.frames_per_block
-        self.past = [past[:first] for past in self.past]
-        self.oldest = max(self.oldest, first)
 
     # memory.TokenStore
 

@@ -46,6 +46,6 @@ def restore_cache(cache: HeadCache, state: State) -> None:
         ]
         cache.memory.has_summary = plain["memory"]["has_summary"]
         cache.block = plain["block"]
-        cache.origin, cache.oldest = plain.get("origin", 0), plain.get("oldest", 0)  # older states have neither
+        cache.origin, cache.oldest = plain["origin"], plain["oldest"]
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise HeadForcingError(f"the saved state does not fit this render: {error}") from error

@@ -1,6 +1,6 @@
 """What a picture of the toy world shows, found without any model: the shape, its colour and kind, wall and landmarks.
 
-`tests/test_toy_world.py` states how often it is right on rendered pictures, where the truth is known.
+`tests/render/test_toy_world.py` states how often it is right on rendered pictures, where the truth is known.
 """
 
 from __future__ import annotations

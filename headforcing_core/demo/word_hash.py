@@ -56,14 +56,6 @@ def encode(prompt: str, length: int = TEXT_LEN, dim: int = TEXT_DIM) -> Tensor:
     return torch.from_numpy(rows)
 
 
-class WordHashEncoder:
-    """`encode` with the interface of `text.TextEncoder`."""
-
-    def encode(self, prompts: list[str]) -> list[Tensor]:
-        """One float32 `[words, 64]` per prompt, without padding."""
-        return [encode(prompt)[: len(split_words(prompt))] for prompt in prompts]
-
-
 @lru_cache(maxsize=1024)
 def _gaussian(salted_word: str, dim: int) -> np.ndarray:
     seed = int.from_bytes(hashlib.sha256(salted_word.encode()).digest()[:8], "little")

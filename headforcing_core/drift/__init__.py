@@ -1,1 +1,1 @@
-"""Measures of a finished video, and of latents while they are made."""
+"""Drift metrics of a finished video, and statistics of latents during sampling."""

@@ -1,4 +1,4 @@
-"""What a render itself can tell, for free: drift seen in the latents, and what episodic memory found new."""
+"""Per-block latent statistics and episodic memory decisions of a render, collected while it runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from ..errors import HeadForcingError
 
 @dataclass(frozen=True)
 class RunReport:
-    """One row for each block of a video, start blocks included.
+    """Statistics of every block of a video, start blocks included.
 
     Attributes:
-        mean: of every latent channel, `[blocks, channels]`.
-        std: of every latent channel, `[blocks, channels]`.
-        cosine: of the block's frames to the video's first frame, averaged, `[blocks]`.
-        occupied: frame-slots in use after the block, all heads together; None where the block was not made anew.
-        events: what episodic memory did.
+        mean, std: mean and standard deviation of every latent channel, `[blocks, channels]`.
+        cosine: mean cosine similarity of the block's latent frames to the first one of the video, `[blocks]`.
+        occupied: frame slots in use after the block, summed over all heads; None if the block was loaded from disk.
+        events: decisions of episodic memory.
     """
 
     mean: Tensor
@@ -40,38 +39,39 @@ class RunReport:
 
     @property
     def mean_drift(self) -> Tensor:
-        """How far channel means moved from the first block, in the first block's spread, `[blocks, channels]`."""
+        """Change of the channel means since the first block, in its standard deviations, `[blocks, channels]`."""
         return (self.mean - self.mean[0]) / self.std[0].clamp_min(1e-6)
 
     @property
     def std_ratio(self) -> Tensor:
-        """Spread of every channel over that of the first block, `[blocks, channels]`."""
+        """Standard deviation of every channel divided by that in the first block, `[blocks, channels]`."""
         return self.std / self.std[0].clamp_min(1e-6)
 
     def text(self) -> str:
-        """The report for people, to be read against other renders of the same length."""
+        """The report as text. The values are comparable between renders of the same length."""
         furthest, last = self.mean_drift.abs().amax(dim=0), self.std_ratio[-1]
         lines = [
-            f"latents  likeness to the first frame {float(self.cosine[0]):.2f} in the first block, "
+            f"latents  similarity to the first frame {float(self.cosine[0]):.2f} in the first block, "
             f"{float(self.cosine[-1]):.2f} in the last, lowest {float(self.cosine.min()):.2f} in block "
             f"{int(self.cosine.argmin())}",
-            f"         channel spreads end at {float(last.min()):.2f} to {float(last.max()):.2f} of the first block's; "
-            f"the mean of channel {int(furthest.argmax())} moved furthest, by {float(furthest.max()):.1f} spreads",
+            f"         standard deviations of the channels in the last block {float(last.min()):.2f} to "
+            f"{float(last.max()):.2f} of the first block's; largest change of a channel mean "
+            f"{float(furthest.max()):.1f} standard deviations, in channel {int(furthest.argmax())}",
         ]
         trace = novelty_trace(self.events)
-        known = [value for value in trace["similarity"] if value is not None]
-        if known:
+        similarities = [value for value in trace["similarity"] if value is not None]
+        if similarities:
             lines.append(
-                f"memory   {trace['admissions']} of {len(self.events)} candidates remembered, similarity to what was "
-                f"there {min(known):.2f} to {max(known):.2f}, {trace['remembered'][-1]} entries at the end"
+                f"memory   {trace['admissions']} of {len(self.events)} candidates remembered, highest similarity to "
+                f"an entry {min(similarities):.2f} to {max(similarities):.2f}, {trace['remembered'][-1]} entries at end"
             )
         used = [count for count in self.occupied if count is not None]
         if used:
-            lines.append(f"cache    {used[-1]:,} frame-slots in use at the end, at most {max(used):,}")
+            lines.append(f"cache    {used[-1]:,} frame slots in use at the end, at most {max(used):,}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """The report for JSON; tensors are lists, rounded to 6 digits."""
         furthest = self.mean_drift.abs().amax(dim=0)
         return {
             "blocks": self.blocks,
@@ -87,15 +87,15 @@ class RunReport:
 
 
 class RunMeter:
-    """Collects a `RunReport` block by block; keeps a few numbers of each."""
+    """Collects a `RunReport` block by block, storing a few numbers per block."""
 
     def __init__(self) -> None:
         self._first: Tensor | None = None
-        self._rows = array("f")  # one after another: what lives as long as the run lies in one piece of memory
+        self._rows = array("f")  # flat, not one tensor per block: many small long-lived tensors fragment memory
         self._occupied: list[int | None] = []
 
     def add(self, latents: Tensor, occupied: int | None = None) -> None:
-        """Take the next block `[frames, channels, h, w]`, as the model sees it."""
+        """Add the next block of latents `[frames, channels, h, w]`, normalised as for the model."""
         x = latents.detach().float().cpu()
         if x.ndim != 4 or not len(x):
             raise HeadForcingError(f"latent blocks must be [frames, channels, h, w], got {list(latents.shape)}")
@@ -107,7 +107,7 @@ class RunMeter:
         self._occupied.append(occupied)
 
     def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
-        """What was collected so far."""
+        """The report of the blocks added so far; raises HeadForcingError if there are none."""
         if not self._rows:
             raise HeadForcingError("a run report needs at least one finished block")
         rows = torch.tensor(self._rows).unflatten(0, (len(self._occupied), -1))
@@ -116,7 +116,7 @@ class RunMeter:
 
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
-    """What episodic memory did: a line for every frame it remembered, one for all that it did not."""
+    """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for all rejections."""
     lines = []
     for event in events:
         if not event.admitted:
@@ -140,28 +140,28 @@ def describe_events(events: Sequence[MemoryEvent]) -> str:
 
 
 def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
-    """What episodic memory made of its candidates.
+    """The candidates of episodic memory and its decisions, as lists with one value per candidate.
 
-    `similarity` is each candidate's highest one to what was remembered (paper, Eq. 4; None for the first), and
-    `remembered` how many entries memory held afterwards.
+    `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for the first
+    candidate), `remembered` the number of entries afterwards.
     """
     remembered, counts = 0, []
     for event in events:
-        if event.delta == -1:  # it was empty, at the beginning or after a flush
+        if event.delta == -1:  # memory was empty, at the beginning or after a flush
             remembered = 0
-        lost = bool(event.merged) or bool(event.dropped)  # two become one, or one goes
+        lost = bool(event.merged) or bool(event.dropped)  # either way there is one entry less
         remembered += int(event.admitted) - int(lost)
         counts.append(remembered)
-    found = [event.delta if event.delta > -1 else None for event in events]
-    known = [value for value in found if value is not None]
+    similarity = [event.delta if event.delta > -1 else None for event in events]
+    measured = [value for value in similarity if value is not None]
     return {
         "after_block": [event.after_block for event in events],
         "frame": [event.frame for event in events],
-        "similarity": found,
+        "similarity": similarity,
         "admitted": [event.admitted for event in events],
         "remembered": counts,
         "admissions": sum(event.admitted for event in events),
-        "mean_similarity": math.fsum(known) / len(known) if known else None,
+        "mean_similarity": math.fsum(measured) / len(measured) if measured else None,
     }
 
 

@@ -1,7 +1,7 @@
-"""How a video changes over its length, measured picture by picture without any network.
+"""Frame-by-frame measurement of how a video changes over its length, without any network.
 
-`DriftMeter` takes the pictures as they come and keeps one row of sums for each second and a bounded number of
-thumbnails, never the video. `drift_numbers` makes numbers of them. None of these are VBench scores.
+`DriftMeter` receives video frames one by one and stores one row of sums per second and a limited number of thumbnails,
+never the video. `metrics.py` computes the metrics from them. None of these are VBench scores.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .thumbnails import SwitchResponse, SwitchWatch, Thumbnails, thumbnail
 Array = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
 
-FROZEN_CHANGE = 0.001 * 255  # a smaller mean change is none; the threshold of FFmpeg's freezedetect
-PERIOD_FRAMES = 21  # latent frames of the five seconds that the models were trained on: 81 pictures, then 84 each
-REFERENCE_SECONDS = 2  # colours are compared with those of the beginning
-_SAMPLE_PIXELS = 40_000  # colour statistics need no more
-_MOTION_SIDE = 128  # pixels of the longer side of the grey picture in which motion is measured
+FROZEN_CHANGE = 0.001 * 255  # mean change below which a frame counts as frozen; as in FFmpeg's freezedetect
+PERIOD_FRAMES = 21  # latent frames in the 5 s that the models were trained on: 81 video frames, then 84 each
+REFERENCE_SECONDS = 2  # length of the beginning with which colours are compared
+_SAMPLE_PIXELS = 40_000  # pixels sampled for colour statistics; more do not change them visibly
+_MOTION_SIDE = 128  # longer side, in pixels, of the grey image in which motion is measured
 
-# What one second holds: sums over its pictures, or over the changes from one picture to the next that end in it.
-KINDS = ("inside", "frame", "edge", "switch", "period")  # edges of latent frames are inside blocks
+# The row of one second: sums over its video frames, or over the changes between adjacent frames that end in it.
+KINDS = ("inside", "frame", "edge", "switch", "period")  # "frame": a latent frame starts, but no block
 LEVELS = ("y", "cb", "cr", "y_std", "cb_std", "cr_std", "saturation")
 FIELDS = (
     "pictures", "changes", "change", "residual", "frozen", "freeze_run", "histogram_distance",
@@ -35,13 +35,13 @@ FIELDS = (
 
 
 class DriftMeter:
-    """Measures pictures `[n, H, W, 3]` uint8 as they are added, all of one size.
+    """Measures video frames `[n, H, W, 3]` uint8 of one size as they are added.
 
     Args:
-        fps: pictures a second.
-        frames_per_block: latent frames of a block, which says where the block edges are.
-        switches: the pictures with which a new prompt begins, counted from the first one added.
-        first_picture: number of the first one added in the video it was cut from.
+        fps: video frames per second.
+        frames_per_block: latent frames per block, which determines where blocks start.
+        switches: indices of the video frames with which a new prompt begins, counted from the first frame added.
+        first_video_frame: index of the first frame added in the video from which it was cut.
     """
 
     def __init__(self, fps: float, frames_per_block: int = 3, switches: Sequence[int] = (), first_video_frame: int = 0):
@@ -52,12 +52,12 @@ class DriftMeter:
         self._first, self._switches = first_video_frame, frozenset(switches)
         self._watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
         self._rows: list[dict[str, float]] = []
-        self._histograms: list[Array] = []  # of the reference seconds, then of the second that is being filled
+        self._histograms: list[Array] = []  # luma: of the reference seconds, then of the current second
         self._freeze_run = 0
         self._before: tuple[Pixels, Array] | None = None
 
     def add(self, video_frames: Pixels) -> None:
-        """Measure the next pictures."""
+        """Measure the next video frames; raises HeadForcingError for a wrong shape, dtype or size."""
         if video_frames.ndim != 4 or video_frames.shape[-1] != 3 or video_frames.dtype != np.uint8:
             raise HeadForcingError(
                 "video frames must be uint8 of shape [n, height, width, 3], got "
@@ -67,7 +67,7 @@ class DriftMeter:
             self._measure(np.ascontiguousarray(video_frame))
 
     def seconds(self) -> dict[str, Array]:
-        """One value for each second begun of every field in `FIELDS`. Levels are of 255, saturation of 1."""
+        """All `FIELDS` with one value per (started) second. Levels are sums of 0-255, saturation of 0-1."""
         reference = self._histograms[:REFERENCE_SECONDS]
         for row, histogram in zip(self._rows, reference, strict=False):
             row["histogram_distance"] = histogram_distance(histogram, sum(reference, np.zeros(256)))
@@ -76,13 +76,13 @@ class DriftMeter:
         return {name: np.array([row[name] for row in self._rows]) for name in FIELDS}
 
     def responses(self) -> list[SwitchResponse]:
-        """How the pictures answered each prompt switch so far."""
+        """The response of the video to each prompt switch so far."""
         return self._watch.responses()
 
     def _measure(self, video_frame: Pixels) -> None:
         if self._before is not None and video_frame.shape != self._before[0].shape:
             raise HeadForcingError(
-                f"all pictures must be of one size: {self._before[0].shape[1]}x{self._before[0].shape[0]} is followed "
+                f"all frames must have one size: {self._before[0].shape[1]}x{self._before[0].shape[0]} is followed "
                 f"by {video_frame.shape[1]}x{video_frame.shape[0]}"
             )
         image = Image.fromarray(video_frame)
@@ -118,15 +118,16 @@ class DriftMeter:
             row[f"{kind}_changes"] += 1
 
     def _kinds(self) -> list[str]:
-        """What lies between the picture before and this one."""
+        """The `KINDS` of the transition from the previous frame to the current one."""
         if self.video_frames in self._switches:
-            return ["switch"]
+            return ["switch"]  # alone: a new prompt may change everything and must not count as a block edge
         number = self.video_frames + self._first
         edge, frame, period = (_starts_block(clock, number) for clock in (self.clock, self._frame, self._period))
-        there = {"edge": edge, "inside": not edge, "frame": frame and not edge, "period": period}
-        return [kind for kind, is_there in there.items() if is_there]
+        applies = {"edge": edge, "inside": not edge, "frame": frame and not edge, "period": period}
+        return [kind for kind, is_true in applies.items() if is_true]
 
     def _row(self) -> dict[str, float]:
+        """The row of the current second, appended if it has just begun."""
         if int(self.video_frames / self.fps) >= len(self._rows):
             if len(self._rows) > REFERENCE_SECONDS:
                 self._close_histogram()
@@ -146,17 +147,17 @@ def _starts_block(clock: BlockClock, video_frame: int) -> bool:
 
 
 def mean_change(a: Pixels, b: Pixels) -> float:
-    """Mean absolute difference of two pictures, of 255."""
+    """Mean absolute difference of two video frames, 0-255."""
     return float(np.subtract(np.maximum(a, b), np.minimum(a, b)).mean(dtype=np.float64))
 
 
 def flicker(mean_change: float) -> float:
-    """VBench's temporal flickering of a mean change, 1 for a still picture; VBench leaves moving videos out before."""
+    """VBench's temporal flickering formula, 1 for a still video. (VBench applies it to static videos only.)"""
     return (255 - mean_change) / 255
 
 
 def laplacian_variance(luma: Pixels) -> float:
-    """Variance of the 4-neighbour Laplacian of `[H, W]`: how sharp edges are. 0 for less than 3x3 pixels."""
+    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than 3x3 pixels."""
     if min(luma.shape) < 3:
         return 0.0
     x = luma.astype(np.int16)
@@ -165,7 +166,7 @@ def laplacian_variance(luma: Pixels) -> float:
 
 
 def detail_share(luma: Pixels) -> float:
-    """High-frequency share: how much of the variance of `[H, W]` is within squares of 4x4 pixels; 0 if it is flat."""
+    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0 for a flat image."""
     rows, columns = luma.shape[0] // 4, luma.shape[1] // 4
     if not rows or not columns:
         return 0.0
@@ -176,7 +177,7 @@ def detail_share(luma: Pixels) -> float:
 
 
 def colour(video_frame: Pixels) -> tuple[float, ...]:
-    """`LEVELS` of RGB pixels `[h, w, 3]`: mean and spread of full-range BT.601 YCbCr, and mean HSV saturation."""
+    """`LEVELS` of RGB `[h, w, 3]`: mean and standard deviation of full-range BT.601 YCbCr, mean HSV saturation."""
     red, green, blue = video_frame.astype(np.float32).reshape(-1, 3).T
     y = 0.299 * red + 0.587 * green + 0.114 * blue
     cb, cr = 128 + (blue - y) / 1.772, 128 + (red - y) / 1.402
@@ -188,22 +189,22 @@ def colour(video_frame: Pixels) -> tuple[float, ...]:
 
 
 def histogram_distance(a: Array, b: Array) -> float:
-    """Earth mover's distance of two histograms of 256 levels: how many levels the average pixel has to move."""
+    """Earth mover's distance of two histograms with 256 levels, in levels per pixel."""
     return float(np.abs(np.cumsum(a / max(a.sum(), 1)) - np.cumsum(b / max(b.sum(), 1))).sum())
 
 
 def motion(before: Array, after: Array) -> float:
-    """Mean absolute difference of grey `[h, w]` that is left when one shift of the whole picture is taken out."""
+    """Mean absolute difference of grey images `[h, w]` after compensation of a global shift (camera motion)."""
     shifts = {(0, 0), _global_shift(before, after)}
     return min(_residual(before, after, down, right) for down, right in shifts)
 
 
 def _global_shift(before: Array, after: Array) -> tuple[int, int]:
-    """Phase correlation: by how many whole pixels (down, right) the picture moved; at most half of its size."""
+    """Global shift (down, right) in whole pixels by phase correlation, at most half of the image's size."""
     window = np.outer(*(np.hanning(size + 2)[1:-1] for size in before.shape))
     a, b = (np.fft.rfft2((x - x.mean()) * window) for x in (before, after))
     cross = b * a.conj()
-    strength = np.abs(cross)  # frequencies that hardly occur in both pictures have no say
+    strength = np.abs(cross)  # frequencies that are weak in either image are down-weighted
     correlation = np.fft.irfft2(cross / (strength + strength.mean() + 1e-9), s=before.shape)
     peak = np.unravel_index(int(correlation.argmax()), correlation.shape)
     down, right = (int(p) if p <= n // 2 else int(p) - n for p, n in zip(peak, correlation.shape, strict=True))
@@ -211,15 +212,16 @@ def _global_shift(before: Array, after: Array) -> tuple[int, int]:
 
 
 def _residual(before: Array, after: Array, down: int, right: int) -> float:
-    """What is left in the overlap after a shift by whole pixels and the best further part of a pixel."""
+    """Mean absolute difference in the overlap after a shift by whole pixels and the best additional subpixel shift."""
     height, width = before.shape
     a = before[max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)]
     b = after[max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)]
     left = b - a
     if min(a.shape) < 3:
         return float(np.abs(left).mean())
+    # subpixel shift: least-squares solution of the linearised difference (optical flow of one global vector)
     slopes = np.stack([slope.ravel() for slope in np.gradient(a)], axis=1)
     moved = np.linalg.lstsq(slopes.T @ slopes, slopes.T @ left.ravel(), rcond=1e-6)[0]
-    if np.abs(moved).max() > 1:  # no part of a pixel: the picture changed in other ways
+    if np.abs(moved).max() > 1:  # not a subpixel shift: the linearisation does not hold
         return float(np.abs(left).mean())
     return float(min(np.abs(left.ravel() - slopes @ moved).mean(), np.abs(left).mean()))

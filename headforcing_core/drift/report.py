@@ -1,4 +1,4 @@
-"""The drift report of a video file: read picture by picture, in memory that does not grow with its length."""
+"""Drift report of a video file, which is read frame by frame in memory that is independent of its length."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ..errors import HeadForcingError
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..timeline.timeline import Timeline
-from ..video.reader import Source, open_video
+from ..video.reader import VideoSource, open_video
 from .meter import DriftMeter
-from .numbers import Numbers, number_lines, numbers_of, series_of
+from .metrics import Numbers, number_lines, numbers_of, series_of
 from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
 from .video_tags import VideoTags, read_tags
 
@@ -32,11 +32,14 @@ class DriftReport:
     """How a video changes over its length.
 
     Attributes:
-        whole: the numbers of `drift_numbers.GROUPS` for the whole video.
+        size: width and height in pixels.
+        whole: the metrics of `metrics.GROUPS` for the whole video.
         first: the same for its first `first_seconds`, for comparison.
-        prompts: (start in seconds, text) of each prompt whose time is known.
-        series: one value for each second, by name.
+        prompts: (start in seconds, text) of each prompt with a known start.
+        switches: the response to each prompt switch.
+        series: curves with one value per second, by name.
         similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
+        tags: what the file states about its origin.
     """
 
     name: str
@@ -56,36 +59,36 @@ class DriftReport:
 
     @property
     def seconds(self) -> float:
-        """Length of the video."""
+        """Length of the video in seconds."""
         return self.video_frames / self.fps
 
     def heading(self) -> str:
         """One line about the video."""
-        made = [self.tags.method, None if self.tags.seed is None else f"seed {self.tags.seed}"]
+        origin = [self.tags.method, None if self.tags.seed is None else f"seed {self.tags.seed}"]
         blocks = f"blocks of {self.frames_per_block} latent frame{'s' * (self.frames_per_block > 1)}"
-        size = f"{self.video_frames} pictures of {self.size[0]}x{self.size[1]} at {self.fps:g} a second"
-        return ", ".join([f"{self.name}: {self.seconds:.2f} s", size, blocks, *filter(None, made)])
+        size = f"{self.video_frames} frames of {self.size[0]}x{self.size[1]} at {self.fps:g} fps"
+        return ", ".join([f"{self.name}: {self.seconds:.2f} s", size, blocks, *filter(None, origin)])
 
     def text(self) -> str:
-        """The report for people, in a fixed-width font."""
+        """The report as text, for a fixed-width font."""
         lines = [self.heading(), NOTE, "", *number_lines(self.whole, self.first, self.first_seconds)]
         if self.switches:
             lines += [
-                "Prompt switches (share of the change in each following block)",
+                "Prompt switches (fraction of the change reached in each following block)",
                 *map(self._switch, self.switches),
             ]
         if len(self.tags.texts) > 1 and not self.prompts:
             lines.append(
-                f"The file names {len(self.tags.texts)} prompts but not when they start: give the timeline to see them."
+                f"The file has {len(self.tags.texts)} prompts without start times: give the timeline to evaluate them."
             )
         if len(self.prompts) > 1:
             lines.append(
-                "A new prompt's colours count as deviation and as end over beginning, but not as change a minute."
+                "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
             )
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the similarity matrix, of which the mean for each lag is kept, for JSON."""
+        """The report for JSON; of the similarity matrix only the mean for each lag."""
         by_lag = similarity_by_lag(self.similarity)
         return {
             "note": NOTE,
@@ -106,16 +109,17 @@ class DriftReport:
             "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
         }
 
-    def _switch(self, found: SwitchResponse) -> str:
-        start = found.video_frame / self.fps
+    def _switch(self, response: SwitchResponse) -> str:
+        start = response.video_frame / self.fps
         text = next((text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps), "")
-        reached = "80 % not measurable" if found.seconds_to_80 is None else f"80 % after {found.seconds_to_80:.2f} s"
-        blocks = " ".join(f"{part:.0%}" for part in found.by_block[:8])
-        return f"  {start:6.2f} s  {reached}, change {found.change:.1f} of 255: {blocks or '-'}  {text[:60]}"
+        to_80 = response.seconds_to_80
+        reached = "80 % not measurable" if to_80 is None else f"80 % after {to_80:.2f} s"
+        blocks = " ".join(f"{part:.0%}" for part in response.by_block[:8])
+        return f"  {start:6.2f} s  {reached}, change {response.change:.1f} of 255: {blocks or '-'}  {text[:60]}"
 
 
 def report_video(
-    source: Source,
+    source: VideoSource,
     timeline: Prompts | None = None,
     frames_per_block: int | None = None,
     on_progress: Progress | None = None,
@@ -126,13 +130,13 @@ def report_video(
     """Measure a video file, or a file in memory.
 
     Args:
-        timeline: when which prompt starts, in seconds of the file; default: what the file's own tags say.
-        frames_per_block: latent frames of a block; default: what the tags say, else 3.
-        on_progress: gets (pictures so far, pictures expected or 0) and may raise to stop.
-        start_seconds: leave out what comes before.
-        duration_seconds: leave out what comes after so many further seconds; 0 for none.
+        timeline: start times of the prompts, in seconds of the file; by default those in the file's tags.
+        frames_per_block: latent frames per block; by default the number in the tags, else 3.
+        on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
+        start_seconds: where in the file the measurement starts.
+        duration_seconds: length of the measured part; 0 for the rest of the file.
 
-    Raises HeadForcingError for what is no video of at least 2 pictures.
+    Raises HeadForcingError for anything but a video of at least 2 frames.
     """
     name = name or (Path(source).name if isinstance(source, (str, Path)) else "video")
     if isinstance(source, (str, Path)) and not Path(source).is_file():
@@ -165,7 +169,7 @@ def report_frames(
     tags = tags or VideoTags()
     per_block = frames_per_block or tags.frames_per_block or 3
     if not is_finite(fps) or fps < 1:
-        raise HeadForcingError(f"{name} shows {fps!r} pictures a second: drift is measured from 1 a second on")
+        raise HeadForcingError(f"{name} has {fps!r} frames per second: drift can be measured from 1 on")
     clock = BlockClock(per_block, fps)
     prompts = _snapped(tags.prompts if timeline is None else timeline, clock, first_video_frame)
     begins = [round(start * fps) for start, _ in prompts[1:]]
@@ -177,7 +181,7 @@ def report_frames(
         if on_progress is not None:
             on_progress(meter.video_frames, expected)
     if meter.video_frames < 2:
-        count = f"{meter.video_frames} picture{'s' * (meter.video_frames != 1)}"
+        count = f"{meter.video_frames} frame{'s' * (meter.video_frames != 1)}"
         raise HeadForcingError(f"{name} has {count}: drift can only be measured in a video of 2 or more")
     return _report(meter, name, size, prompts, tags)
 
@@ -206,7 +210,7 @@ def _report(
 
 
 def _snapped(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
-    """(start, text) in order, starts moved to the nearest block edge and counted from the first picture measured."""
+    """(start in seconds, text) in order; starts are moved to block starts and counted from the first measured frame."""
     if isinstance(prompts, Timeline):
         own = prompts.clock
         starts = [
@@ -214,17 +218,17 @@ def _snapped(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> lis
         ]
     else:
         starts = sorted((float(start), str(text)) for start, text in prompts)
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}  # by video frame
     for start, text in starts:
-        picture = clock.start_video_frame(clock.block_at(start)) - first_video_frame
-        found[max(0, picture)] = text  # of those before the beginning, the last one counts
-    return [(picture / clock.fps, text) for picture, text in found.items()]
+        video_frame = clock.start_video_frame(clock.block_at(start)) - first_video_frame
+        texts[max(0, video_frame)] = text  # the last prompt before the measured part is the one at its beginning
+    return [(video_frame / clock.fps, text) for video_frame, text in texts.items()]
 
 
 def _video_frames(
     container: av.container.InputContainer, name: str, first: int, last: int | None
 ) -> Iterator[NDArray[np.uint8]]:
-    """Pictures `first` to `last`, one at a time, `[1, H, W, 3]`."""
+    """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`."""
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
     try:
@@ -232,7 +236,7 @@ def _video_frames(
             if last is not None and number >= last:
                 return
             if number >= first:
-                picture = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
-                yield picture.astype(np.uint8, copy=False)[None]
+                pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
+                yield pixels.astype(np.uint8, copy=False)[None]
     except av.error.FFmpegError as error:
         raise HeadForcingError(f"{name} is damaged and cannot be read to its end ({error}): make it again") from error

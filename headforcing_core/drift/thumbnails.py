@@ -1,4 +1,4 @@
-"""What thumbnails of a video tell: whether it repeats itself, and how fast it follows a new prompt."""
+"""Metrics from thumbnails of a video: repetition, and speed of the response to a new prompt."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ Array = NDArray[np.float64]
 
 WIDTH, HEIGHT = 32, 18  # pixels of a thumbnail
 MOST_THUMBNAILS = 600
-RESPONSE_SECONDS = 10.0  # how long after a switch its effect is followed; the second half is where it has led to
-BEFORE_SECONDS = 2.0  # whose mean it starts from
-REPEAT_SECONDS = 2.0  # nearer pictures are alike in every video
-_LONGEST_LAG = 0.75  # of the length: longer ones are seen too few times
-_LEAST_RISE = 0.1  # of similarity, after a fall, that counts as a return
-_NOISE = 1.0  # of 255: smaller differences between thumbnails carry no meaning
+RESPONSE_SECONDS = 10.0  # measured time after a switch; the mean of its second half is the final state
+BEFORE_SECONDS = 2.0  # measured time before a switch; its mean is the initial state
+REPEAT_SECONDS = 2.0  # shorter lags do not count: adjacent frames are similar in every video
+_LONGEST_LAG = 0.75  # of the length: for longer lags there are too few pairs of thumbnails
+_LEAST_RISE = 0.1  # smallest rise of similarity, after a fall, that counts as repetition
+_NOISE = 1.0  # 0-255: smaller differences between thumbnails are noise
 
 
 def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
-    """`[18, 32, 3]`, each pixel the mean of the area it stands for."""
+    """The image reduced to `[18, 32, 3]` uint8 by area averaging."""
     return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.BOX))
 
 
 class Thumbnails:
-    """Evenly spaced thumbnails of a video whose length is not known: at most 600, every `spacing` pictures."""
+    """Evenly spaced thumbnails of a video of unknown length: at most `most`, one every `spacing` video frames.
+
+    When they are full, every second one is dropped and the spacing doubles.
+    """
 
     def __init__(self, most: int = MOST_THUMBNAILS):
         self.spacing, self._most = 1, most
@@ -37,7 +40,7 @@ class Thumbnails:
         self._seen = 0
 
     def add(self, small: NDArray[np.uint8]) -> None:
-        """The next picture's thumbnail, which is kept or not."""
+        """Add the next video frame's thumbnail; only every `spacing`-th is stored."""
         if self._seen % self.spacing == 0:
             if len(self._kept) == self._most:
                 self._kept = self._kept[::2]
@@ -47,15 +50,15 @@ class Thumbnails:
         self._seen += 1
 
     def stack(self, video_frames: int | None = None) -> NDArray[np.uint8]:
-        """Those kept, `[n, 18, 32, 3]`, or those of the first `pictures` pictures."""
+        """The stored thumbnails `[n, 18, 32, 3]`, of all frames or of the first `video_frames`."""
         count = len(self._kept) if video_frames is None else -(-video_frames // self.spacing)
         return np.stack(self._kept[:count])
 
 
 def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Cosine between every two of `n` thumbnails after their mean is taken out, `[n, n]`, -1 to 1.
+    """Cosine similarity of `n` thumbnails after subtraction of their mean, `[n, n]`, -1 to 1.
 
-    What never changes does not count, so 1 means that what does change is the same.
+    Without the mean, static parts of the video do not contribute: 1 means that the changing parts are equal.
     """
     x = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
     x = x - x.mean(axis=0)
@@ -64,20 +67,20 @@ def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def similarity_by_lag(similarity: NDArray[np.float32]) -> Array:
-    """Mean similarity of all pictures that lie 0, 1, 2 ... thumbnails apart, up to 3/4 of the length."""
+    """Mean similarity of all pairs of thumbnails with lag 0, 1, 2 ..., up to 3/4 of the length."""
     return np.array([similarity.diagonal(lag).mean() for lag in range(int(len(similarity) * _LONGEST_LAG) + 1)])
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """The similarity (0..1) with which a video comes back to itself, and after how long; 0 and None if it does not."""
+    """Similarity (0..1) at which a video repeats itself, and the lag; 0 and None without repetition."""
 
     similarity: float
     lag_seconds: float | None
 
 
 def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> Repetition:
-    """The shortest lag beyond 2 s at which similarity, having fallen, is as high again as it gets."""
+    """The shortest lag of at least 2 s at which similarity has risen again, within 5 %, by as much as at any lag."""
     by_lag = similarity_by_lag(similarity)
     rise = by_lag - np.minimum.accumulate(by_lag)
     top = np.zeros(len(by_lag), dtype=bool)
@@ -92,13 +95,13 @@ def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> Repet
 
 @dataclass(frozen=True)
 class SwitchResponse:
-    """What happened after a prompt switch, measured in thumbnails.
+    """Response of the video to a prompt switch, measured in thumbnails.
 
     Attributes:
-        video_frame: the first one under the new prompt.
-        change: mean difference between the seconds before and where it has led to, of 255.
-        seconds_to_80: until 80 % of that change was reached; None where too little follows or changes.
-        by_block: how much of the change each following block shows on average, 0 before and 1 when it is complete.
+        video_frame: index of the first video frame of the new prompt.
+        change: mean absolute difference between the states before and after, 0-255.
+        seconds_to_80: time until 80 % of the change; None if too little follows or changes.
+        by_block: mean progress in each following block, 0 is the state before and 1 the state after.
     """
 
     video_frame: int
@@ -118,7 +121,7 @@ class SwitchResponse:
 
 
 class SwitchWatch:
-    """Follows the thumbnails for up to 10 s after each switch, or until the next one."""
+    """Collects thumbnails for up to 10 s after each switch, or until the next one, and measures the responses."""
 
     def __init__(self, switches: Sequence[int], fps: float, block_frames: int):
         self._switches, self._fps, self._block = frozenset(switches), fps, block_frames
@@ -130,7 +133,7 @@ class SwitchWatch:
         self._seen = 0
 
     def add(self, small: NDArray[np.uint8]) -> None:
-        """The next picture's thumbnail."""
+        """Add the next video frame's thumbnail."""
         if self._seen in self._switches and self._before:
             self._done = self.responses()
             self._reference, self._after, self._start = np.mean(self._before, axis=0), [], self._seen
@@ -143,7 +146,7 @@ class SwitchWatch:
         self._seen += 1
 
     def responses(self) -> list[SwitchResponse]:
-        """All so far, the one that is still being followed included."""
+        """All responses so far, including that to the current switch."""
         if self._reference is None:
             return self._done
         after = np.stack(self._after).astype(np.float64)
@@ -151,9 +154,10 @@ class SwitchWatch:
 
 
 def response(video_frame: int, before: Array, after: Array, block_frames: int, fps: float) -> SwitchResponse:
-    """The response of thumbnails `after [n, ...]` a switch, whose second half is the goal.
+    """The response to a switch, from the mean thumbnail `before` and the thumbnails `after [n, 18, 32, 3]`.
 
-    Only what lies on the way from `before` to the goal is counted, so motion on the spot is not taken for an answer.
+    The final state is the mean of the second half of `after`. Progress is the projection of each thumbnail on the
+    direction from `before` to the final state, so that other motion does not count as a response.
     """
     towards = after[len(after) // 2 :].mean(axis=0) - before
     change = float(np.abs(towards).mean())

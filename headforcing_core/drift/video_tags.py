@@ -1,4 +1,4 @@
-"""What a video file says about how it was made: our own tag, or the graph that ComfyUI puts in."""
+"""Metadata of a video file about its origin: this pack's own tag, or the graph that ComfyUI stores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..timeline.timeline import parse_timeline
 
 @dataclass(frozen=True)
 class VideoTags:
-    """What is known; everything is missing from a video made elsewhere.
+    """Origin of a video; everything is None or empty for videos of other programs.
 
     Attributes:
         texts: the prompts in order.
-        prompts: the same with their starts in seconds of the file, where those are known.
+        prompts: (start in seconds of the file, prompt); empty if the starts are unknown.
     """
 
     method: str | None = None
@@ -30,7 +30,7 @@ class VideoTags:
 
 
 def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
-    """Tags of a file that shows `fps` pictures a second. Whatever does not look as expected is passed over."""
+    """Tags of a file with `fps` frames per second. Values of unexpected type are ignored."""
     own = _json(metadata.get("head_forcing"))
     if isinstance(own, dict):
         return _own_tags(own)
@@ -39,21 +39,21 @@ def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
 
 
 def _own_tags(tags: dict[str, Any]) -> VideoTags:
-    """`prompts` are texts, with their starts in `starts_seconds` where the writer put them."""
-    texts, starts = tags.get("prompts"), tags.get("starts_seconds")
-    found = tuple(str(text) for text in texts) if isinstance(texts, list) else ()
-    known: tuple[tuple[float, str], ...] = ()
-    if isinstance(starts, list) and len(starts) == len(found) and all(is_finite(s) and s >= 0 for s in starts):
-        known = tuple(zip(map(float, starts), found, strict=True))
-    if len(found) == 1:
-        known = ((0.0, found[0]),)
+    """From this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
+    prompts, starts = tags.get("prompts"), tags.get("starts_seconds")
+    texts = tuple(str(text) for text in prompts) if isinstance(prompts, list) else ()
+    timed: tuple[tuple[float, str], ...] = ()
+    if isinstance(starts, list) and len(starts) == len(texts) and all(is_finite(s) and s >= 0 for s in starts):
+        timed = tuple(zip(map(float, starts), texts, strict=True))
+    if len(texts) == 1:
+        timed = ((0.0, texts[0]),)
     return VideoTags(
-        _text(tags.get("method")), _whole(tags.get("seed")), _whole(tags.get("frames_per_block")), found, known
+        _text(tags.get("method")), _whole(tags.get("seed")), _whole(tags.get("frames_per_block")), texts, timed
     )
 
 
 def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
-    """From the one sampler and the one timeline of a graph in API format; links instead of values are not followed."""
+    """From a graph in API format with one sampler and at most one timeline; linked inputs are not resolved."""
     sampler, timeline = (_only(graph, kind) for kind in ("HeadForcingSampler", "HeadForcingPromptTimeline"))
     if sampler is None:
         return VideoTags()
@@ -67,16 +67,16 @@ def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
     if not isinstance(text, str) or not (length is None or is_finite(length)):
         return plain
     try:
-        made = parse_timeline(text, length or None, BlockClock(frames), shared if isinstance(shared, str) else "")
+        parsed = parse_timeline(text, length or None, BlockClock(frames), shared if isinstance(shared, str) else "")
     except HeadForcingError:
         return plain
-    starts = [made.clock.start_video_frame(segment.start_block) / fps for segment in made.segments]
-    texts = tuple(segment.text for segment in made.segments)
+    starts = [parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments]
+    texts = tuple(segment.text for segment in parsed.segments)
     return VideoTags(method, seed, frames, texts, tuple(zip(starts, texts, strict=True)))
 
 
 def _only(graph: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    """The inputs of the only node of that kind."""
+    """The inputs of the only node of that class; None if there are none or several."""
     nodes = [node for node in graph.values() if isinstance(node, dict) and node.get("class_type") == kind]
     inputs = nodes[0].get("inputs") if len(nodes) == 1 else None
     return inputs if isinstance(inputs, dict) else None

@@ -18,7 +18,7 @@ from ..cache.memory import MemoryEvent
 from ..cache.policy import Roles
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
-from ..model.rope import RotaryEmbedding
+from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV, WanConfig
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
@@ -218,10 +218,11 @@ class MethodCache:
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.take(layer, self.rope.rotate_spatial(self._by_head(k)), self._by_head(v))
+        s = self.shape.frame_tokens
+        self.take(layer, self.rope.rotate_spatial(by_head(k, s)), by_head(v, s))
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.context(layer, self.rope.rotate_spatial(self._by_head(q))).transpose(0, 1)
+        return self.context(layer, self.rope.rotate_spatial(by_head(q, self.shape.frame_tokens))).transpose(0, 1)
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         self.finish(prompt)
@@ -283,10 +284,6 @@ class MethodCache:
     def _open(self, start: int, end: int, recaching: bool) -> None:
         self.start, self.end, self.recaching = start, end, recaching
         self.open()
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
-        return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
 
 
 @dataclass(frozen=True)

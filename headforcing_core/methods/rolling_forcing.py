@@ -18,7 +18,7 @@ from torch import Tensor
 from ..cache.head_cache import CacheShape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
-from ..model.rope import RotaryEmbedding
+from ..model.rope import RotaryEmbedding, by_head
 from ..rollout.loop import Block, JointModel, StepCallback
 from ..rollout.noise import NoiseSource
 from ..rollout.schedule import Schedule
@@ -211,7 +211,8 @@ class RollingCache:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Take the pass's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
-        self._own = self.rope.rotate_spatial(self._by_head(k)), self._by_head(v)
+        s = self.rope.frame_tokens
+        self._own = self.rope.rotate_spatial(by_head(k, s)), by_head(v, s)
         if self._clean:
             past = self.past[layer]
             if len(past) == HELD_BLOCKS:
@@ -223,16 +224,13 @@ class RollingCache:
         pairs = [*(self.past[layer][block] for block in self._positions), self._own]
         k, v = (torch.cat(tensors, dim=1) for tensors in zip(*pairs, strict=True))
         k = self.rope.rotate_temporal(k, self._frames([*self._positions.values(), *self._inside]))
-        q = self.rope.rotate_temporal(self.rope.rotate_spatial(self._by_head(q)), self._frames(self._inside))
+        q = self.rope.rotate_spatial(by_head(q, self.rope.frame_tokens))
+        q = self.rope.rotate_temporal(q, self._frames(self._inside))
         return self.attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2)).transpose(0, 1)
 
     def _frames(self, blocks: Sequence[int]) -> list[int]:
         count = self.shape.frames_per_block
         return [block * count + i for block in blocks for i in range(count)]
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
-        return x.unflatten(0, (-1, self.rope.frame_tokens)).permute(2, 0, 1, 3)
 
 
 def context(held: Sequence[int], inside: range, clean: bool) -> dict[int, int]:

@@ -1,9 +1,9 @@
-"""Attention of heads to contexts of different lengths. The only module that knows attention backends.
+"""Attention where the heads of a layer have different numbers of keys. The only module that knows attention backends.
 
 A backend is a function `(q [heads, queries, d], k [heads, keys, d], v [heads, keys, d]) -> [heads, queries, d]` without
-a mask: every query sees every key. It is called for the heads of a layer that see equally many keys. One that is a
-`LayerAttention` can also take all heads of a layer in one call, which keeps a GPU busier: no short call ends with most
-of it idle. Which one `auto` stands for is found by trying, nothing optional is imported before it is tried.
+a mask: every query attends to every key. It is called once for each group of heads with equally many keys. A
+`LayerAttention` can also compute all heads of a layer in one call, which uses a GPU better than several short calls.
+`auto` selects the first backend that passes a self-test; an optional package is imported only when it is tested.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Span:
-    """Adjacent heads in a layer's buffers `[all rows, d]` that see equally many keys.
+    """Adjacent heads of a layer with equally many keys, as rows of the layer's key and value buffers `[all rows, d]`.
 
     Attributes:
-        first: row of the buffers where they begin.
-        room: rows from one head to the next.
-        rows: how many of these are keys, at the head's beginning.
+        heads: number of heads.
+        first: first row of the first head.
+        room: rows allocated per head.
+        rows: rows in use per head, the first of its `room`.
     """
 
     heads: int
@@ -43,12 +44,12 @@ class Span:
     rows: int
 
 
-Spans = tuple[Span, ...]  # without gaps, in the order of the queries
+Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of the queries
 
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """A backend that can take all heads of a layer in one call.
+    """A backend that can compute all heads of a layer in one call.
 
     Attributes:
         layer: `(q [heads, queries, d], k [rows, d], v [rows, d], spans) -> [heads, queries, d]`.
@@ -57,13 +58,13 @@ class LayerAttention:
     layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The same for heads that see equally many keys, as for any backend."""
+        """Attention of heads with equally many keys: the signature of every backend."""
         heads, keys, _ = k.shape
         return self.layer(q, k.flatten(0, 1), v.flatten(0, 1), (Span(heads, 0, keys, keys),))
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention written out, one head at a time, in float32 or better: what every backend has to equal."""
+    """Softmax attention written out, one head at a time, in float32 or better: the reference for every backend."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     out = torch.empty_like(q)
     for head in range(len(q)):
@@ -73,7 +74,7 @@ def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's dense attention; it picks flash, cuDNN, memory-efficient or plain by itself."""
+    """PyTorch's `scaled_dot_product_attention`, which chooses a flash, cuDNN, memory-efficient or plain kernel."""
     return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
 
@@ -81,11 +82,11 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def varlen(call: Callable[..., Any]) -> LayerAttention:
-    """A backend from a kernel for sequences of different lengths.
+    """A backend from a variable-length (varlen) kernel. Each head is passed as one sequence with a single head.
 
     Args:
-        call: `(q, k, v, starts of q, starts of k, longest q, longest k)`, with tokens of all sequences one after
-            another, `[tokens, 1, d]`, and int32 starts of the sequences and of what follows the last.
+        call: `(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)` with q, k and v
+            `[tokens of all sequences, 1, d]` and the cumulative sequence lengths as int32 `[sequences + 1]`.
     """
 
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
@@ -97,11 +98,12 @@ def varlen(call: Callable[..., Any]) -> LayerAttention:
     return LayerAttention(layer)
 
 
-@functools.lru_cache(maxsize=256)  # the layers of two blocks: they change while contexts grow
+@functools.lru_cache(maxsize=256)  # enough for all layers in two blocks; the spans change while contexts grow
 def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where sequences start in the queries and in the keys, `[sequences + 1]` int32 each.
+    """Cumulative sequence lengths of the queries and of the keys, `[sequences + 1]` int32 each.
 
-    Every head is a sequence; the rows behind its keys, if there are any, are one without queries.
+    Every head is a sequence. Allocated rows that hold no keys are one more sequence, without queries, so that the
+    kernel skips them and the buffers need no copy.
     """
     q_starts, k_starts = [0], [0]
     for span in spans:
@@ -123,7 +125,7 @@ def _flash_attn_3() -> AttentionFunction:
 
     def call(*arguments: Any) -> Tensor:
         out = flash_attn_varlen_func(*arguments)
-        return out[0] if isinstance(out, tuple) else out  # early versions return the log-sum-exp, too
+        return out[0] if isinstance(out, tuple) else out  # early versions also return the log-sum-exp
 
     return varlen(call)
 
@@ -149,7 +151,7 @@ def _triton() -> AttentionFunction:
 
 @functools.lru_cache(maxsize=256)
 def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Every head's first row, how many rows it has, and the heads' order, `[heads]` int32 each."""
+    """Every head's first row, its number of keys, and the order in which heads are launched, `[heads]` int32 each."""
     starts = [span.first + head * span.room for span in spans for head in range(span.heads)]
     rows = [span.rows for span in spans for _ in range(span.heads)]
     return _table(starts, device), _table(rows, device), _table(range(len(rows)), device)
@@ -161,7 +163,7 @@ def _sage() -> AttentionFunction:
     return lambda q, k, v: sageattn(q[None], k[None], v[None], tensor_layout="HND")[0]
 
 
-# ------------------------------------------------------------------------------------------------- the choice
+# ------------------------------------------------------------------------------------- choosing a backend
 
 BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
     "flash_attn_3": _flash_attn_3,
@@ -173,7 +175,7 @@ BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
     "sage": _sage,
 }
 AUTO = ("flash_attn_3", "torch_varlen", "flash_attn_2", "sdpa", "triton", "explicit")
-AUTO_ON_CPU = ("sdpa", "explicit")  # the others are compiled for graphics cards alone
+AUTO_ON_CPU = ("sdpa", "explicit")  # the other kernels exist for GPUs only
 AUTO_WITHOUT_FLASH = ("flash_attn_3", "torch_varlen", "flash_attn_2", "triton", "sdpa", "explicit")
 ATTENTION_HELP = (
     "auto, the fastest that works here; flash_attn_3, torch_varlen or flash_attn_2, all heads of a layer in one call; "
@@ -184,7 +186,10 @@ ATTENTION_HELP = (
 def attention_function(
     name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, head_dim: int = 128
 ) -> AttentionFunction:
-    """The backend of that name, tried on this device; `auto` is the first of `AUTO` that works there."""
+    """Return the backend `name` after a self-test on this device; `auto` returns the first that passes.
+
+    Raises HeadForcingError for an unknown name and for a backend that is not installed, fails or is inaccurate there.
+    """
     device = torch.device(device)
     if name == "auto":
         return first_working(auto_order(device, dtype, head_dim), device, dtype, head_dim)
@@ -200,7 +205,10 @@ def attention_function(
 
 
 def auto_order(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
-    """The order to try backends in: without a flash kernel, PyTorch's dense one stands behind the pack's own."""
+    """The order in which `auto` tests backends on a device.
+
+    Where PyTorch's sdpa has no flash kernel, the pack's Triton kernel is faster and comes before it.
+    """
     if device.type == "cpu":
         return AUTO_ON_CPU
     half = dtype in (torch.float16, torch.bfloat16)
@@ -208,66 +216,77 @@ def auto_order(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple
 
 
 def flash_in_sdpa(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether PyTorch's dense attention runs flash or cuDNN kernels there. Some builds for Windows have neither."""
+    """Whether PyTorch's sdpa has a flash or cuDNN kernel for this device, dtype and head_dim.
+
+    Some Windows builds of PyTorch have neither. True if PyTorch cannot be asked.
+    """
     cuda = torch.backends.cuda
     try:
         q = torch.empty(1, 1, 64, head_dim, device=device, dtype=dtype)
         params = cuda.SDPAParams(q, q, q, None, 0.0, False, False)
         return cuda.can_use_flash_attention(params) or cuda.can_use_cudnn_attention(params)
-    except (AttributeError, TypeError, RuntimeError):  # another version of PyTorch, or no CUDA: it knows best
+    except (AttributeError, TypeError, RuntimeError):  # another PyTorch version, or no CUDA: keep the default order
         return True
 
 
 @functools.cache
 def first_working(names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
-    """The first of these backends that passes the self-test; what was passed over and why is one line in the log."""
-    passed_over = []
+    """The first of these backends that passes the self-test; logs the rejected ones and why in one line.
+
+    Raises HeadForcingError if none passes.
+    """
+    rejected = []
     for name in names:
         try:
-            found = _tried(name, device, dtype, head_dim)
+            attention = _tried(name, device, dtype, head_dim)
         except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # not installed, not for this device, wrong: never the user's problem
-            passed_over.append(f"not {name} ({first_sentence(error)})")
+            raise  # says nothing about the backend: a later attempt may succeed
+        except Exception as error:  # not installed, not for this device or inaccurate: try the next one
+            rejected.append(f"not {name} ({first_sentence(error)})")
             continue
-        if passed_over:
-            log.info("Head Forcing: attention on %s in %s is %s, %s", device, dtype, name, ", ".join(passed_over))
-        return found
-    raise HeadForcingError(f"no attention works on {device} in {dtype}: {', '.join(passed_over)}")
+        if rejected:
+            log.info("Head Forcing: attention on %s in %s is %s, %s", device, dtype, name, ", ".join(rejected))
+        return attention
+    raise HeadForcingError(f"no attention backend works on {device} in {dtype}: {', '.join(rejected)}")
 
 
-class _Wrong(Exception):
-    """A backend gave something that is not attention."""
+class _Inaccurate(Exception):
+    """A backend's result differs too much from the reference."""
 
 
 def _tried(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
+    """The backend `name` after its self-test; raises whatever its import or its kernel raises, or _Inaccurate."""
     attention = BACKENDS[name]()
+    # sage computes in 8 bits; the others only round differently
     allowed = 0.1 if name == "sage" else 5e-3 if dtype == torch.float32 else 2e-2
-    off = self_test(attention, device, dtype, head_dim)
-    if not off < allowed:
-        raise _Wrong(f"it is off by {off:.2g} in a self-test")
+    error = self_test(attention, device, dtype, head_dim)
+    if not error < allowed:  # also true for NaN
+        raise _Inaccurate(f"its largest error in a self-test is {error:.2g}")
     return attention
 
 
 @torch.no_grad()
 def self_test(attention: AttentionFunction, device: torch.device, dtype: torch.dtype, head_dim: int) -> float:
-    """How far a backend is from `explicit` on three short heads of two lengths, one with room for more keys."""
+    """Largest absolute difference from `explicit`, infinite for a wrong shape.
+
+    Tests three heads with two numbers of keys (160 and 88), one group with allocated rows that hold no keys.
+    """
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(n, head_dim, generator=generator).to(device, dtype) for n in (3 * 72, 480, 480))
     q, spans = q.unflatten(0, (3, 72)), (Span(1, 0, 160, 160), Span(2, 160, 160, 88))
     parts = [_views(span, k, v) for span in spans]
     expected = torch.cat([explicit(x, *part) for x, part in zip(q.split([1, 2]), parts, strict=True)])
     if isinstance(attention, LayerAttention):
-        found = attention.layer(q, k, v, spans)
+        out = attention.layer(q, k, v, spans)
     else:
-        found = torch.cat([attention(x, *part) for x, part in zip(q.split([1, 2]), parts, strict=True)])
-    if found.shape != expected.shape:
+        out = torch.cat([attention(x, *part) for x, part in zip(q.split([1, 2]), parts, strict=True)])
+    if out.shape != expected.shape:
         return float("inf")
-    return float((found.float() - expected.float()).abs().max())
+    return float((out.float() - expected.float()).abs().max())
 
 
 def _views(span: Span, *buffers: Tensor) -> list[Tensor]:
-    """The rows in use of a span's heads in each buffer, `[heads, rows, d]`."""
+    """The rows in use of a span's heads, a view `[heads, rows, d]` of each buffer."""
     return [
         buffer[span.first : span.first + span.heads * span.room].unflatten(0, (span.heads, -1))[:, : span.rows]
         for buffer in buffers

@@ -1,4 +1,4 @@
-"""How attention is shared between parts of a context, measured without ever holding an attention map."""
+"""Share of attention that each part of a context receives, computed without an attention map."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ LseFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 def with_shares(
     attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, first_tokens: int, last_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """Attention, and how it is shared between the first keys, those in the middle and the last (paper, Eq. 1).
+    """Attention, and the share of it that the first, the middle and the last keys receive (paper, Eq. 1).
 
-    No attention map is ever held. Where a kernel returns the log-sum-exp of the scores, a share is
-    `exp(lse(bucket) - lse(all))`; elsewhere it is one more attention call whose values are one-hot columns of the
-    buckets, padded to head_dim (a narrower width would leave the fast kernels).
+    No attention map is stored. Where a kernel returns the log-sum-exp of the scores, the share of a part is
+    `exp(lse(part) - lse(all))`. Otherwise a second attention call has one-hot vectors of the parts as values, padded to
+    head_dim because fast kernels need values as wide as keys.
+
+    Args:
+        q: `[heads, queries, d]`.
+        k, v: `[heads, keys, d]`.
+        first_tokens, last_tokens: number of keys in the first and in the last part.
 
     Returns:
         the output `[heads, queries, d]` and the shares `[heads, 3]`, averaged over the queries, float64 where the
-        device has it.
+        device supports it.
     """
     lse_attention = lse_backend(q.device.type, q.dtype, q.shape[-1])
     if lse_attention is not None:
@@ -37,7 +42,7 @@ def with_shares(
             _mean((lse_attention(q, k[:, keys], v[:, keys])[1] - whole).exp(), dim=-1)
             for keys in (slice(0, first_tokens), slice(k.shape[1] - last_tokens, None))
         )
-        middle = (1 - first - last).clamp(min=0)  # rounding can leave an empty middle a little below 0
+        middle = (1 - first - last).clamp(min=0)  # rounding can make an empty middle slightly negative
         return out, _normalised(torch.stack((first, middle, last), dim=-1))
     bucket = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
     bucket[:first_tokens], bucket[k.shape[1] - last_tokens :] = 0, 2
@@ -47,9 +52,9 @@ def with_shares(
 
 
 def frame_shares(attention: AttentionFunction, q: Tensor, k: Tensor, frame_tokens: int) -> Tensor:
-    """The share of attention that goes to each frame of the keys, `[heads, frames]`, averaged over the queries.
+    """Share of attention that each latent frame of the keys receives, `[heads, frames]`, averaged over the queries.
 
-    One attention call whose values are one-hot columns of the frames; there may be up to head_dim of them.
+    One attention call with one-hot vectors of the frames as values, therefore at most head_dim frames.
     """
     frames = k.shape[1] // frame_tokens
     columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[:frames].repeat_interleave(frame_tokens, dim=0)
@@ -57,19 +62,19 @@ def frame_shares(attention: AttentionFunction, q: Tensor, k: Tensor, frame_token
 
 
 def _mean(shares: Tensor, dim: int) -> Tensor:
-    """Averaged in the best precision that the device has (mps has no float64)."""
+    """Mean in the highest precision of the device (mps has no float64)."""
     precise = torch.float64 if shares.device.type in ("cpu", "cuda") else torch.float32
     return shares.to(precise).mean(dim=dim)
 
 
 def _normalised(shares: Tensor) -> Tensor:
-    """Shares that sum to 1 exactly enough for a profile: in bfloat16 each is off by up to 0.2 %."""
+    """Shares scaled to sum to 1: in bfloat16 each has an error of up to 0.2 %, too much for a head profile."""
     return shares / shares.sum(dim=-1, keepdim=True)
 
 
 @functools.cache
 def lse_backend(device: str, dtype: torch.dtype, head_dim: int) -> LseFunction | None:
-    """A kernel that returns the log-sum-exp, chosen by trying it on 64 tokens; None where there is none."""
+    """A kernel that also returns the log-sum-exp, selected by a test on 64 tokens; None where there is none."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 64, head_dim, generator=generator).to(device=device, dtype=dtype) for _ in range(3))
     expected = torch.logsumexp(q.float() @ k.float().transpose(1, 2) / head_dim**0.5, dim=-1)

@@ -1,7 +1,7 @@
-"""What a layer does without its cache, compiled by `torch.compile`: an alternative to the fused kernels there.
+"""`torch.compile` for the part of a layer after self-attention: an alternative to the fused kernels.
 
-Off unless asked for: compiling takes a while, and a host that patches, moves or quantises weights inside its layers may
-make torch compile again and again. **It has not run on a GPU yet.**
+Off by default: compilation takes time, and a host that patches, moves or quantises weights inside its layers may cause
+repeated recompilation. **Not yet tested on a GPU.**
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from .wan import finish_layer, forward_block
 
 
 def compiled_forward(backend: str | Callable = "inductor") -> Callable[..., Tensor | None]:
-    """Takes the place of `wan.forward_block`. One compilation serves all layers: weights are its inputs.
+    """A replacement for `wan.forward_block` that runs `finish_layer` compiled.
 
-    Raises HeadForcingError from the first pass on where torch cannot compile, for want of a C compiler for example.
+    All layers share one compilation. The returned function raises HeadForcingError if torch cannot compile, for example
+    without a C compiler.
     """
     compiled = torch.compile(finish_layer, dynamic=False, backend=backend)
 

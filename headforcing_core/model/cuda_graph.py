@@ -1,9 +1,10 @@
-"""Denoising passes recorded once as a CUDA graph and replayed, so that launching their kernels costs next to nothing.
+"""Denoising passes captured as a CUDA graph and replayed, which removes most of the kernel launch overhead.
 
-While a cache is steady, every denoising pass does the same to the same memory, with other latents and another timestep.
-Contexts that grow, a new prompt or other shapes end that, and passes run as always until the cache is steady again.
-Off unless asked for: it needs weights that stay where they are (a host that loads them layer by layer cannot use it),
-and the recording keeps the working memory of one pass for itself. **It has not run on a GPU yet.**
+While the cache layout is constant, every denoising pass launches the same kernels on the same memory; only the latents
+and the timestep differ. A growing context, a new prompt or other shapes invalidate the graph, and passes run normally
+until the layout has been constant for some blocks again. Off by default: weights must stay at their addresses (which
+excludes hosts that load them layer by layer), and the graph reserves the working memory of one pass. **Not yet tested
+on a GPU.**
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from .wan import KeyValueCache, PromptKV, forward_block, timestep_embedding
 
 log = logging.getLogger(__name__)
 
-STEADY_BLOCKS = 3  # a memory that admits as often as it may, every third block, is not steady
+STEADY_BLOCKS = 3  # episodic memory admits at most every third block: shorter waits would capture graphs in between
 
-Replay = Callable[[], Tensor]
-# given a function that reads and writes the same memory each time, returns one that repeats what it did
-Recorder = Callable[[Callable[[], Tensor]], Replay]
+GraphReplay = Callable[[], Tensor]
+# takes a function that uses the same memory in each call and returns one that repeats its kernel launches
+Recorder = Callable[[Callable[[], Tensor]], GraphReplay]
 
 
-def record_cuda(run: Callable[[], Tensor]) -> Replay:
-    """A `Recorder`: the launches of `run` as one CUDA graph."""
+def record_cuda(run: Callable[[], Tensor]) -> GraphReplay:
+    """A `Recorder` that captures the kernel launches of `run` as one CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        run()  # libraries reserve their working memory, which must not happen while recording
+        run()  # warm-up: libraries allocate their workspaces at first use, which is not allowed during capture
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -47,7 +48,7 @@ def record_cuda(run: Callable[[], Tensor]) -> Replay:
 
 @dataclass(frozen=True)
 class Situation:
-    """All that a recording takes for granted."""
+    """Everything that must be unchanged for a captured graph to be valid."""
 
     backbone: Any
     prompt: PromptKV
@@ -58,7 +59,7 @@ class Situation:
     device: torch.device
 
     def changes(self, other: Situation | None) -> str:
-        """What is different in `other`, for people; empty where nothing is."""
+        """What differs from `other`, as text for the log; empty if nothing does."""
         if other is None:
             return "everything"
         same = {
@@ -71,12 +72,12 @@ class Situation:
 
 
 class GraphedForward:
-    """Takes the place of `forward_block`: the same results, from a recording where that is possible.
+    """A replacement for `forward_block` with the same results that replays a CUDA graph where possible.
 
     Args:
-        record: how; a test gives one that needs no GPU.
-        steady_blocks: how many blocks nothing must have changed before a pass is recorded.
-        forward: what is recorded.
+        record: captures a pass; tests pass a recorder that needs no GPU.
+        steady_blocks: number of blocks without a change of situation before a pass is captured.
+        forward: the function that is captured.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class GraphedForward:
         self.replays = 0  # passes that were replayed
         self._situation: Situation | None = None
         self._since = 0  # the first block in this situation
-        self._replay: Replay | None = None
+        self._replay: GraphReplay | None = None
         self._failed = False
         self._inputs: tuple[Tensor, Tensor] | None = None
 
@@ -107,7 +108,8 @@ class GraphedForward:
         if layout is None:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         now = Situation(backbone, prompt, cache, layout, latents.shape, latents.dtype, latents.device)
-        self._notice(now)
+        self._drop_if_changed(now)
+        # the clean pass happens once per block and stops early: it is not worth a graph of its own
         if write_only or now.cache.block - self._since < self.steady_blocks:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         waves = timestep_embedding(timesteps, backbone.freq_dim)
@@ -115,8 +117,8 @@ class GraphedForward:
             return self.forward(backbone, latents, timesteps, prompt, cache)
         return self._replayed(latents, waves)
 
-    def _notice(self, now: Situation) -> None:
-        """Forget the recording if something has changed, in a clean pass, too: tables may lie elsewhere since."""
+    def _drop_if_changed(self, now: Situation) -> None:
+        """Drop the graph if the situation has changed; checked in clean passes too, as they may move index tables."""
         if changes := now.changes(self._situation):
             if self._replay is not None:
                 log.info("Head Forcing: the CUDA graph is dropped after a change of %s", changes)
@@ -124,7 +126,7 @@ class GraphedForward:
             self._replay = self._inputs = None
 
     def _recorded(self, now: Situation, latents: Tensor, waves: Tensor) -> bool:
-        """Record a pass over inputs of its own. If that cannot be done it is not tried again."""
+        """Capture a pass that reads its own copies of the inputs; False, and no further attempt, if that fails."""
         x, e = self._inputs = latents.clone(), waves.to(latents)
 
         def run() -> Tensor:
@@ -134,9 +136,9 @@ class GraphedForward:
 
         try:
             self._replay = self.record(run)
-        except Exception as error:  # too little memory, or whatever a library may do that cannot be recorded
+        except Exception as error:  # out of memory, or a library call that cannot be captured
             self._failed, self._situation, self._inputs = True, None, None
-            log.warning("Head Forcing: goes on without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])
+            log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])
             return False
         log.info("Head Forcing: denoising passes are replayed as a CUDA graph from block %d on", now.cache.block + 1)
         return True

@@ -1,9 +1,9 @@
 """Wan's 3-D rotary position embedding, split into a spatial part and a temporal part.
 
-A head's channels are three groups, `[temporal | height | width]`, and inside a group adjacent channels `(2i, 2i+1)`
-form one complex number that turns by `position * 10000^(-2i/d)`, `d` being the group's width. The groups do not
-overlap, so the spatial rotation can be applied once and the temporal one later, or again, for another position: that
-is what lets a cached key move to a new frame index (paper, section "Head-wise RoPE Re-encoding").
+A head's channels are three groups, `[temporal | height | width]`. Inside a group of width `d`, adjacent channels
+`(2i, 2i+1)` are one complex number that is rotated by `position * 10000^(-2i/d)` radians. The groups do not overlap, so
+the temporal rotation of a cached key can be changed alone, which assigns a new frame index to it (paper, section
+"Head-wise RoPE Re-encoding").
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from ..devices import upload
 from ..errors import HeadForcingError
 
 THETA = 10000.0
-COMPLEX_DEVICES = ("cpu", "cuda")  # others have complex numbers in part or not at all
+COMPLEX_DEVICES = ("cpu", "cuda")  # other devices support complex numbers partly or not at all
 
 
 def axis_dims(head_dim: int) -> tuple[int, int, int]:
-    """Channels of the temporal, height and width groups: 128 -> (44, 42, 42)."""
+    """Channels of the temporal, height and width groups: 128 -> (44, 42, 42).
+
+    Raises HeadForcingError if head_dim is odd or below 6.
+    """
     if head_dim < 6 or head_dim % 2:
         raise HeadForcingError(f"head_dim must be even and at least 6 to hold three rotary axes, got {head_dim}")
     spatial = 2 * (head_dim // 6)
@@ -36,26 +39,31 @@ def angles(positions: Tensor, dim: int) -> Tensor:
     return positions.to(torch.float64)[:, None] * frequencies
 
 
-def rotate_at_once(x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
+def rotate_at_once(x: Tensor, rotations: Tensor, out: Tensor | None = None) -> Tensor:
     """`rotate` as one complex multiplication: several times faster, because pairs are never taken apart.
 
     Args:
-        turns: `[..., d/2]`, complex, with cosines as real and sines as imaginary parts (broadcast).
+        rotations: `[..., d/2]`, complex, with cosines as real and sines as imaginary parts (broadcast).
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     pairs = x.float().view(torch.complex64)
     if out.dtype == torch.float32:
-        torch.mul(pairs, turns, out=out.view(torch.complex64))
+        torch.mul(pairs, rotations, out=out.view(torch.complex64))
     else:
-        out.copy_((pairs * turns).view(torch.float32))
+        out.copy_((pairs * rotations).view(torch.float32))
     return out
 
 
-class RotaryEmbedding:
-    """Rotations for frames of `rows x columns` tokens. Angles are computed from the position, never from a table.
+def by_head(x: Tensor, frame_tokens: int) -> Tensor:
+    """Queries, keys or values `[frames * frame_tokens, heads, d]` as a view `[heads, frames, frame_tokens, d]`."""
+    return x.unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
 
-    A table would end (Self Forcing's ends at 1024 frames) and low-precision positions would repeat; float64 angles of
-    the exact index do neither.
+
+class RotaryEmbedding:
+    """Rotations for latent frames of `rows x columns` tokens, at any temporal index.
+
+    Angles are computed in float64 from the integer index. A precomputed table limits the video length (Self Forcing's
+    has 1024 frames), and low-precision positions become indistinguishable in long videos.
     """
 
     def __init__(self, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
@@ -64,59 +72,63 @@ class RotaryEmbedding:
         self.frame_tokens = rows * columns
         height = angles(torch.arange(rows), height_dim)[:, None].expand(rows, columns, -1)
         width = angles(torch.arange(columns), width_dim)[None].expand(rows, columns, -1)
-        self._spatial = self._turns(torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1))
+        self._spatial = self._rotations(torch.cat((height, width), dim=-1).reshape(self.frame_tokens, -1))
         # every layer and pass of a block asks for the same few sets of indices
-        self._temporal = lru_cache(maxsize=64)(self._temporal_turns)
-        self._all = lru_cache(maxsize=8)(self._all_turns)
+        self._temporal = lru_cache(maxsize=64)(self._temporal_rotations)
+        self._all = lru_cache(maxsize=8)(self._all_rotations)
         self._kernel_tables = lru_cache(maxsize=1)(self._tables)
 
-    def _turns(self, angle: Tensor) -> Tensor:
+    def _rotations(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
         return upload(torch.stack((angle.cos(), angle.sin()), dim=-1).float(), self.device)
 
-    def _temporal_turns(self, frame_indices: tuple[int, ...]) -> Tensor:
-        return self._turns(angles(torch.tensor(frame_indices), self.temporal_dim))[:, None]
+    def _temporal_rotations(self, frame_indices: tuple[int, ...]) -> Tensor:
+        return self._rotations(angles(torch.tensor(frame_indices), self.temporal_dim))[:, None]
 
-    def _all_turns(self, frame_indices: tuple[int, ...]) -> Tensor:
+    def _all_rotations(self, frame_indices: tuple[int, ...]) -> Tensor:
         """Of all axes, `[frames, frame_tokens, head_dim / 2, 2]`."""
         place = (len(frame_indices), self.frame_tokens, -1, -1)
         return torch.cat((self._temporal(frame_indices).expand(place), self._spatial.expand(place)), dim=-2)
 
     def tables(self, indices: int) -> tuple[Tensor, Tensor]:
-        """Rotations by the temporal indices from 0 to this one at least, and by every place in a frame.
+        """Temporal rotations for the indices 0 to at least `indices - 1`, and spatial ones for every token of a frame.
 
-        As kernels take them: `[rotations, 2, pairs]`, cosines and sines.
+        Both in the kernels' layout `[rotations, 2, pairs]`: cosines, then sines.
         """
+        # rounded up to 64 so that a growing video rarely needs new tables
         return self._kernel_tables(-(-indices // 64) * 64)
 
     def _tables(self, indices: int) -> tuple[Tensor, Tensor]:
-        temporal = self._turns(angles(torch.arange(indices), self.temporal_dim))
+        temporal = self._rotations(angles(torch.arange(indices), self.temporal_dim))
         return temporal.transpose(1, 2).contiguous(), self._spatial.transpose(1, 2).contiguous()
 
-    def _rotate(self, x: Tensor, turns: Tensor, out: Tensor | None = None) -> Tensor:
+    def _rotate(self, x: Tensor, rotations: Tensor, out: Tensor | None = None) -> Tensor:
         if x.device.type in COMPLEX_DEVICES:
-            return rotate_at_once(x, turns.view(torch.complex64)[..., 0], out)
-        cos, sin = turns.unbind(-1)
+            return rotate_at_once(x, rotations.view(torch.complex64)[..., 0], out)
+        cos, sin = rotations.unbind(-1)
         return rotate(x, cos, sin, out)
 
     def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
-        """Rotate all axes of `x [..., frames, frame_tokens, head_dim]` at once: the two rotations below in one."""
+        """Rotate all axes of `x [..., frames, frame_tokens, head_dim]`: the two rotations below in one step."""
         return self._rotate(x, self._all(tuple(frame_indices)), out)
 
     def rotate_spatial(self, x: Tensor) -> Tensor:
-        """Rotate the height and width channels of `x [..., frames, frame_tokens, head_dim]` by each token's place."""
+        """Rotate the height and width channels of `x [..., frames, frame_tokens, head_dim]` by token position."""
         t = self.temporal_dim
         return torch.cat((x[..., :t], self._rotate(x[..., t:], self._spatial)), dim=-1)
 
     def rotate_temporal(self, x: Tensor, frame_indices: Sequence[int]) -> Tensor:
         """Rotate the temporal channels of `x [..., frames, frame_tokens, head_dim]` by one index per frame.
 
-        Indices may be negative: a rotation by `b - a` moves a key from index `a` to index `b`.
+        Indices may be negative: rotating a key encoded at index `a` by `b - a` re-encodes it at index `b`.
         """
-        return self.turn(x.clone(memory_format=torch.contiguous_format), frame_indices)
+        return self.rerotate(x.clone(memory_format=torch.contiguous_format), frame_indices)
 
-    def turn(self, x: Tensor, frame_indices: Sequence[int]) -> Tensor:
-        """`rotate_temporal` in place."""
+    def rerotate(self, x: Tensor, differences: Sequence[int]) -> Tensor:
+        """Re-rotate the temporal channels of `x [..., frames, frame_tokens, head_dim]` in place, one index a frame.
+
+        A key at temporal index `a` moves to index `b` by the difference `b - a`, since `R(b - a) R(a) = R(b)`.
+        """
         temporal = x[..., : self.temporal_dim]
-        self._rotate(temporal, self._temporal(tuple(frame_indices)), out=temporal)
+        self._rotate(temporal, self._temporal(tuple(differences)), out=temporal)
         return x

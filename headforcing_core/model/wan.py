@@ -1,9 +1,9 @@
 """The Wan 2.1 text-to-video transformer, one block of frames at a time.
 
 `WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
-that offers those submodules, such as ComfyUI's live `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
-LoRA, fp8, GGUF and offloading that a host does inside its layers keep working. A weight is read only where a fused
-kernel takes the place of a norm that no host has its hands on (`_untouched`).
+with the same submodules, such as ComfyUI's loaded `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
+LoRA, fp8, GGUF and offloading that a host implements inside its layers keep working. A weight is read directly only
+where a fused kernel replaces a norm that the host does not modify (`_untouched`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..errors import HeadForcingError
 
 @dataclass(frozen=True)
 class WanConfig:
-    """Dimensions of a Wan 2.1 text-to-video transformer. Everything but `num_heads` can be read from the weights."""
+    """Dimensions of a Wan 2.1 text-to-video transformer, by default the 1.3B model."""
 
     dim: int = 1536
     ffn_dim: int = 8960
@@ -49,48 +49,48 @@ class WanConfig:
 
 
 class KeyValueCache(Protocol):
-    """What `forward_block` needs from a cache. Tensors are `[tokens, heads, head_dim]`, before rotary embedding."""
+    """What `forward_block` needs from a KV cache. Tensors are `[tokens, heads, head_dim]`, before rotary embedding."""
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Take the current block's keys and values, replacing those of the pass before."""
+        """Store the current block's keys and values, replacing those of the previous pass."""
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of the current block's queries to each head's context and to the block itself."""
+        """Attention of the current block's queries to each head's cached context and to the block itself."""
 
 
 class FusedCache(KeyValueCache, Protocol):
-    """A cache that can do all that lies between the linear layers and attention in one kernel."""
+    """A KV cache with one kernel for everything between the linear projections and attention."""
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
-        """`write`, and what `attend` does before attention, of `[tokens, heads * head_dim]`.
+        """RMS norm, rotary embedding and `write` of projections `[tokens, heads * head_dim]` in one kernel.
 
-        `weights, eps` are those of the RMS norms of queries and keys, None where they are normed already. Returns the
-        queries for `attend_rotated`; none for none.
+        `weights` and `eps` are those of the RMS norms of queries and keys; weights None if already normalised.
+        Returns the rotated queries for `attend_rotated`, None if q is None.
         """
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` of queries that `write_projections` returned."""
+        """`attend` for the rotated queries that `write_projections` returned."""
 
 
 @dataclass(frozen=True)
 class PromptKV:
     """A prompt's cross-attention keys and values, one `[1, heads, text_len, head_dim]` pair per layer.
 
-    `valid_tokens` counts the real ones; the rest is padding, which takes part in attention as in the original.
+    `valid_tokens` is the number of text tokens; the rest is padding, not masked in attention, as in Wan's own code.
     """
 
     layers: list[tuple[Tensor, Tensor]]
     valid_tokens: int
 
     def mean_key(self, layer: int) -> Tensor:
-        """The prompt key of every head of a layer, `[heads, head_dim]` float32: the mean over the real tokens."""
+        """Mean key over the real tokens for every head of a layer, `[heads, head_dim]` float32."""
         return self.layers[layer][0][0, :, : self.valid_tokens].float().mean(dim=1)
 
 
 def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
-    """Sinusoids `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000, on the CPU), float64."""
+    """Sinusoidal embedding `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000, on the CPU), float64."""
     half = dim // 2
     frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = timesteps.to(torch.float64)[:, None] * frequencies
@@ -98,9 +98,9 @@ def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
 
 
 def encode_prompt(backbone: Any, embeds: Tensor, dtype: torch.dtype) -> PromptKV:
-    """Project text embeddings `[tokens, text_dim]` to every layer's cross-attention keys and values.
+    """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and values.
 
-    Rows beyond the model's `text_len` are cut, missing ones are zeros *before* the text embedding, as in training.
+    Tokens beyond the model's `text_len` are cut; padding is zeros *before* the text-embedding MLP, as in training.
     Trailing zero rows count as padding.
     """
     embeds = embeds[: backbone.text_len].to(dtype)
@@ -120,11 +120,12 @@ def encode_prompt(backbone: Any, embeds: Tensor, dtype: torch.dtype) -> PromptKV
 def finish_layer(
     block: Any, x: Tensor, attended: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """All of a layer behind self-attention, which needs no cache; gives x and what is to be added to it.
+    """Cross-attention and FFN of a layer; returns the residual stream and the FFN output, not yet added to it.
 
     Args:
-        x, attended: `[1, tokens, dim]`.
-        gate, scale, shift: `[frames, dim]`, of self-attention and of the norm before the feed-forward layers.
+        x, attended: residual stream and self-attention output, `[1, tokens, dim]`.
+        gate: of self-attention, `[frames, dim]`.
+        scale, shift: modulation of the norm before the FFN, `[frames, dim]`.
         k, v: of the prompt, `[1, heads, text_len, head_dim]`.
     """
     x, y = _add_norm(x, (attended, gate), block.norm3)
@@ -143,20 +144,20 @@ def forward_block(
     write_only: bool = False,
     finish: Callable[..., tuple[Tensor, Tensor]] = finish_layer,
 ) -> Tensor | None:
-    """Run one block of frames through the transformer and return the predicted flow (noise minus clean latents).
+    """Run one block of latent frames through the transformer; returns the predicted flow (noise minus clean latents).
 
     Args:
         latents: `[frames, channels, h, w]` in the model's compute dtype.
-        timesteps: `[frames]`, one per frame, 0 to 1000; on the CPU, whatever the model's device. Or their
-            `timestep_embedding`, anywhere.
-        write_only: the clean pass. Stops after the last layer's keys and values and returns None.
-        finish: `finish_layer`, or what does the same (`compiled.py`).
+        timesteps: `[frames]`, one per latent frame, 0 to 1000, on the CPU whatever the model's device; or their
+            `timestep_embedding [frames, freq_dim]` on any device.
+        write_only: the clean pass, which only fills the cache; returns None after the last layer's keys and values.
+        finish: `finish_layer` or an equivalent (`compiled.py`).
 
     Returns:
         flow `[frames, out_channels, h, w]`.
     """
     frames = len(latents)
-    # the patch embedding is kept in float32 by every loader, ComfyUI's too
+    # every loader, including ComfyUI's, keeps the patch embedding in float32
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
     x = rearrange(x, "1 c f h w -> 1 (f h w) c")
@@ -165,7 +166,7 @@ def forward_block(
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
 
     last = len(backbone.blocks) - 1
-    added = None  # what a layer leaves for the next one to add: its last output and the gate
+    added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation.to(x) + modulation).unbind(1)
         x, y = _add_norm(x, added, block.norm1, scale1, shift1)
@@ -190,12 +191,12 @@ def _add_norm(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A residual sum and its norm, `x + y * gate` and `norm(...) * (1 + scale) + shift`; one kernel where there is one.
+    """The residual sum `x + y * gate` and its modulated norm `norm(...) * (1 + scale) + shift`, fused where possible.
 
     Args:
-        x: `[1, tokens, dim]`, frame after frame.
-        added: `y` like x and `gate [frames, dim]`, or None for 1; or nothing to add.
-        scale, shift: `[frames, dim]`; None where the norm has weights of its own.
+        x: `[1, tokens, dim]`, tokens ordered by frame.
+        added: `y` like x and `gate [frames, dim]` (None for 1); None to add nothing.
+        scale, shift: `[frames, dim]`; None where the norm has its own weights.
     """
     if _fusable(norm, x):
         base = 1.0
@@ -219,14 +220,14 @@ def _add_norm(
 
 
 def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
-    """`x [1, tokens, dim]` as `[frames, s, dim]`, for as many frames as there are `rows`."""
+    """View `x [1, tokens, dim]` as `[frames, tokens per frame, dim]`; `rows` has one row per frame."""
     return x[0].unflatten(0, (len(rows), -1))
 
 
 def _self_attention(
     attention: Any, x: Tensor, layer: int, heads: int, cache: KeyValueCache, keys_only: bool
 ) -> Tensor | None:
-    """Self-attention of `x [1, tokens, dim]`, whose keys and values go to the cache; None if only these are wanted."""
+    """Self-attention of `x [1, tokens, dim]` through the cache; with `keys_only` just fills it and returns None."""
     k, v = attention.k(x)[0], attention.v(x)[0]
     q = None if keys_only else attention.q(x)[0]
     norm_q, norm_k = attention.norm_q, attention.norm_k
@@ -249,12 +250,12 @@ def _writes_projections(cache: KeyValueCache) -> TypeGuard[FusedCache]:
 
 
 def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
-    """Whether a kernel may do a layer norm's work."""
+    """Whether a fused kernel may replace this layer norm."""
     return isinstance(norm, nn.LayerNorm) and _untouched(norm, x.device) and norm_modulate.usable(x.device, x.dtype)
 
 
 def _untouched(norm: nn.Module, device: torch.device) -> bool:
-    """Whether a norm's weights are what it uses: no host moves, casts or patches them on the way, as ComfyUI may."""
+    """Whether a norm uses its stored weights as they are: the host does not move, cast or patch them at run time."""
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return False
     if norm.weight is None:
@@ -275,7 +276,7 @@ def _cross_attention(attention: Any, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections of one attention layer; the attention itself is `forward_block`'s business."""
+    """Projections and norms of one attention layer; `forward_block` computes the attention itself."""
 
     def __init__(self, config: WanConfig):
         super().__init__()
@@ -330,12 +331,12 @@ class WanModel(nn.Module):
     def from_state_dict(
         cls, config: WanConfig, state_dict: dict[str, Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> WanModel:
-        """Build the model around given tensors: nothing is initialised first, nothing is held twice."""
+        """Build a model that uses the given tensors as its parameters, without initialisation and without a copy."""
         with torch.device("meta"):
             model = cls(config)
         try:
             missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
-        except RuntimeError as error:  # a list of all shapes that differ; the first is enough
+        except RuntimeError as error:  # lists every shape that differs; the first is enough for the message
             first = str(error).splitlines()[1].strip()
             raise HeadForcingError(f"the weights do not have the dimensions given: {first}") from error
         if missing:

@@ -1,1 +1,1 @@
-"""Pictures of profiles and drift; the only folder that imports matplotlib."""
+"""Plots of head profiles and drift reports; the only folder that imports matplotlib."""

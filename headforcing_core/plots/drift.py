@@ -1,6 +1,6 @@
-"""The picture of a drift report: headline numbers, curves over time, self-similarity, answers to new prompts.
+"""Plot of a drift report: main metrics, curves over time, responses to new prompts, self-similarity.
 
-Same page and looks as the pictures of head profiles; needs matplotlib.
+Same page layout as the plots of head profiles; needs matplotlib.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from ..drift.numbers import ratio
+from ..drift.metrics import ratio
 from ..drift.report import NOTE, DriftReport
 from ..drift.thumbnails import similarity_by_lag
 from ..timeline.clock import BlockClock
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 # key in the series, title, factor to the unit shown
 CURVES = (
-    ("y", "brightness, of 255", 1.0),
-    ("y_std", "contrast (spread of brightness), of 255", 1.0),
+    ("y", "brightness, 0-255", 1.0),
+    ("y_std", "contrast (standard deviation of brightness), 0-255", 1.0),
     ("saturation", "saturation, %", 100.0),
     ("sharpness", "sharpness (variance of the Laplacian)", 1.0),
-    ("motion", "motion without camera shift, of 255", 1.0),
+    ("motion", "motion without camera shift, 0-255", 1.0),
 )
 HEADLINES = (
     ("flicker", "flicker (1: still)", "{:.3f}"),
     ("edge_ratio", "block seams (1: none)", "{:.2f}"),
-    ("motion", "motion, of 255", "{:.1f}"),
+    ("motion", "motion, 0-255", "{:.1f}"),
     ("longest_freeze_seconds", "longest freeze, s", "{:.1f}"),
-    ("y_slope_per_minute", "brightness a minute", "{:+.1f}"),
-    ("saturation_slope_per_minute", "saturation a minute", "{:+.1%}"),
-    ("sharpness_ratio", "sharpness, end : start", "{:.2f}"),
+    ("y_slope_per_minute", "brightness per minute", "{:+.1f}"),
+    ("saturation_slope_per_minute", "saturation per minute", "{:+.1%}"),
+    ("sharpness_ratio", "sharpness, end / start", "{:.2f}"),
     ("repetition", "repetition (1: a loop)", "{:.2f}"),
 )
 _CURVE_HEIGHT, _CURVE_GAP = 92, 46  # pixels
@@ -59,9 +59,9 @@ _TINY = 11.5  # points
 
 
 def drift_picture(report: DriftReport, theme: str = "dark") -> Image.Image:
-    """Everything in a report that can be seen, 900 pixels wide."""
+    """Plot a drift report as an RGB image, 900 pixels wide; `theme` is "dark" or "light"."""
     panels = [_headline_panel(report), _curves_panel(report)]
-    if any(found.by_block for found in report.switches):
+    if any(response.by_block for response in report.switches):
         panels.append(_switch_panel(report))
     return draw_page([*panels, _similarity_panel(report)], theme)
 
@@ -91,7 +91,7 @@ def _headline_panel(report: DriftReport) -> Panel:
 
 def _curves_panel(report: DriftReport) -> Panel:
     height = len(CURVES) * (_CURVE_HEIGHT + _CURVE_GAP) - _CURVE_GAP
-    subtitle = f"A value for each second. Shaded: the first {report.first_seconds:.3g} s, for comparison."
+    subtitle = f"One value per second. Shaded: the first {report.first_seconds:.3g} s, for comparison."
     if len(report.prompts) > 1:
         starts = "; ".join(f"{i}: {cut_name(text, 34)}" for i, (_, text) in enumerate(report.prompts[:6], 1))
         subtitle += f" Dotted: new prompts. {starts}{'; ...' if len(report.prompts) > 6 else ''}"
@@ -113,7 +113,7 @@ def _curves_panel(report: DriftReport) -> Panel:
             else:
                 label_axes(curve, theme, "seconds")
 
-    return Panel("What changes over time", subtitle, height, draw, legend_height=58 if len(report.prompts) > 1 else 32)
+    return Panel("Change over time", subtitle, height, draw, legend_height=58 if len(report.prompts) > 1 else 32)
 
 
 def _draw_curve(ax: Axes, theme: Theme, report: DriftReport, values: np.ndarray, colour: str) -> None:
@@ -135,8 +135,8 @@ def _draw_curve(ax: Axes, theme: Theme, report: DriftReport, values: np.ndarray,
 
 
 def _number_prompts(ax: Axes, theme: Theme, report: DriftReport) -> None:
-    """The number of each prompt above the place where it starts."""
-    if not 1 < len(report.prompts) <= 40:
+    """Write each prompt's number above its start."""
+    if not 1 < len(report.prompts) <= 40:  # more numbers would overlap
         return
     for number, (start, _) in enumerate(report.prompts, 1):
         ax.annotate(str(number), (start, 1), (0, 22), ("data", "axes fraction"), "offset points", ha="center",
@@ -145,20 +145,20 @@ def _number_prompts(ax: Axes, theme: Theme, report: DriftReport) -> None:
 
 def _switch_panel(report: DriftReport) -> Panel:
     subtitle = (
-        "How much of the change to where a new prompt leads is there, block by block, in thumbnails: 0% is before the "
-        "switch, 100% the mean of what is shown 5 to 10 s later (or half-way to the next switch)."
+        "Progress of the change after a prompt switch, per block, measured in thumbnails: 0% is the mean before the "
+        "switch, 100% the mean of 5 to 10 s after it (or of the second half before the next switch)."
     )
-    shown = [found for found in report.switches if found.by_block][:5]
+    shown = [response for response in report.switches if response.by_block][:5]
     block_seconds = BlockClock(report.frames_per_block, report.fps).block_seconds
 
     def draw(ax: Axes, theme: Theme) -> None:
         looks = zip(cycle(theme.roles.values()), ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))), strict=False)
-        for found, (colour, dashes) in zip(shown, looks, strict=False):
-            blocks = np.array([0.0, *found.by_block])
-            start = found.video_frame / report.fps
-            reached = "-" if found.seconds_to_80 is None else f"{found.seconds_to_80:.1f} s"
+        for response, (colour, dashes) in zip(shown, looks, strict=False):
+            blocks = np.array([0.0, *response.by_block])
+            start = response.video_frame / report.fps
+            reached = "-" if response.seconds_to_80 is None else f"{response.seconds_to_80:.1f} s"
             label = f"{start:.1f} s: 80% after {reached}"
-            times = np.append(0, (np.arange(len(found.by_block)) + 0.5) * block_seconds)
+            times = np.append(0, (np.arange(len(response.by_block)) + 0.5) * block_seconds)
             ax.plot(times, blocks, color=colour, linestyle=dashes, linewidth=2.5, label=label)
         for level in (0.8, 1.0):
             ax.axhline(level, color=theme.dim, linewidth=1.2, linestyle=":" if level < 1 else "-", zorder=1)
@@ -173,17 +173,18 @@ def _switch_panel(report: DriftReport) -> Panel:
         label_axes(ax, theme, "seconds after the switch")
         draw_legend(ax, theme, ax.get_lines()[: len(shown)], columns=3)
 
-    return Panel("How fast new prompts are followed", subtitle, 220, draw, LEGEND + 26 * (len(shown) > 3))
+    return Panel("Response to new prompts", subtitle, 220, draw, LEGEND + 26 * (len(shown) > 3))
 
 
 def _similarity_panel(report: DriftReport) -> Panel:
-    back, lag = report.whole["repetition"], report.whole["repetition_lag_seconds"]
-    returns = (
-        f"It comes back after {lag:.1f} s, {back:.2f} alike." if lag and back is not None else "Nothing comes back."
+    similarity, lag = report.whole["repetition"], report.whole["repetition_lag_seconds"]
+    repeats = lag is not None and lag > 0 and similarity is not None
+    result = (
+        f"It repeats after {lag:.1f} s with similarity {similarity:.2f}." if repeats else "No repetition was found."
     )
     subtitle = (
-        "Thumbnails of all moments against each other: 1 is the same, 0 unrelated, below that opposite; what never "
-        f"changes does not count. Squares are scenes, stripes beside the diagonal are loops. {returns}"
+        "Similarity of thumbnails at all pairs of times: 1 is equal, 0 unrelated, -1 inverted; static parts are "
+        f"excluded. Squares are scenes, stripes parallel to the diagonal are loops. {result}"
     )
 
     def draw(ax: Axes, theme: Theme) -> None:
@@ -201,12 +202,12 @@ def _similarity_panel(report: DriftReport) -> Panel:
         by_lag = similarity_by_lag(report.similarity)
         lags = np.arange(len(by_lag)) * report.similarity_spacing
         side.plot(by_lag, lags, color=theme.roles["memory"], linewidth=2)
-        if lag and back is not None:
-            side.plot(back, lag, "o", ms=9, mfc="none", mec=theme.roles["anchor"], mew=2.5)
+        if similarity is not None and lag is not None and repeats:
+            side.plot(similarity, lag, "o", ms=9, mfc="none", mec=theme.roles["anchor"], mew=2.5)
         side.set_ylim(max(lags[-1], 0.1), 0)
         side.set_xlim(min(-0.5, float(by_lag.min()) - 0.1), 1.08)
         side.grid(color=theme.grid, linewidth=0.8)
-        label_axes(side, theme, "mean similarity", "seconds apart")
+        label_axes(side, theme, "mean similarity", "lag, seconds")
         side.yaxis.labelpad = 2
 
     title = "Scenes and repetition"

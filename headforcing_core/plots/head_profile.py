@@ -1,8 +1,8 @@
-"""Pictures of head profiles: what each head looks at, which role it got, how firmly.
+"""Plots of head profiles: attention shares, roles, and stability of the roles.
 
-Every picture is an RGB `PIL.Image`, 900 pixels wide with text that can still be read at half that size. Colours suit
-colour-blind readers (Okabe and Ito) and never stand alone: letters, marker shapes or line styles say the same. Needs
-matplotlib, of which neither pyplot nor any global state is touched.
+Every plot is an RGB `PIL.Image`, 900 pixels wide with text that is legible at half that size. Colours are safe for
+colour-blind readers (Okabe and Ito) and always accompanied by letters, marker shapes or line styles. Needs matplotlib,
+without pyplot and without changes to its global state.
 """
 
 from __future__ import annotations
@@ -41,33 +41,10 @@ from .page import (
 )
 
 
-def share_scatter(profile: HeadProfile, theme: str = "dark") -> Image.Image:
-    """One mark per head: attention to the first frame (x) against attention to the current block (y).
-
-    Lines stand where the profile's percentages separate the roles. Without shares, the picture says so.
-    """
-    return draw_page([_scatter_panel(profile, 520)], theme)
-
-
-def role_map(profile: HeadProfile, theme: str = "dark") -> Image.Image:
-    """A grid of all heads coloured by role, layers from left to right, with the counts."""
-    return draw_page([_map_panel(profile)], theme)
-
-
-def role_counts(profile: HeadProfile, theme: str = "dark") -> Image.Image:
-    """Stacked bars: how many heads of each layer have which role."""
-    return draw_page([_counts_panel(profile, 300)], theme)
-
-
-def stability_bars(shares: HeadShares, theme: str = "dark") -> Image.Image:
-    """Core stability ratios of a measurement per role and condition, beside the paper's as hollow marks."""
-    return draw_page([stability_panel(shares)], theme)
-
-
 def head_over_time(shares: HeadShares, layer: int, head: int, theme: str = "dark") -> Image.Image:
-    """One head's attention frame by frame (x) from block to block (y), and its three shares beside it.
+    """One head's attention to each latent frame (x) in each block (y), and beside it its three shares.
 
-    Raises HeadForcingError for a head that the model does not have.
+    Raises HeadForcingError for a layer or head that the model does not have.
     """
     setup = shares.setup
     if not (0 <= layer < setup.num_layers and 0 <= head < setup.num_heads):
@@ -78,21 +55,21 @@ def head_over_time(shares: HeadShares, layer: int, head: int, theme: str = "dark
 
 
 def comparison_map(a: HeadProfile, b: HeadProfile, theme: str = "dark") -> Image.Image:
-    """The heads that two profiles agree on, faded, and those they do not: role in `a` above, in `b` below the diagonal.
+    """Agreement of two profiles: equal roles are faded, different ones split (`a` upper left, `b` lower right).
 
-    Raises HeadForcingError where the profiles have different dimensions.
+    Raises HeadForcingError if the profiles have different dimensions.
     """
-    found = compare_profiles(a, b)
+    comparison = compare_profiles(a, b)
     subtitle = (
-        f"{found.same} of {found.heads} heads have the same role in both (faded). Split cells differ: upper left is "
-        f"the role in '{cut_name(a.name)}', lower right that in '{cut_name(b.name)}'."
+        f"{comparison.same} of {comparison.heads} heads have the same role in both (faded). Split cells differ: upper "
+        f"left is the role in '{cut_name(a.name)}', lower right that in '{cut_name(b.name)}'."
     )
-    title = f"Where the profiles agree: {found.agreement:.0%} of the heads"
+    title = f"Agreement of the profiles: {comparison.agreement:.0%} of the heads"
     return draw_page([_map_panel(a, b, title, subtitle)], theme)
 
 
 def profile_picture(profile: HeadProfile, shares: HeadShares | None = None, theme: str = "dark") -> Image.Image:
-    """Everything about a profile in one picture: shares, where there are some, role map, counts, and stability."""
+    """All plots of a profile below each other: shares (if measured), role map, role counts, stability (if given)."""
     panels = [_map_panel(profile), _counts_panel(profile, 170, legend=False)]
     if profile.shares is not None:
         panels.insert(0, _scatter_panel(profile, 400))
@@ -102,11 +79,11 @@ def profile_picture(profile: HeadProfile, shares: HeadShares | None = None, them
 
 
 def _scatter_panel(profile: HeadProfile, height: int) -> Panel:
-    title = "What the heads look at, one mark per head"
+    title = "Attention shares, one mark per head"
     if profile.shares is None:
         text = (
-            f"The profile '{cut_name(profile.name)}' holds roles only, no measurement of how much attention its heads "
-            "give to which frames. Measure the model to see it here."
+            f"The profile '{cut_name(profile.name)}' has roles only and no measured attention shares. Measure the "
+            "model to see them here."
         )
         return Panel(title, "", 70, lambda ax, theme: draw_message(ax, theme, text), legend_height=0)
     shares = np.asarray(profile.shares).reshape(-1, 3)
@@ -114,10 +91,10 @@ def _scatter_panel(profile: HeadProfile, height: int) -> Panel:
     cuts = _cuts(shares, roles)
     subtitle = (
         f"{cut_name(profile.name)}. Anchors, right of the vertical line: the {profile.anchor_fraction:.0%} of heads "
-        f"that look most at the first frame. Local, above the horizontal line: of the others, the "
-        f"{profile.local_fraction:.0%} of all heads that look most at the current block. Memory: the rest."
+        f"with most attention to the first frame. Local, above the horizontal line: of the others, the "
+        f"{profile.local_fraction:.0%} of all heads with most attention to the current block. Memory: the rest."
         if cuts
-        else f"{cut_name(profile.name)}. No lines separate the roles: one is empty or was not chosen by these shares."
+        else f"{cut_name(profile.name)}. No lines separate the roles: a role is empty or does not follow these shares."
     )
 
     def draw(ax: Axes, theme: Theme) -> None:
@@ -148,7 +125,10 @@ def _scatter_panel(profile: HeadProfile, height: int) -> Panel:
 
 
 def _cuts(shares: np.ndarray, roles: np.ndarray) -> tuple[float, float] | None:
-    """The sink share that separates anchors from the rest and the current share that separates local from memory."""
+    """The sink share between anchors and the rest, and the current share between local and memory heads.
+
+    None if such values do not exist.
+    """
     anchor, local, memory = (roles == role for role in ("anchor", "local", "memory"))
     result = []
     for above, below, values in ((anchor, ~anchor, shares[:, 0]), (local, memory, shares[:, 2])):
@@ -171,7 +151,7 @@ def _map_panel(profile: HeadProfile, other: HeadProfile | None = None, title: st
         roles, others = (np.asarray(p.roles).T for p in (profile, other or profile))  # [head, layer]
         paper = np.asarray(to_rgb(theme.background))
         colours = {role: np.asarray(to_rgb(theme.roles[role])) for role in ROLES}
-        strength = 1.0 if other is None else 0.22  # agreement steps back
+        strength = 1.0 if other is None else 0.22  # equal roles are faded
         cells = np.stack([[strength * colours[r] + (1 - strength) * paper for r in row] for row in roles])
         ax.imshow((cells * 255).round().astype(np.uint8), aspect="auto", interpolation="nearest")
         split = np.argwhere(roles != others)

@@ -1,4 +1,4 @@
-"""Panels that need the measured shares: do heads keep their roles, and what does one look at over time?"""
+"""Panels from measured shares: stability of the roles, and one head's attention over time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from .page import (
 
 
 def stability_panel(shares: HeadShares) -> Panel:
+    """Core stability ratios per role and condition as bars, the paper's values as diamonds."""
     measured = shares.stability()
-    title = "Do heads keep their roles?"
+    title = "Stability of the roles"
     if not measured:
-        text = "Nothing to compare yet: no prompt has been measured completely."
+        text = "Not available: no prompt has been measured completely."
         return Panel(title, "", 70, lambda ax, theme: draw_message(ax, theme, text), legend_height=0)
     other = (shares.setup.num_layers, shares.setup.num_heads) != PUBLISHED_MODEL
     subtitle = (
-        "The part of a role's heads that have it in every run, when only the blocks, only the steps or only the "
-        f"prompts differ. Diamonds: the paper's values for Self Forcing{', which is another model' if other else ''}."
+        "Fraction of a role's heads that have the role in every run, if only blocks, only steps or only prompts "
+        f"vary. Diamonds: the paper's values for Self Forcing{', which is another model' if other else ''}."
     )
 
     def draw(ax: Axes, theme: Theme) -> None:
@@ -45,17 +46,17 @@ def stability_panel(shares: HeadShares) -> Panel:
 
         names, places = [*ROLES, "mean"], []
         for group, (condition, published) in enumerate(PUBLISHED_STABILITY.items()):
-            found = measured.get(condition)
+            ratios = measured.get(condition)
             for i, name in enumerate(names):
                 x = group * 5 + i
                 places.append(x)
                 ax.plot(x, published[name], "D", ms=9, mfc="none", mec=theme.ink, mew=1.8, zorder=4, clip_on=False)
-                if found:
-                    ax.bar(x, found[name], 0.86, color=theme.roles.get(name, theme.dim))
-                    inside = found[name] > 0.12
-                    ink, y = (theme.on_colour, 0.025) if inside else (theme.ink, found[name] + 0.02)
-                    ax.text(x, y, f"{found[name]:.2f}", ha="center", va="bottom", fontsize=SMALL, color=ink)
-            if not found:
+                if ratios:
+                    ax.bar(x, ratios[name], 0.86, color=theme.roles.get(name, theme.dim))
+                    inside = ratios[name] > 0.12
+                    ink, y = (theme.on_colour, 0.025) if inside else (theme.ink, ratios[name] + 0.02)
+                    ax.text(x, y, f"{ratios[name]:.2f}", ha="center", va="bottom", fontsize=SMALL, color=ink)
+            if not ratios:
                 ax.text(group * 5 + 1.5, 0.1, "not measured", ha="center", fontsize=SMALL, color=theme.dim)
             text = f"over {CONDITION_NAMES[condition]}"
             ax.annotate(text, (group * 5 + 1.5, 0), (0, -38), "data", "offset points", ha="center", va="center",
@@ -73,6 +74,7 @@ def stability_panel(shares: HeadShares) -> Panel:
 
 
 def head_panel(shares: HeadShares, layer: int, head: int) -> Panel:
+    """One head's attention to each latent frame of its window, block by block, and its three shares."""
     setup = shares.setup
     window, block = setup.window_frames, setup.frames_per_block
     values = shares.frame_shares(layer, head).double().numpy().copy()
@@ -84,9 +86,9 @@ def head_panel(shares: HeadShares, layer: int, head: int) -> Panel:
     values[np.arange(window) < begins[:, None]] = np.nan
     values[shares.frame_counts.numpy() == 0] = np.nan
     subtitle = (
-        f"Attention per frame in denoising step {min(FRAME_STEP, len(setup.sigmas) - 1) + 1} of {len(setup.sigmas)}, "
-        f"prompts averaged: {int(shares.frame_counts.max())}. Every row starts with the video's first frame; once "
-        f"{window} frames are there, the oldest after it drop out."
+        f"Attention per latent frame in denoising step {min(FRAME_STEP, len(setup.sigmas) - 1) + 1} of "
+        f"{len(setup.sigmas)}, mean over {int(shares.frame_counts.max())} prompts. Every row starts with the video's "
+        f"first frame; from {window} frames on, the oldest frames after it are evicted."
     )
 
     def draw(ax: Axes, theme: Theme) -> None:
@@ -122,5 +124,5 @@ def head_panel(shares: HeadShares, layer: int, head: int) -> Panel:
         label_axes(side, theme, "share of attention")
         draw_legend(side, theme, side.get_lines(), columns=1)
 
-    title = f"What head {head} of layer {layer} looks at over time"
+    title = f"Attention of head {head} in layer {layer} over time"
     return Panel(title, subtitle, 420, draw, legend_height=104, right=310)

@@ -1,6 +1,6 @@
-"""The picture of a run report: likeness to the first frame, spread and mean of the latent channels, novelty.
+"""Plot of a run report: similarity to the first frame, standard deviations of the latent channels, novelty.
 
-Same page and looks as the pictures of head profiles; needs matplotlib.
+Same page layout as the plots of head profiles; needs matplotlib.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ _HEIGHT = 170
 
 
 def run_picture(report: RunReport, theme: str = "light", novelty_threshold: float | None = None) -> Image.Image:
-    """Draw a report, 900 pixels wide.
+    """Plot a run report as an RGB image, 900 pixels wide.
 
     Args:
-        novelty_threshold: drawn beside the candidates' similarities, where it is known.
+        theme: "dark" or "light".
+        novelty_threshold: drawn as a line in the novelty panel; None draws none.
     """
     panels = [
         Panel(
-            "Likeness to the first frame",
-            "Cosine of each block's latents to the first frame of the video. A new scene lowers it; a slow fall within "
-            "one scene is drift.",
+            "Similarity to the first frame",
+            "Cosine similarity of each block's latents to the first latent frame. A new scene lowers it; a slow "
+            "decrease within a scene is drift.",
             _HEIGHT,
             lambda ax, look: _curve(ax, look, report.cosine.tolist(), "cosine"),
             legend_height=0,
         ),
         Panel(
             "Latent channels against the first block",
-            "Spread of every channel over its spread in the first block: 1 is unchanged, growing is burning in.",
+            "Standard deviation of every channel relative to the first block; above 1 suggests oversaturation.",
             _HEIGHT,
             lambda ax, look: _channels(ax, look, report),
             legend_height=0,
@@ -45,7 +46,7 @@ def run_picture(report: RunReport, theme: str = "light", novelty_threshold: floa
         panels.append(
             Panel(
                 "Novelty",
-                "Each candidate's highest similarity to what memory heads remember. Below the threshold it is kept.",
+                "Each candidate's highest similarity to an entry of episodic memory; it is admitted below the line.",
                 _HEIGHT,
                 lambda ax, look: _novelty(ax, look, report, novelty_threshold),
             )
@@ -64,21 +65,21 @@ def _channels(ax: Axes, look: Theme, report: RunReport) -> None:
         ax.plot(range(report.blocks), channel, color=look.roles["anchor"], lw=0.9, alpha=0.55)
     ax.axhline(1.0, color=look.dim, lw=1, ls="--")
     ax.grid(color=look.grid, lw=0.6)
-    label_axes(ax, look, "block", "spread")
+    label_axes(ax, look, "block", "ratio")
 
 
 def _novelty(ax: Axes, look: Theme, report: RunReport, threshold: float | None) -> None:
     from matplotlib.lines import Line2D
 
     trace = novelty_trace(report.events)
-    known = [
-        (block, value, kept)
-        for block, value, kept in zip(trace["after_block"], trace["similarity"], trace["admitted"], strict=True)
+    candidates = [
+        (block, value, admitted)
+        for block, value, admitted in zip(trace["after_block"], trace["similarity"], trace["admitted"], strict=True)
         if value is not None
     ]
-    kinds = (True, "memory", "o", "kept"), (False, "anchor", "x", "nothing new")
+    kinds = (True, "memory", "o", "admitted"), (False, "anchor", "x", "rejected")
     for wanted, role, marker, _ in kinds:
-        shown = [(block, value) for block, value, kept in known if kept == wanted]
+        shown = [(block, value) for block, value, admitted in candidates if admitted == wanted]
         if shown:
             blocks, values = zip(*shown, strict=True)
             ax.scatter(blocks, values, color=look.roles[role], marker=marker, s=42)

@@ -1,4 +1,4 @@
-"""The page that pictures of head profiles are drawn on: size, themes, legends, letters."""
+"""Page layout shared by all plots: size, themes, legends, role letters."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ DPI = 100
 LETTERS = {"local": "L", "anchor": "A", "memory": "M"}
 MARKERS = {"local": "o", "anchor": "^", "memory": "s"}
 CONDITION_NAMES = {"blocks": "blocks of a video", "steps": "denoising steps", "prompts": "prompts"}
-PUBLISHED_MODEL = (30, 12)  # layers and heads of the model whose stability the paper printed
+PUBLISHED_MODEL = (30, 12)  # layers and heads of the model whose stability ratios the paper reports
 
-LEFT, RIGHT, MARGIN = 96, 28, 24  # pixels; the same left edge in every panel, so that layers stand below each other
+LEFT, RIGHT, MARGIN = 96, 28, 24  # pixels; the left edge is the same in every panel, so that layers are aligned
 _TITLE, _LINE, LEGEND, _BELOW = 40, 25, 42, 78
 SMALL, TEXT, LARGE = 12.5, 14, 18  # points, at 100 per inch
 LETTER_COLUMNS = 32  # with more columns, cells are too narrow for letters
-_DRAWING = threading.Lock()  # matplotlib's font and layout caches are not made for several threads
+_DRAWING = threading.Lock()  # matplotlib's font and layout caches are not thread-safe
 
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of one picture."""
+    """The colours of a plot."""
 
     background: str
     ink: str
@@ -57,7 +57,7 @@ THEMES = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One titled diagram, to be drawn on axes of a given height in pixels."""
+    """One diagram with title and subtitle; `draw` draws it on axes `height` pixels high."""
 
     title: str
     subtitle: str
@@ -76,15 +76,18 @@ class Panel:
 
 
 def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
-    """The panels below each other. The layout is in pixels and fixed, so the same input gives the same picture."""
+    """Draw panels below each other as an RGB image; deterministic, because the layout is fixed in pixels.
+
+    Raises HeadForcingError for an unknown theme and without matplotlib.
+    """
     if theme not in THEMES:
         raise HeadForcingError(f"theme must be {' or '.join(THEMES)}, got {theme!r}")
     try:
-        import matplotlib  # noqa: F401  (the submodules might be loaded while the package is gone)
+        import matplotlib  # noqa: F401  (submodules can be in sys.modules without the package)
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise HeadForcingError("these pictures need matplotlib; install it with: pip install matplotlib") from error
+        raise HeadForcingError("plots need matplotlib; install it with: pip install matplotlib") from error
     look = THEMES[theme]
     height = 2 * MARGIN + sum(panel.header + panel.height + _BELOW for panel in panels) - MARGIN
     with _DRAWING:
@@ -109,7 +112,7 @@ def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
 
 
 def styled(ax: Axes, theme: Theme) -> Axes:
-    """The axes in the theme's colours, with text large enough for half size."""
+    """Apply the theme's colours to the axes, with text that is legible at half size."""
     ax.tick_params(labelsize=SMALL, colors=theme.dim, labelcolor=theme.ink)
     for spine in ax.spines.values():
         spine.set_color(theme.dim)
@@ -123,7 +126,7 @@ def label_axes(ax: Axes, theme: Theme, x: str, y: str = "") -> None:
 
 
 def draw_legend(ax: Axes, theme: Theme, handles: Sequence[Any], columns: int = 5) -> None:
-    """A row (or column) above the axes."""
+    """Draw a legend above the axes, with `columns` columns."""
     ax.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, fontsize=TEXT,
         labelcolor=theme.ink, borderaxespad=0.3, borderpad=0.1, handlelength=1.6 if columns == 1 else 0.9,
@@ -134,7 +137,7 @@ def draw_legend(ax: Axes, theme: Theme, handles: Sequence[Any], columns: int = 5
 def role_legend(
     ax: Axes, theme: Theme, counts: dict[str, int] | None = None, markers: dict[str, str] | None = None, *more: Any
 ) -> None:
-    """What the colours, letters and marks mean, with the number of heads of each role."""
+    """Legend of the roles' colours, letters and markers, with the number of heads if `counts` are given."""
     from matplotlib.lines import Line2D
 
     handles = []
@@ -147,7 +150,7 @@ def role_legend(
 
 
 def draw_letter(ax: Axes, x: float, y: float, role: str, ink: Any, size: float) -> None:
-    """A role's letter in a cell `size` pixels wide."""
+    """Draw a role's letter in a cell `size` pixels wide."""
     ax.text(
         x, y, LETTERS[role], ha="center", va="center_baseline", weight="bold", color=ink,
         fontsize=min(size * 0.42, TEXT),
@@ -162,7 +165,7 @@ def draw_message(ax: Axes, theme: Theme, text: str) -> None:
 
 
 def percent_axis(axis: Any, most: float) -> None:
-    """Ticks of an axis from 0 to `most` in percent, with as many digits as they need."""
+    """Percent ticks for an axis from 0 to `most`, with the necessary digits."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axis.set_major_locator(MaxNLocator(4))
@@ -170,7 +173,7 @@ def percent_axis(axis: Any, most: float) -> None:
 
 
 def count_ticks(axis: Any, count: int, most: int = 15) -> None:
-    """Whole numbers from 0 below `count`, at most `most` of them."""
+    """Integer ticks from 0 below `count`, at most `most` of them."""
     step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500, count) if count / step <= most)
     values = range(0, count, step)
     axis.set_ticks(values, [str(value) for value in values])

@@ -1,4 +1,8 @@
-"""The block loop: a video grows one block of frames at a time (paper, "Preliminary"; METHOD.md)."""
+"""The block loop: a video grows one block of frames at a time (paper, "Preliminary"; METHOD.md).
+
+`make_block` is the method; `rollout` puts it in sequence, with what lies between blocks: frames that were given, blocks
+that were made before, changes of the prompt.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,125 @@ from ..model.wan import KeyValueCache, PromptKV
 from ..timeline.switch import Switch
 from .noise import NoiseSource
 from .schedule import Schedule
+
+
+def make_block(
+    model: VideoModel,
+    cache: BlockCache,
+    sigmas: Sequence[float],
+    noise: NoiseSource,
+    block: int,
+    on_step: StepCallback = lambda block, step, latents: None,
+) -> tuple[Tensor, MemoryEvent | None]:
+    """Make one block from noise: denoise over the noise levels `sigmas`, clean pass, commit.
+
+    Returns:
+        the block's clean latents `[frames, channels, h, w]`, and what episodic memory did after it.
+    """
+    cache.begin_block()
+    on_step(block, 0, None)
+    x = upload(noise.initial(block), cache.device)
+    for step, sigma in enumerate(sigmas):
+        x0 = model.denoise(x, sigma, cache)
+        on_step(block, step + 1, x0)
+        if step + 1 < len(sigmas):
+            fresh = upload(noise.renoise(block, step).to(x0.dtype), x0.device)
+            x = (1 - sigmas[step + 1]) * x0 + sigmas[step + 1] * fresh
+    model.write_clean(x0, cache)
+    return x0, cache.commit(model.prompt)
+
+
+def rollout(
+    model: VideoModel,
+    cache: BlockCache,
+    schedule: Schedule,
+    noise: NoiseSource,
+    prompts: Sequence[int],
+    start_latents: Tensor | None = None,
+    made: Sequence[Tensor] = (),
+    on_step: StepCallback = lambda block, step, latents: None,
+    on_start_event: Callable[[MemoryEvent], None] = lambda event: None,
+    switches: Mapping[int, Switch] = MappingProxyType({}),
+) -> Iterator[Block]:
+    """Yield the finished blocks of one video; stop taking them and the rollout stops.
+
+    Args:
+        prompts: for every block, start blocks included, the number of its prompt.
+        start_latents: `[n * frames_per_block, channels, h, w]`, the video so far. It is written to the cache and not
+            yielded; block numbers go on after it.
+        made: blocks that were made before, the first ones after the start; they are yielded as they are. Those that the
+            cache does not hold yet are written to it.
+        on_start_event: gets what episodic memory did after start blocks, which are not yielded.
+        on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
+            raise from it to stop within one model call.
+        switches: by block, what is done to the cache before it.
+    """
+    if not prompts:
+        raise HeadForcingError("a rollout needs a prompt for every block")
+    start = split_start_latents(start_latents, schedule.frames_per_block)
+    given = [*start, *made]
+    needed = max((cache.switch_blocks(switch) for switch in switches.values()), default=0)
+    latest: deque[Tensor] = deque(maxlen=needed)
+    active = None
+    for block, prompt in enumerate(prompts):
+        event = None
+        if block >= cache.block:  # else the cache was restored and holds it
+            if prompt != active:
+                model.use_prompt(prompt)
+                active = prompt
+            if block in switches:
+                _apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
+        if block < len(given):
+            latents = given[block]
+            if block >= cache.block:
+                event = _write_given(model, cache, latents, block, on_step)
+        else:
+            sigmas = schedule.for_block(block - len(start))  # the first block that is made may have more steps
+            latents, event = make_block(model, cache, sigmas, noise, block, on_step)
+        latest.append(latents)
+        if block >= len(start):
+            yield Block(block, prompt, latents, event)
+        elif event is not None:
+            on_start_event(event)
+
+
+def _write_given(
+    model: VideoModel, cache: BlockCache, latents: Tensor, block: int, on_step: StepCallback
+) -> MemoryEvent | None:
+    """`make_block` without its denoising steps."""
+    cache.begin_block()
+    on_step(block, 0, None)
+    model.write_clean(latents, cache)
+    return cache.commit(model.prompt)
+
+
+def _apply_switch(
+    switch: Switch, model: VideoModel, cache: BlockCache, latest: Sequence[Tensor], before_pass: Callable[[], None]
+) -> None:
+    """Let the cache change what it holds of the past; `before_pass` is called before every clean pass it asks for."""
+
+    def write_clean(latents: Tensor) -> None:
+        before_pass()
+        model.write_clean(latents, cache)
+
+    needed = cache.switch_blocks(switch)
+    cache.apply_switch(switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
+
+
+def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
+    """Cut `[frames, channels, h, w]` into whole blocks, or say how many frames are too many."""
+    if latents is None:
+        return ()
+    if not len(latents) or len(latents) % frames_per_block:
+        raise HeadForcingError(
+            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {len(latents)}; "
+            f"drop {len(latents) % frames_per_block} from the end"
+        )
+    return latents.split(frames_per_block)
+
+
+# ----------------------------------------------------------------- what the loop yields, and what it is given
+
 
 StepCallback = Callable[[int, int, Tensor | None], None]
 
@@ -71,11 +194,6 @@ class BlockCache(KeyValueStore, Protocol):
         """
 
 
-def reads_queries(cache: KeyValueCache) -> bool:
-    """Whether the clean pass must go on behind the last layer's keys and values, to its queries."""
-    return getattr(cache, "reads_queries", False)
-
-
 class VideoModel(Protocol):
     """A model that denoises one block given a cache."""
 
@@ -93,105 +211,13 @@ class VideoModel(Protocol):
         """The clean pass: run at timestep 0 for the keys and values alone."""
 
 
-def rollout(
-    model: VideoModel,
-    cache: BlockCache,
-    schedule: Schedule,
-    noise: NoiseSource,
-    prompts: Sequence[int],
-    start_latents: Tensor | None = None,
-    made: Sequence[Tensor] = (),
-    on_step: StepCallback = lambda block, step, latents: None,
-    on_start_event: Callable[[MemoryEvent], None] = lambda event: None,
-    switches: Mapping[int, Switch] = MappingProxyType({}),
-) -> Iterator[Block]:
-    """Yield the finished blocks of one video; stop taking them and the rollout stops.
-
-    Args:
-        prompts: for every block, start blocks included, the number of its prompt.
-        start_latents: `[n * frames_per_block, channels, h, w]`, the video so far. It is written to the cache and not
-            yielded; block numbers go on after it.
-        made: blocks that were made before, the first ones after the start; they are yielded as they are. Those that the
-            cache does not hold yet are written to it.
-        on_start_event: gets what episodic memory did after start blocks, which are not yielded.
-        on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
-            raise from it to stop within one model call.
-        switches: by block, what is done to the cache before it.
-    """
-    if not prompts:
-        raise HeadForcingError("a rollout needs a prompt for every block")
-    start = split_start_latents(start_latents, schedule.frames_per_block)
-    known = [*start, *made]
-    needed = max((cache.switch_blocks(switch) for switch in switches.values()), default=0)
-    latest: deque[Tensor] = deque(maxlen=needed)
-    active = None
-    for block, prompt in enumerate(prompts):
-        event = None
-        latents = known[block] if block < len(known) else None
-        if block >= cache.block:
-            if prompt != active:
-                model.use_prompt(prompt)
-                active = prompt
-            if block in switches:
-                _apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
-            cache.begin_block()
-            on_step(block, 0, None)
-            if latents is None:
-                sigmas = schedule.for_block(block - len(start))  # the first block that is made may have more steps
-                latents = _denoise_block(model, cache, sigmas, noise, block, on_step)
-            model.write_clean(latents, cache)
-            event = cache.commit(model.prompt)
-        assert latents is not None
-        latest.append(latents)
-        if block >= len(start):
-            yield Block(block, prompt, latents, event)
-        elif event is not None:
-            on_start_event(event)
-
-
-def _apply_switch(
-    switch: Switch, model: VideoModel, cache: BlockCache, latest: Sequence[Tensor], before_pass: Callable[[], None]
-) -> None:
-    def write_clean(latents: Tensor) -> None:
-        before_pass()
-        model.write_clean(latents, cache)
-
-    needed = cache.switch_blocks(switch)
-    cache.apply_switch(switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
-
-
-def _denoise_block(
-    model: VideoModel,
-    cache: BlockCache,
-    sigmas: Sequence[float],
-    noise: NoiseSource,
-    block: int,
-    on_step: StepCallback,
-) -> Tensor:
-    x = upload(noise.initial(block), cache.device)
-    for step, sigma in enumerate(sigmas):
-        clean = model.denoise(x, sigma, cache)
-        on_step(block, step + 1, clean)
-        if step + 1 < len(sigmas):
-            fresh = upload(noise.renoise(block, step).to(clean.dtype), clean.device)
-            x = (1 - sigmas[step + 1]) * clean + sigmas[step + 1] * fresh
-    return clean
-
-
-def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
-    """Cut `[frames, channels, h, w]` into whole blocks, or say how many frames are too many."""
-    if latents is None:
-        return ()
-    if not len(latents) or len(latents) % frames_per_block:
-        raise HeadForcingError(
-            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {len(latents)}; "
-            f"drop {len(latents) % frames_per_block} from the end"
-        )
-    return latents.split(frames_per_block)
-
-
 class JointModel(VideoModel, Protocol):
     """A model that also denoises several blocks in one call, frames at different noise levels."""
 
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         """Predict the clean latents, same shape, of `latents [frames, c, h, w]` at noise levels `sigmas [frames]`."""
+
+
+def reads_queries(cache: KeyValueCache) -> bool:
+    """Whether the clean pass must go on behind the last layer's keys and values, to its queries."""
+    return getattr(cache, "reads_queries", False)

@@ -46,20 +46,23 @@ class WanVideoModel:
         return None if flow is None else flow.float()
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        flow = self.flow(latents, sigma, cache)
-        assert flow is not None
-        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
-        return (latents.to(precise) - sigma * flow.to(precise)).to(latents.dtype)
+        return _clean(latents, sigma, self.flow(latents, sigma, cache))
 
     @torch.no_grad()
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         """Like `denoise`, with a noise level for every frame, `sigmas [frames]`."""
         x = latents.to(device=self.device, dtype=self.dtype)
         flow = self.forward(self.backbone, x, 1000 * sigmas, self.prompt, cache)
-        assert flow is not None
-        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32
-        sigmas = sigmas.to(flow.device, precise)[:, None, None, None]
-        return (latents.to(flow.device, precise) - sigmas * flow.to(precise)).to(latents.dtype)
+        return _clean(latents, sigmas[:, None, None, None], flow)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         self.flow(latents, 0.0, cache, write_only=not reads_queries(cache))
+
+
+def _clean(x: Tensor, sigma: float | Tensor, flow: Tensor | None) -> Tensor:
+    """`x0 = x - sigma * v`, subtracted in float64 where the device has it, in the dtype of `x`."""
+    assert flow is not None
+    precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
+    if isinstance(sigma, Tensor):
+        sigma = sigma.to(flow.device, precise)
+    return (x.to(flow.device, precise) - sigma * flow.to(precise)).to(x.dtype)

@@ -1,7 +1,8 @@
-"""The files of a run folder: what they are called, how they are written whole, and how damage in them is noticed.
+"""Files of a run folder: names, atomic writing, detection of damage.
 
-A file is called `KIND[-INDEX][-KEY]-HASH`, where the hash is that of its own bytes. Notes are JSON objects, all others
-are safetensors with one entry of metadata, so that equal contents are equal files.
+A file is named `KIND[-INDEX][-KEY]-HASH`, where HASH is a hash of its own bytes. Notes are JSON objects; all other
+files are safetensors with a single metadata entry, because several would be written in random order and equal contents
+would then give different files.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ FORMAT_VERSION = 2
 _HEX = f"[0-9a-f]{{{SHORT}}}"
 _NOTE = rf"(run|(video|found|opening|seconds)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
-_LEFTOVER = r"\.[0-9a-f]{32}\.tmp"  # of a process that was killed while writing
+_LEFTOVER = r"\.[0-9a-f]{32}\.tmp"  # temporary file of a process that was killed while writing
 _OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_LEFTOVER}")
-_ENTRY = "head_forcing"  # of the metadata
+_ENTRY = "head_forcing"  # key of the metadata entry
+
+# kinds of notes whose names other modules need
+FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
+OPENING = "opening"  # memory events of the start blocks
+SECONDS = "seconds"  # seconds that a block took
 
 
 class DamagedFile(HeadForcingError):
-    """A file that does not hold what was once written to it."""
+    """A file whose content is not what was written to it."""
 
 
 def named_hash(path: Path) -> str:
@@ -42,29 +48,34 @@ def named_hash(path: Path) -> str:
 
 
 def own_files(folder: Path) -> list[Path]:
-    """The files in a folder that have a name of ours, leftovers included; whatever else lies there is not."""
+    """The files in a folder with names of this module, including temporary ones of killed processes, sorted."""
     return [path for path in sorted(folder.iterdir()) if _OWN_NAME.fullmatch(path.name) and path.is_file()]
 
 
 def files_of(folder: Path, kind: str) -> dict[str, Path]:
-    """The files of one kind by the key in their name (`run` has none, its kind stands for it), from one listing.
+    """The files of one kind by the key in their names; the file of kind `run` has no key and is listed as "run".
 
-    Of two with one key, which a kill can leave, the later one: what came after it was made from it.
+    A killed process can leave two files with one key. The later one is returned, because the files written after it
+    depend on it.
     """
-    found: dict[str, Path] = {}
+    by_key: dict[str, Path] = {}
     for name in os.listdir(folder) if folder.is_dir() else ():
         if name.startswith(f"{kind}-") and _OWN_NAME.fullmatch(name):
             path, key = folder / name, name.split("-")[-2]
-            found[key] = max(path, found[key], key=_written) if key in found else path
-    return found
+            by_key[key] = max(path, by_key[key], key=_written) if key in by_key else path
+    return by_key
 
 
 def _written(path: Path) -> tuple[int, str]:
+    """Sort key: modification time in ns, then name."""
     return (path.stat().st_mtime_ns if path.exists() else 0), path.name
 
 
 def read_note(path: Path, any_version: bool = False) -> dict[str, Any]:
-    """The fields of a JSON note; `DamagedFile` unless it is as it was written."""
+    """The fields of a JSON note.
+
+    Raises DamagedFile if the content has changed, HeadForcingError for another format version unless `any_version`.
+    """
     _check_hash(path)
     note = _object(path, path.read_text(encoding="utf-8"))
     if not any_version:
@@ -73,7 +84,10 @@ def read_note(path: Path, any_version: bool = False) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the fields that were stored with them; `DamagedFile` unless all is as it was written."""
+    """Tensors by name, and the JSON fields stored with them.
+
+    Raises DamagedFile if the content has changed, HeadForcingError for another format version.
+    """
     _check_hash(path)
     with safe_open(path, "pt") as file:
         fields = _object(path, (file.metadata() or {}).get(_ENTRY, ""))
@@ -82,19 +96,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def write_note(folder: Path, stem: str, fields: dict[str, Any]) -> Path:
-    """Store JSON fields under a name that begins with `stem`."""
+    """Store JSON fields in a new file `STEM-HASH.json`; returns its path."""
     text = json.dumps({"format_version": FORMAT_VERSION, **fields}, sort_keys=True, indent=1, default=str)
     return _write(folder, stem, ".json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def write_tensors(folder: Path, stem: str, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Path:
-    """Store tensors and JSON fields under a name that begins with `stem`."""
-    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Store tensors and JSON fields in a new file `STEM-HASH.safetensors`; returns its path."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     entry = {_ENTRY: json.dumps({"format_version": FORMAT_VERSION, **fields}, sort_keys=True)}
-    return _write(folder, stem, ".safetensors", lambda path: save_file(held, path, metadata=entry))
+    return _write(folder, stem, ".safetensors", lambda path: save_file(on_cpu, path, metadata=entry))
 
 
 def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -> Path:
+    """Write a temporary file, flush it to disk and rename it to `STEM-HASH`; HeadForcingError if the disk fails."""
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     try:
         write(temporary)
@@ -115,12 +130,12 @@ def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -
 
 def _object(path: Path, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise DamagedFile(f"{path.name} is no file of a run")
-    return found
+        fields = None
+    if not isinstance(fields, dict):
+        raise DamagedFile(f"{path.name} is not a file of a run")
+    return fields
 
 
 def _check_hash(path: Path) -> None:
@@ -135,12 +150,3 @@ def _check_version(path: Path, fields: dict[str, Any]) -> None:
             f"{path} has format version {version}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"
         )
-
-
-FOUND = "found"  # kind of the file that holds what the warm-up of an auto profile found
-
-
-OPENING = "opening"  # of the one with the memory events of start blocks
-
-
-SECONDS = "seconds"  # of the one with the seconds a block took

@@ -1,13 +1,13 @@
-"""A run folder: finished blocks on disk, so that a render goes on where it stopped.
+"""A run folder stores finished blocks on disk, so that an interrupted render can be resumed.
 
-Blocks are stored by content. A block's key is a hash of everything it depends on: the setup (weights, head roles, size,
-schedule, seed ...), and the prompts and switches of all blocks up to it. The same render queued again therefore finds
-its blocks; a longer one finds those of the shorter and extends it; one with another prompt k finds all blocks before
-that prompt. Where blocks are made together (Rolling Forcing), a block's key covers those made with it, and they are
-stored beside it as they were then.
+Blocks are content-addressed. A block's key is a hash of everything it depends on: the setup (weights, head roles, size,
+schedule, seed ...), and the prompts and switches of all blocks up to it. Repeating a render therefore finds all its
+blocks; a longer render finds and extends those of the shorter one; a render with another prompt k finds all blocks
+before that prompt. If several blocks are denoised jointly (Rolling Forcing), a block's key covers all of them, and the
+unfinished ones are stored with it.
 
-What a key cannot cover is how a machine rounds. Each block therefore names the very file of the block before it, and a
-cache state that of its block: blocks of two renders are never joined, even where both have the same keys.
+A key cannot cover the rounding of a machine. Each block therefore stores the file hash of the block before it, and a
+cache state that of its block, so that blocks of two renders with equal keys but different rounding are never combined.
 """
 
 from __future__ import annotations
@@ -33,18 +33,24 @@ from .files import DamagedFile, files_of, named_hash, own_files, read_note, read
 
 log = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
+Content = TypeVar("Content")
 
 
 def count_blocks(folder: Path, keys: Sequence[str]) -> int:
-    """How many blocks at the beginning of `keys` are stored in a run folder, by their names."""
-    there = files_of(folder, "block")
-    return next((place for place, key in enumerate(keys) if key[:SHORT] not in there), len(keys))
+    """Number of leading `keys` with a block file in a run folder; the files are not read."""
+    stored = files_of(folder, "block")
+    return next((place for place, key in enumerate(keys) if key[:SHORT] not in stored), len(keys))
 
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """A finished block as it was stored; `unfinished` are those begun after it, where several are made together."""
+    """A stored block.
+
+    Attributes:
+        latents: `[frames, 16, h, w]`.
+        event: decision of episodic memory after the block.
+        unfinished: partially denoised latents of the following blocks, if several are denoised jointly.
+    """
 
     latents: Tensor
     event: MemoryEvent | None
@@ -52,28 +58,29 @@ class StoredBlock:
 
 
 class RunReader:
-    """Reads the files of one setup; changes nothing.
+    """Reads the files of one setup and never changes them.
 
     Attributes:
-        problems: what was found damaged, one sentence each.
+        problems: descriptions of damaged files, one sentence each.
     """
 
     def __init__(self, folder: Path, setup: str):
         self.folder, self.setup = folder, setup
         self.problems: list[str] = []
-        self._block_hashes: dict[str, str] = {}  # in the names of blocks that were read or saved here, by key
+        self._block_hashes: dict[str, str] = {}  # file hash of every block that was read or saved, by key
 
     def read_blocks(self, keys: Sequence[str]) -> Iterator[StoredBlock]:
-        """The finished blocks at the beginning of `keys`, up to the first that is missing or damaged."""
+        """The stored blocks of the leading `keys`, up to the first that is missing or damaged."""
         before, files = "", files_of(self.folder, "block")
         for key in keys:
             path = files.get(key[:SHORT])
-            found = self._read(path, read_tensors)
-            if path is None or found is None or found[1]["key"] != key:
+            content = self._read(path, read_tensors)
+            # names have a part of the key only: compare the whole
+            if path is None or content is None or content[1]["key"] != key:
                 return
-            tensors, fields = found
+            tensors, fields = content
             if fields["after"] != before:
-                self._set_aside(path, f"{path.name} does not go on from the block before it")
+                self._set_aside(path, f"{path.name} does not continue the block before it")
                 return
             before = self._block_hashes[key] = named_hash(path)
             event = fields["event"]
@@ -81,7 +88,7 @@ class RunReader:
             yield StoredBlock(tensors["latents"], None if event is None else MemoryEvent(**event), unfinished)
 
     def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
-        """The same, all of them; only the last one has its `unfinished`."""
+        """`read_blocks` as a list; only the last block keeps its `unfinished` latents, to save memory."""
         blocks: list[StoredBlock] = []
         for block in self.read_blocks(keys):
             if blocks:
@@ -90,52 +97,53 @@ class RunReader:
         return blocks
 
     def load_state(self, keys: Sequence[str]) -> State | None:
-        """The latest intact cache state after one of these blocks, which were read before."""
+        """The latest intact cache state after one of these blocks, which must have been read; None without one."""
         files = files_of(self.folder, "state")
         for key in reversed(keys):
-            found = self._read(files.get(key[:SHORT]), read_tensors)
-            if found is not None and (found[1]["key"], found[1]["after"]) == (key, self._block_hashes.get(key)):
-                return found[0], found[1]["plain"]
+            content = self._read(files.get(key[:SHORT]), read_tensors)
+            if content is not None and (content[1]["key"], content[1]["after"]) == (key, self._block_hashes.get(key)):
+                return content[0], content[1]["plain"]
         return None
 
     def load_start(self) -> Tensor | None:
-        """The start frames, where there are some."""
-        found = self._read(files_of(self.folder, "start").get(self.setup[:SHORT]), read_tensors)
-        return found[0]["latents"] if found is not None and found[1]["key"] == self.setup else None
+        """The start frames `[frames, 16, h, w]`, None if there are none."""
+        content = self._read(files_of(self.folder, "start").get(self.setup[:SHORT]), read_tensors)
+        return content[0]["latents"] if content is not None and content[1]["key"] == self.setup else None
 
     def load_note(self, kind: str, keys: Sequence[str]) -> dict[str, Any] | None:
-        """The note of that kind that belongs to one of these blocks."""
+        """The first note of a kind that belongs to one of these blocks, None without one."""
         files = files_of(self.folder, kind)
         notes = (self._read(files.get(key[:SHORT]), read_note) for key in keys)
         return next((note for note in notes if note is not None), None)
 
     def load_events(self, kind: str, keys: Sequence[str]) -> list[MemoryEvent]:
-        """The events in a note of that kind; none where there is no such note."""
+        """The memory events in the note of a kind that belongs to one of these blocks; empty without one."""
         note = self.load_note(kind, keys)
         return [] if note is None else [MemoryEvent(**event) for event in note["events"]]
 
-    def _read(self, path: Path | None, read: Callable[[Path], Found]) -> Found | None:
-        """What `read` finds in a file; None where it is missing or damaged."""
+    def _read(self, path: Path | None, read: Callable[[Path], Content]) -> Content | None:
+        """The content of a file, read by `read`; None if it is missing or damaged."""
         if path is None:
             return None
         try:
             return read(path)
         except DamagedFile as error:
             self._set_aside(path, str(error))
-        except FileNotFoundError:  # the render that owns the folder has just replaced it
+        except FileNotFoundError:  # the render that holds the lock has just replaced it
             pass
         return None
 
     def _set_aside(self, path: Path, problem: str) -> None:
-        """Take note of a file that is not used."""
+        """Record the problem of a file that is not used."""
         if problem not in self.problems:
             self.problems.append(problem)
 
 
 class RunFolder(RunReader):
-    """The files of one setup, to read and to write. Use as a context manager: it belongs to one process at a time.
+    """Reads and writes the files of one setup. Use as a context manager: it locks the folder for one process.
 
-    What is found damaged is removed, so that it is made again.
+    Damaged files are removed, so that they are generated again. Entering raises HeadForcingError if another process has
+    the lock or the folder cannot be written.
     """
 
     def __init__(self, parent: Path, setup: str, about: dict[str, Any]):
@@ -175,9 +183,12 @@ class RunFolder(RunReader):
         unfinished: Sequence[Tensor] = (),
         previous: str | None = None,
     ) -> None:
-        """Store a finished block `[frames, 16, h, w]`, what episodic memory did after it, and those that are begun.
+        """Store a finished block `[frames, 16, h, w]`.
 
-        `previous` is the key of the block before it, read or saved here; None for the first that is made.
+        Args:
+            event: decision of episodic memory after the block.
+            unfinished: partially denoised latents of the following blocks.
+            previous: key of the block before, which must have been read or saved; None for the first generated block.
         """
         tensors = {"latents": latents.float()}
         if unfinished:
@@ -187,28 +198,29 @@ class RunFolder(RunReader):
         self._block_hashes[key] = named_hash(stored)
 
     def save_state(self, index: int, key: str, state: State) -> None:
-        """Store the cache state after a block; older states are removed, one is enough."""
+        """Store the cache state after a block and remove older states: resuming needs only the latest."""
         tensors, plain = state
         stored = self._write_tensors("state", index, key, tensors, plain=plain, after=self._block_hashes[key])
         self._keep_only(stored, "state-*.safetensors")
 
     def save_start(self, latents: Tensor) -> None:
-        """Store the start frames `[frames, 16, h, w]` that the whole setup begins with."""
+        """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already."""
         if self.load_start() is None:
             self._write_tensors("start", 0, self.setup, {"latents": latents.float()})
 
     def save_video(self, keys: Sequence[str], about: dict[str, Any]) -> None:
-        """Note which blocks make up a video, in order, and what it is."""
+        """Store which blocks make up a video, in order, and its description."""
         self.save_note("video", keys[-1], {"setup": self.setup, "keys": list(keys), "about": about})
 
     def save_note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
-        """Store JSON fields that belong to a block, or to the whole setup where there is no key."""
+        """Store JSON fields that belong to a block, or to the whole setup if `key` is empty."""
         stem = f"{kind}-{key[:SHORT]}" if key else kind
-        self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)  # names damage, refuses new formats
+        # read first: reports damage, and raises before a newer format version is overwritten
+        self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)
         self._keep_only(write_note(self.folder, stem, fields), f"{stem}-*.json")
 
     def save_events(self, kind: str, key: str, events: Sequence[MemoryEvent]) -> None:
-        """Store memory events that belong to no stored block."""
+        """Store memory events that do not belong to a stored block."""
         self.save_note(kind, key, {"events": [event.to_dict() for event in events]})
 
     def _write_tensors(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], **fields: Any) -> Path:
@@ -218,13 +230,13 @@ class RunFolder(RunReader):
         return stored
 
     def _keep_only(self, stored: Path, pattern: str) -> None:
-        """Remove older files, once the new one is safe."""
+        """Remove older files after the new one has been stored."""
         for path in self.folder.glob(pattern):
             if path.name != stored.name:
                 path.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path, problem: str) -> None:
-        problem += "; it was removed, and is made again where it is needed"
+        problem += "; it was removed and is generated again if needed"
         super()._set_aside(path, problem)
         log.warning("Head Forcing: %s (in %s)", problem, self.folder)
         path.unlink(missing_ok=True)

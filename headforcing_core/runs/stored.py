@@ -1,4 +1,4 @@
-"""The videos that lie in run folders: to list, to load and to prune."""
+"""Stored videos in run folders: listing, loading and pruning."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoredVideo:
-    """A video noted in a run folder, finished or not.
+    """A video in a run folder, finished or not.
 
     Attributes:
-        name: `folder/video`, unique below the parent folder of all runs.
-        run: reads its files; `run.problems` names those that were found damaged meanwhile.
-        about: as noted when the render began: prompts, pictures, fps, seed ...
+        name: `folder/video`, unique in the parent folder of all runs.
+        run: reads its files; `run.problems` describes damaged ones.
+        keys: of its blocks, in order.
+        about: description stored at the start of the render: prompts, number of video frames, fps, seed ...
     """
 
     name: str
@@ -41,11 +42,14 @@ class StoredVideo:
         return self.run.folder
 
     def blocks(self) -> Iterator[Tensor]:
-        """The finished frames from the beginning, start frames first, a few `[frames, 16, h, w]` at a time."""
+        """The finished latent frames from the beginning, start frames first, one block `[frames, 16, h, w]` at a time.
+
+        Raises HeadForcingError if no block can be read or the start frames are missing.
+        """
         return (block.latents for block in self._stored())
 
     def report(self) -> RunReport:
-        """What the finished blocks tell, as the render itself told it."""
+        """The run report of the finished blocks, equal to that of the render itself."""
         meter = RunMeter()
         events = [event for kind in (OPENING, FOUND) for event in self.run.load_events(kind, self.keys)]
         for block in self._stored():
@@ -61,26 +65,26 @@ class StoredVideo:
             raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
         if start is not None:
             yield StoredBlock(start, None)
-        found = start is not None
+        empty = start is None
         for block in self.run.read_blocks(self.keys):
-            found = True
+            empty = False
             yield block
-        if not found:
+        if empty:
             damaged = "".join(f"; {problem}" for problem in self.run.problems)
             raise HeadForcingError(f"{self.folder} holds no finished block of this video{damaged}")
 
     def latents(self) -> Tensor:
-        """All finished frames `[frames, 16, h, w]`, start frames included."""
+        """All finished latent frames `[frames, 16, h, w]`, start frames included."""
         return torch.cat(list(self.blocks()))
 
     @property
     def finished(self) -> int:
-        """How many blocks are there, by their names."""
+        """Number of finished blocks; the files are not read."""
         return count_blocks(self.folder, self.keys)
 
 
 def stored_videos(parent: Path) -> list[StoredVideo]:
-    """All videos noted below a folder of runs, the newest first; what cannot be read is left out and logged."""
+    """All videos in a folder of runs, the newest first; unreadable ones are logged and skipped."""
     videos, problems = survey(parent)
     for problem in problems:
         log.warning("Head Forcing: %s", problem)
@@ -88,46 +92,47 @@ def stored_videos(parent: Path) -> list[StoredVideo]:
 
 
 def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
-    """All videos noted below a folder of runs, the newest first, and what cannot be read there, a sentence each."""
+    """All videos in a folder of runs, the newest first, and the problems of unreadable ones, one sentence each."""
     videos: list[tuple[float, StoredVideo]] = []
     problems: list[str] = []
     for folder in sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []:
         notes = [path for path in own_files(folder) if path.name.startswith(("run-", "video-"))]
         try:
-            for path in notes:  # the run's own comes first: a newer format is refused as a whole
+            for path in notes:  # sorted, so run-*.json is first: a run of a newer format is skipped as a whole
                 try:
                     note = read_note(path)
                 except DamagedFile as error:
-                    problems.append(f"{folder.name}: {error}; the same render queued again writes it anew")
+                    problems.append(f"{folder.name}: {error}; repeating the same render restores it")
                     continue
                 if path.name.startswith("video-"):
                     name, run = f"{folder.name}/{path.stem.split('-')[1]}", RunReader(folder, note["setup"])
                     videos.append((path.stat().st_mtime, StoredVideo(name, run, note["keys"], note["about"])))
         except (HeadForcingError, OSError) as error:
             problems.append(str(error))
-    found = {video.name: video for _, video in sorted(videos, key=lambda entry: entry[0])}  # of two, the later one
-    return list(reversed(found.values())), problems
+    # of two with one name, which a killed process can leave, the later one
+    by_name = {video.name: video for _, video in sorted(videos, key=lambda entry: entry[0])}
+    return list(reversed(by_name.values())), problems
 
 
 def folder_bytes(folder: Path) -> int:
-    """What our files in a run folder take on disk."""
-    found = 0
+    """Disk space in bytes of this pack's files in a run folder."""
+    total = 0
     for path in own_files(folder):
         with suppress(FileNotFoundError):  # a render has just replaced it
-            found += path.stat().st_size
-    return found
+            total += path.stat().st_size
+    return total
 
 
 def prune(parent: Path, keep_bytes: int) -> list[Path]:
-    """Remove runs, the oldest first, until those that are left take at most `keep_bytes`.
+    """Remove runs, the oldest first, until the others take at most `keep_bytes`; returns the removed folders.
 
-    Only folders with a readable `run-*.json` are taken for runs, only files with our names are removed, and a folder
-    only where nothing else is left in it. A run that somebody renders stays.
+    Only folders with a readable `run-*.json` count as runs, only files of this pack are removed, and a folder only if
+    it is empty then. Locked runs, which are being rendered, are kept.
     """
-    kept, removed = 0, []
+    total, removed = 0, []
     for folder in sorted(_runs(parent), key=_last_written, reverse=True):
-        kept += folder_bytes(folder)
-        if kept > keep_bytes and _remove(folder):  # so does everything older
+        total += folder_bytes(folder)
+        if total > keep_bytes and _remove(folder):  # from here on all are older, and removed as well
             removed.append(folder)
     return removed
 
@@ -140,9 +145,9 @@ def _runs(parent: Path) -> Iterator[Path]:
             if any({"format_version", "setup"} <= read_note(path, any_version=True).keys() for path in notes):
                 yield folder
             elif own:
-                log.warning("Head Forcing: %s is left alone, it has files of a run but no run-*.json", folder)
+                log.warning("Head Forcing: %s is not pruned, it has files of a run but no run-*.json", folder)
         except (DamagedFile, OSError) as error:
-            log.warning("Head Forcing: %s is left alone: %s", folder, error)
+            log.warning("Head Forcing: %s is not pruned: %s", folder, error)
 
 
 def _last_written(folder: Path) -> float:
@@ -150,7 +155,7 @@ def _last_written(folder: Path) -> float:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove our files, and the folder where it is empty then; False where somebody renders there."""
+    """Remove this pack's files, and the folder if it is empty then; False if the run is locked."""
     try:
         with FileLock(folder / "lock", timeout=0):
             for path in own_files(folder):
@@ -158,6 +163,6 @@ def _remove(folder: Path) -> bool:
     except Timeout:
         return False
     (folder / "lock").unlink(missing_ok=True)
-    with suppress(OSError):  # other files lie there
+    with suppress(OSError):  # the folder has other files
         folder.rmdir()
     return True

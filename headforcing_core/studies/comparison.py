@@ -13,7 +13,7 @@ import torch
 
 from ..cache.policy import CachePolicy
 from ..drift.latents import RunReport
-from ..drift.numbers import Numbers
+from ..drift.metrics import Numbers
 from ..drift.report import Progress, report_video
 from ..errors import HeadForcingError
 from ..methods.base import MethodPolicy
@@ -81,7 +81,7 @@ class Compared:
         slots_in_use: the most that were in use after a block; None where all blocks come from an earlier render.
         cache_bytes: the most that the cache can take, from its shape; what a prompt switch needs for a moment included.
         seconds_per_block: median, decoding left out; None where all blocks come from an earlier render.
-        drift: the numbers of `drift_numbers.GROUPS` for the whole video.
+        drift: the numbers of `metrics.GROUPS` for the whole video.
     """
 
     entry: Entry

@@ -1,4 +1,4 @@
-"""Time in a video: seconds, pictures and blocks, and how a time is written."""
+"""Conversion between seconds, video frames, latent frames and blocks; formatting of times."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import dataclass
 
 from ..errors import HeadForcingError
 
-TEMPORAL_STRIDE = 4  # of the causal VAE; a video's first latent frame holds only one
+TEMPORAL_STRIDE = 4  # video frames per latent frame of the causal VAE; the first latent frame of a video holds one
 VIDEO_FPS = 16
 MAX_SECONDS = 36_000.0
 
 
 def video_frames_of(latent_frames: int) -> int:
-    """Pictures that `latent_frames` decode to, 4(n-1)+1: none, 1, 5, 9 ..."""
+    """Number of video frames that `latent_frames` decode to, 4(n-1)+1: 0, 1, 5, 9 ..."""
     return TEMPORAL_STRIDE * (latent_frames - 1) + 1 if latent_frames > 0 else 0
 
 
 @dataclass(frozen=True)
 class BlockClock:
-    """Converts between seconds, pictures and blocks of `frames_per_block` latent frames, at `fps` pictures a second.
+    """Converts between seconds, video frames at `fps` and blocks of `frames_per_block` latent frames.
 
-    n blocks decode to 4(n * frames_per_block - 1) + 1 pictures: with 3 frames the first gives 9, each later one 12.
-    With `continues` the blocks go on from start frames, and the first is like every other.
+    n blocks decode to 4(n * frames_per_block - 1) + 1 video frames: with 3 latent frames per block, the first block
+    gives 9 and each later one 12. With `continues` the blocks follow given start frames, so the first gives 12 as well.
+    Raises HeadForcingError for values out of range.
     """
 
     frames_per_block: int = 3
@@ -37,55 +38,57 @@ class BlockClock:
 
     @property
     def block_seconds(self) -> float:
-        """How long every block but the first lasts."""
+        """Duration of every block but the first, in seconds."""
         return TEMPORAL_STRIDE * self.frames_per_block / self.fps
 
     def video_frames(self, blocks: int) -> int:
-        """Pictures that the first `blocks` blocks decode to; 0 for none."""
+        """Number of video frames that the first `blocks` blocks decode to."""
         if blocks < 0:
             raise HeadForcingError(f"a number of blocks cannot be negative, got {blocks}")
-        return TEMPORAL_STRIDE * blocks * self.frames_per_block - self._lost if blocks else 0
+        return TEMPORAL_STRIDE * blocks * self.frames_per_block - self._missing if blocks else 0
 
     @property
-    def _lost(self) -> int:
-        """Pictures that a video's first latent frame lacks."""
+    def _missing(self) -> int:
+        """By how many video frames the first latent frame is shorter than the others."""
         return 0 if self.continues else TEMPORAL_STRIDE - 1
 
     def start_video_frame(self, block: int) -> int:
-        """Index of the first picture of a 0-based block."""
+        """Index of the first video frame of a 0-based block."""
         return self.video_frames(block)
 
     def start_seconds(self, block: int) -> float:
-        """Time of the first picture of a 0-based block."""
+        """Time of the first video frame of a 0-based block."""
         return self.video_frames(block) / self.fps
 
     def blocks_for(self, seconds: float) -> int:
-        """The smallest number of blocks, at least one, whose pictures last `seconds` or longer."""
+        """The smallest number of blocks, at least one, whose video frames last `seconds` or longer."""
+        # 1e-6: a length such as 9 / 16 s must not need one more frame because of rounding
         video_frames = math.ceil(self._position(seconds) - 1e-6)
         per_block = TEMPORAL_STRIDE * self.frames_per_block
-        return max(1, -(-(video_frames + self._lost) // per_block))
+        return max(1, -(-(video_frames + self._missing) // per_block))
 
     def block_at(self, seconds: float) -> int:
-        """The 0-based block whose start is nearest to `seconds`; the earlier of two that are equally near."""
+        """The 0-based block whose start is nearest to `seconds`; the earlier of two equally near ones."""
         position = self._position(seconds)
-        block = int((position + self._lost) // (TEMPORAL_STRIDE * self.frames_per_block))
+        block = int((position + self._missing) // (TEMPORAL_STRIDE * self.frames_per_block))
         before, after = self.video_frames(block), self.video_frames(block + 1)
         return block if position - before <= after - position else block + 1
 
     def _position(self, seconds: float) -> float:
         if not is_finite(seconds) or not 0 <= seconds <= 1e9:
             raise HeadForcingError(f"a time must be a number of seconds from 0 to 1e9, got {seconds!r}")
+        """`seconds` as a fractional number of video frames."""
         return seconds * self.fps
 
 
 def format_time(seconds: float) -> str:
-    """Seconds as `m:ss.mmm`, cut to the millisecond."""
+    """Seconds as `m:ss.mmm`, truncated to the millisecond."""
     minutes, milliseconds = divmod(math.floor(seconds * 1000 + 1e-6), 60_000)
     return f"{minutes}:{milliseconds // 1000:02}.{milliseconds % 1000:03}"
 
 
 def cut_to_millisecond(seconds: float) -> float:
-    """Seconds cut to the millisecond; cutting, not rounding, so that a duration never grows into one more block."""
+    """Seconds truncated to the millisecond; not rounded, so that a duration never extends into one more block."""
     return math.floor(seconds * 1000 + 1e-6) / 1000
 
 

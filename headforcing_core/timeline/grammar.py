@@ -1,4 +1,4 @@
-"""The grammars of a prompt timeline: from plain text to prompts with the times they carry. See `timeline.py`."""
+"""Parsers of the prompt timeline grammars: plain text to prompts with their times. `timeline.py` lists the grammars."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_SEGMENTS = 10_000
 
 
 class TimelineError(HeadForcingError):
-    """A timeline that cannot be used; `line` is the 1-based line of the text, or None where no line is to blame."""
+    """A timeline that cannot be used; `line` is the 1-based line of the error, None if it concerns the whole text."""
 
     def __init__(self, message: str, line: int | None = None):
         super().__init__(message if line is None else f"line {line}: {message}")
         self.line = line
 
 
-SEPARATORS = "–—:-"  # one of them may stand between a time and its prompt
+SEPARATORS = "–—:-"  # optional, one between a time and its prompt
 _CLOCK = r"\d{1,9}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
 _NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
 _DASH = r"\s{0,8}[-–—]\s{0,8}"
@@ -33,7 +33,7 @@ _INSIDE = rf"(?:{_CLOCK}|{_NUMBER}s?)"
 _BRACKETS = rf"\[\s{{0,8}}(?P<start>{_INSIDE})(?:{_DASH}(?P<end>{_INSIDE}))?\s{{0,8}}\]"
 _BRACKETED = re.compile(_BRACKETS, re.ASCII)
 _OUTSIDE = rf"(?:{_CLOCK}|{_NUMBER}s)"
-_BARE = re.compile(  # a clock time of day such as "6:00 pm" is prose
+_BARE = re.compile(  # a time of day such as "6:00 pm" belongs to the prompt
     rf"(?P<start>{_OUTSIDE})(?:{_DASH}(?P<end>{_OUTSIDE}))?(?=[\s{SEPARATORS}]|$)(?!\s?[ap]\.?m\b)",
     re.ASCII | re.IGNORECASE,
 )
@@ -46,9 +46,14 @@ _MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"prompts"|\[\s*")')
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as it was read: folded text, the times it carries (seconds), and where and how the user wrote them.
+    """A parsed prompt.
 
-    `switch` is what a tag in front of the text asked for.
+    Attributes:
+        text: on one line, see `fold`.
+        line: 1-based line of the prompt in the timeline.
+        start, end: in seconds, None where not given.
+        token: the time as the user wrote it, for messages.
+        switch: from the tag in front of the text, None without a tag.
     """
 
     text: str
@@ -60,23 +65,28 @@ class Prompt:
 
 
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
-    """Choose the grammar by how the text begins and read all prompts; checks number and text, not times."""
+    """Choose the grammar by the beginning of the text and parse all prompts.
+
+    Raises TimelineError for an invalid number of prompts, empty prompts and invalid tags. The order of times is not
+    checked here.
+    """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.split("\n")
     first = next((line.strip() for line in lines if line.strip()), "")
-    found: Iterator[Prompt]
+    parsed: Iterator[Prompt]
     if first[:1] in ("{", "[") and (data := _load_json(text)) is not None:
-        found = _read_json(data, clock)
+        parsed = _read_json(data, clock)
     elif (time := _match_time(first, decades=False)) or _ALMOST_TIME.match(first):
+        # "80s" at the start of a line is a decade unless the timeline's first time is in plain seconds
         in_seconds = time is not None and time.re is _BARE and ":" not in time["start"]
-        found = _read_headed(lines, lambda line: _match_time(line, decades=in_seconds), timed=True)
+        parsed = _read_headed(lines, lambda line: _match_time(line, decades=in_seconds), timed=True)
     elif _SCENE.match(first):
-        found = _read_headed(lines, _SCENE.match)
+        parsed = _read_headed(lines, _SCENE.match)
     elif "|" in text:
-        found = _read_pipes(text)
+        parsed = _read_pipes(text)
     else:
-        found = iter([Prompt(fold(text), None)] if first else [])
-    prompts = list(itertools.islice(found, MAX_SEGMENTS + 1))
+        parsed = iter([Prompt(fold(text), None)] if first else [])
+    prompts = list(itertools.islice(parsed, MAX_SEGMENTS + 1))
     if not prompts:
         raise TimelineError("the timeline is empty; write at least one prompt")
     if len(prompts) > MAX_SEGMENTS:
@@ -101,7 +111,7 @@ def _read_switch(prompt: Prompt) -> Prompt:
 
 
 def _match_time(line: str, decades: bool) -> re.Match[str] | None:
-    """The time at the start of a line; "80s" counts only with `decades`, that is where the first line is in seconds."""
+    """The time at the start of a line; "80s" and "1920s" are times only with `decades`."""
     if not decades and _DECADE.match(line):
         return None
     return _BRACKETED.match(line) or _BARE.match(line)
@@ -110,12 +120,12 @@ def _match_time(line: str, decades: bool) -> re.Match[str] | None:
 def _read_headed(
     lines: list[str], match: Callable[[str], re.Match[str] | None], timed: bool = False
 ) -> Iterator[Prompt]:
-    """Prompts that begin at lines with a header (a time or a scene); lines without one continue the prompt above."""
+    """Prompts whose first lines have a header (a time or a scene); lines without one continue the prompt above."""
     header: dict[str, Any] | None = None
     parts: list[str] = []
     for number, line in enumerate(map(str.strip, lines), 1):
-        found = match(line)
-        if found is None:
+        heading = match(line)
+        if heading is None:
             almost = _ALMOST_TIME.match(line) or (_ALMOST_BARE.match(line) if timed else None)
             if almost and not _BRACKETED.match(line):
                 raise TimelineError(f"{almost[0]!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]", number)
@@ -123,9 +133,9 @@ def _read_headed(
             continue
         if header is not None:
             yield Prompt(fold(" ".join(parts)), **header)
-        start, end = (None if token is None else _seconds(token, number) for token in found.group("start", "end"))
-        header = {"line": number, "start": start, "end": end, "token": found[0]}
-        rest = line[found.end() :].lstrip()
+        start, end = (None if token is None else _seconds(token, number) for token in heading.group("start", "end"))
+        header = {"line": number, "start": start, "end": end, "token": heading[0]}
+        rest = line[heading.end() :].lstrip()
         parts = [rest[1:] if rest.startswith(tuple(SEPARATORS)) else rest]
     if header is not None:
         yield Prompt(fold(" ".join(parts)), **header)
@@ -139,7 +149,7 @@ def _read_pipes(text: str) -> Iterator[Prompt]:
 
 
 def _load_json(text: str) -> Any:
-    """The JSON value, or None for text that merely begins like JSON."""
+    """The JSON value; None for a prompt that begins with a bracket; TimelineError for invalid JSON."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -152,7 +162,7 @@ def _load_json(text: str) -> Any:
 
 
 def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
-    """LongLive's prompts; a switch at a latent frame takes effect at the first block that starts there or later."""
+    """Prompts in LongLive's JSON form; a switch at a latent frame takes effect at the next block start."""
     fields = data if isinstance(data, dict) else {"prompts": data}
     texts, switches = fields.get("prompts"), fields.get("switch_frame_indices")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -171,7 +181,7 @@ def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
 
 
 def fold(text: str) -> str:
-    """One line of valid Unicode: white space folds to single spaces, NUL is white space, lone surrogates become "?"."""
+    """One line of valid Unicode: white space and NUL become single spaces, lone surrogates become "?"."""
     return " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
 
 

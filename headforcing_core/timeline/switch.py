@@ -1,7 +1,7 @@
-"""What happens where one prompt follows another: what the caches keep, and how the text goes over.
+"""Prompt switches: what the KV caches keep when the prompt changes, and how text embeddings are interpolated.
 
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
-`[blend 3] text`. The cache carries it out: `RoleSwitching.apply_switch` where heads keep frames by role.
+`[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII |
 
 @dataclass(frozen=True)
 class Switch:
-    """How a prompt takes over from the one before it.
+    """How the model changes from one prompt to the next.
 
     Attributes:
-        kind: `reset` changes the cross-attention keys and values and leaves the past as it is; `recache` also writes
-            the last blocks again under the new prompt (LongLive); `flush` also forgets all but the first frames and
-            the last two (Infinity-RoPE).
-        blend_blocks: over how many blocks the text embedding goes over; 0 changes it at once.
-        re_anchor: a scene cut: the new scene's first frames take the place of the video's first ones.
+        kind: `reset` replaces the cross-attention keys and values and keeps the KV cache; `recache` also recomputes
+            the cached keys and values of the last blocks with the new prompt (KV recache of LongLive); `flush` instead
+            drops all latent frames but the first ones and the last two from the cache (KV flush of Infinity-RoPE).
+        blend_blocks: number of blocks over which the text embedding is interpolated; 0 changes it at once.
+        re_anchor: a scene cut: the first latent frames of the new scene replace the attention sink.
+
+    Raises HeadForcingError for an unknown kind and for `blend_blocks` out of range.
     """
 
     kind: str = "reset"
@@ -47,11 +49,11 @@ class Switch:
 
     @property
     def changes_cache(self) -> bool:
-        """Whether anything is done but change the prompt."""
+        """Whether the switch changes the KV cache and not only the prompt."""
         return self.kind != "reset" or self.re_anchor
 
     def __str__(self) -> str:
-        """As it stands in a tag: `flush, re-anchor, blend 3`."""
+        """The content of its tag: `flush, re-anchor, blend 3`."""
         words = [self.kind] if self.kind != "reset" else []
         words += ["re-anchor"] if self.re_anchor else []
         words += [f"blend {self.blend_blocks}"] if self.blend_blocks else []
@@ -62,27 +64,25 @@ RESET = Switch()
 
 
 def read_tag(text: str) -> tuple[Switch | None, str]:
-    """The switch that a tag in front of a folded text asks for, and the text behind it.
+    """The switch of the tag in front of a one-line text, and the text after the tag.
 
-    Without a tag None and the whole text: a bracket with other words in it belongs to the prompt. A tag stands for
-    itself, what it does not name is not done. Raises HeadForcingError for one that says two things at once.
+    Without a tag, returns None and the whole text: a bracket with other words belongs to the prompt. A tag replaces the
+    default switch. Raises HeadForcingError for two kinds or two blends in one tag.
     """
-    found = _TAG.match(text)
-    if found is None:
+    tag = _TAG.match(text)
+    if tag is None:
         return None, text
-    words = re.findall(_WORD, found[1].lower())
+    words = re.findall(_WORD, tag[1].lower())
     kinds = [word for word in words if word in SWITCHES]
     blends = [int(word.removeprefix("blend ")) for word in words if word.startswith("blend ")]
     if len(kinds) > 1 or len(blends) > 1:
-        raise HeadForcingError(
-            f"[{found[1]}] says two things at once; write one of {', '.join(SWITCHES)} and at most one blend"
-        )
+        raise HeadForcingError(f"[{tag[1]}] is contradictory; write one of {', '.join(SWITCHES)} and at most one blend")
     switch = Switch(kinds[0] if kinds else "reset", blends[0] if blends else 0, "re-anchor" in words)
-    return switch, text[found.end() :]
+    return switch, text[tag.end() :]
 
 
 def write_tag(switch: Switch, text: str) -> str:
-    """The text with the tag that `read_tag` needs to give both back; without one where there is nothing to say."""
+    """The inverse of `read_tag`: the text with the switch's tag, which is omitted for a plain reset where possible."""
     if switch == RESET and not _TAG.match(text):
         return text
     return f"[{switch}] {text}"
@@ -90,14 +90,14 @@ def write_tag(switch: Switch, text: str) -> str:
 
 @dataclass(frozen=True)
 class Blend:
-    """A text embedding between those of two prompts; `weight` is the share of the second."""
+    """Linear interpolation of the text embeddings of two prompts (by index); `weight` is that of the second."""
 
     before: int
     after: int
     weight: float
 
     def of(self, embeds: Sequence[Tensor]) -> Tensor:
-        """The blended embedding `[tokens, text_dim]`; the shorter one is padded with zero rows, as the model does."""
+        """The interpolated embedding `[tokens, text_dim]`; the shorter one is padded with zeros, as in the model."""
         old, new = embeds[self.before], embeds[self.after]
         tokens = max(len(old), len(new))
         padded = [F.pad(rows.float(), (0, 0, 0, tokens - len(rows))) for rows in (old, new)]
@@ -105,9 +105,9 @@ class Blend:
 
 
 class BlendedEmbeddings(Sequence[Tensor]):
-    """The embeddings of all prompts, then those of all blends, which are made when they are asked for.
+    """The embeddings of all prompts followed by those of all blends, which are computed on access.
 
-    One of umT5 takes 8 MB, and a blend is used for one block.
+    Not stored because a umT5 embedding takes 8 MB and each blend is used for a single block.
     """
 
     def __init__(self, embeds: Sequence[Tensor], blends: Sequence[Blend]):
@@ -126,5 +126,5 @@ class BlendedEmbeddings(Sequence[Tensor]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         index = range(len(self))[index]
-        known = len(self.embeds)
-        return self.embeds[index] if index < known else self.blends[index - known].of(self.embeds)
+        prompts = len(self.embeds)
+        return self.embeds[index] if index < prompts else self.blends[index - prompts].of(self.embeds)

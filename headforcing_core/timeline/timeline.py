@@ -1,6 +1,6 @@
-"""The prompt timeline: which prompt drives which block, read from plain text.
+"""The prompt timeline: plain text to the prompt of each block.
 
-`parse_timeline` chooses the grammar from how the text begins:
+`parse_timeline` chooses the grammar by the beginning of the text:
 
     0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text     times, one prompt per line or more
     Scene 1: text / Scene 2 [0:10]: text                          scenes, equal shares unless they carry times
@@ -8,11 +8,11 @@
     text | text | text                                            equal shares
     anything else                                                 one prompt
 
-In all of them a tag in front of a prompt says how it takes over from the one before (`switching.py`):
+In all of them a tag in front of a prompt selects the kind of prompt switch (`switch.py`):
 
     0:20 [recache] text / text | [flush, re-anchor] text / Scene 2: [blend 3] text
 
-A text that carries no length lasts 10 s per prompt. Times are read to the millisecond and snap to the nearest block.
+A text without times lasts 10 s per prompt. Times have millisecond resolution and are moved to the nearest block start.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .switch import RESET, Blend, Switch, write_tag
 
 SECONDS_PER_PROMPT = 10.0
 MAX_TEXT_BYTES = 1 << 20
-MAX_SHARED_CHARACTERS = 4_000  # it is repeated in every segment
+MAX_SHARED_CHARACTERS = 4_000  # the shared prompt is repeated in every segment
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One prompt and the blocks it drives, `end_block` exclusive, and how it takes over from the one before."""
+    """One prompt, its blocks (`end_block` exclusive) and the switch from the prompt before it."""
 
     text: str
     start_block: int
@@ -40,16 +40,19 @@ class Segment:
 
     @property
     def blended_blocks(self) -> int:
-        """How many of its first blocks blend it with the prompt before; never the last."""
+        """Number of first blocks with an interpolated text embedding; the last block always has the prompt alone."""
         return min(self.switch.blend_blocks, self.end_block - self.start_block - 1)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Prompts laid over the blocks of one video, without gaps: segment k ends where segment k + 1 starts.
+    """The prompts of one video, without gaps: segment k ends where segment k + 1 starts.
 
-    `seconds` is the asked length (the blocks last at least as long); `requested` holds what each segment asked for as
-    (start, end) seconds, before snapping to blocks.
+    Attributes:
+        segments: at least one.
+        clock: converts between blocks and seconds.
+        seconds: requested length; the blocks last at least as long.
+        requested: (start, end) of each segment in seconds as requested, before they are moved to block starts.
     """
 
     segments: tuple[Segment, ...]
@@ -63,15 +66,15 @@ class Timeline:
         return self.segments[-1].end_block
 
     def prompt_index(self, block: int) -> int:
-        """Index of the segment that drives a 0-based block."""
+        """Index of the segment of a 0-based block; TimelineError outside the video."""
         if not 0 <= block < self.blocks:
             raise TimelineError(f"the timeline has blocks 0 to {self.blocks - 1}, block {block} was asked for")
         return bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
 
     def table(self, video_frames_before: int = 0) -> str:
-        """Plain text for people: when each prompt was asked for and where it really starts.
+        """Plain-text table of the requested and the actual start of each prompt.
 
-        `pictures_before` are those of the video that the blocks go on from; they count in the pictures alone.
+        `video_frames_before` is the length of the video that is continued; it is added to frame numbers only.
         """
         rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "picture", "block", "switch", "prompt")]
         for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
@@ -87,7 +90,7 @@ class Timeline:
         for number, segment in enumerate(self.segments, 1):
             if n := segment.blended_blocks:
                 alone = video_frames_before + self.clock.start_video_frame(segment.start_block + n)
-                lines.append(f"Prompt {number} blends in over {n} blocks and is alone from picture {alone} on.")
+                lines.append(f"Prompt {number} is blended in over {n} blocks and used alone from frame {alone} on.")
         held = self.clock.start_seconds(self.blocks)
         lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
         if (first := self.requested[0][0]) > 0:
@@ -102,13 +105,16 @@ def parse_timeline(
     shared_prompt: str = "",
     switch: Switch = RESET,
 ) -> Timeline:
-    """Read a prompt timeline (grammars: see the module) and snap it to the blocks of `clock` (3 frames, 16 fps).
+    """Parse a prompt timeline (grammars: see the module) and assign its prompts to blocks.
 
-    `seconds` is the length of the video: the last prompt lasts until then, prompts without times share it equally.
-    Where a text with times leaves a gap the previous prompt continues; the first prompt always starts at 0.
-    `shared_prompt` goes in front of every prompt, joined by a space after punctuation and by ", " otherwise.
-    `switch` is how prompts without a tag take over; the first one has nothing to take over from.
-    Raises TimelineError for anything that cannot be used, naming the line where there is one to blame.
+    Args:
+        seconds: length of the video. The last prompt lasts until then; prompts without times get equal shares.
+        clock: defines the blocks; by default 3 latent frames per block at 16 fps.
+        shared_prompt: prepended to every prompt, with a space after punctuation and ", " otherwise.
+        switch: for prompts without a tag, except the first, which follows none.
+
+    In a gap between times the previous prompt continues; the first prompt always starts at 0. Raises TimelineError with
+    the line number, where the error is in one line.
     """
     clock = clock or BlockClock()
     if not isinstance(text, str) or not isinstance(shared_prompt, str):
@@ -136,7 +142,7 @@ def parse_timeline(
 
 
 def format_timeline(timeline: Timeline) -> str:
-    """Write a timeline as text, one `[m:ss.mmm-m:ss.mmm] prompt` a line; parsing it with the same clock restores it."""
+    """A timeline as text, one `[m:ss.mmm-m:ss.mmm] prompt` per line; parsing it with the same clock restores it."""
     lines = []
     for segment, (start, end) in zip(timeline.segments, timeline.requested, strict=True):
         text = write_tag(segment.switch, segment.text)
@@ -157,16 +163,20 @@ def _equal_shares(count: int, total: float) -> list[tuple[float, float]]:
 
 
 def fit_timeline(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
-    """The timeline cut, or its last prompt held, to `blocks`."""
-    kept = [segment for segment in timeline.segments if segment.start_block < blocks]
-    kept[-1] = replace(kept[-1], end_block=blocks)
-    asked = list(timeline.requested[: len(kept)])
-    asked[-1] = (asked[-1][0], seconds)
-    return replace(timeline, segments=tuple(kept), seconds=seconds, requested=tuple(asked))
+    """The timeline cut, or its last prompt extended, to `blocks` blocks and `seconds`."""
+    segments = [segment for segment in timeline.segments if segment.start_block < blocks]
+    segments[-1] = replace(segments[-1], end_block=blocks)
+    requested = list(timeline.requested[: len(segments)])
+    requested[-1] = (requested[-1][0], seconds)
+    return replace(timeline, segments=tuple(segments), seconds=seconds, requested=tuple(requested))
 
 
 def lay_out_prompts(timeline: Timeline) -> tuple[list[int], list[Blend]]:
-    """Per block the number of its embedding, that of its segment or, from the last segment's on, of a blend."""
+    """Index of the text embedding of each block, and the blends.
+
+    Indices below the number of segments are those of segments; the following ones are those of blends, in the order of
+    `BlendedEmbeddings`.
+    """
     numbers: list[int] = []
     blends: list[Blend] = []
     for index, segment in enumerate(timeline.segments):
@@ -178,7 +188,7 @@ def lay_out_prompts(timeline: Timeline) -> tuple[list[int], list[Blend]]:
 
 
 def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:
-    """(start, end) of every prompt in seconds; a missing end is the next start, the last end that of the video."""
+    """(start, end) of every prompt in seconds; a missing end is the next start, or the end of the video."""
     starts: list[float] = []
     for index, prompt in enumerate(prompts):
         start = 0.0 if index == 0 and prompt.start is None else prompt.start

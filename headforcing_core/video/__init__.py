@@ -1,1 +1,1 @@
-"""Latents to frames to MP4 and back."""
+"""Decoding of latents to video frames, MP4 files, contact sheets and grids."""

@@ -1,4 +1,4 @@
-"""Decode and write a video in a thread of its own while the next blocks are sampled."""
+"""Decoding and writing of a video in a background thread while the next blocks are sampled."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 
 from .stream import VideoInfo, VideoStream
 
-WAITING_BLOCKS = 4  # more would only take memory: whoever is faster waits for the other
+WAITING_BLOCKS = 4  # length of the queue: if decoding is slower than sampling, more would only use memory
 _POLL_SECONDS = 0.1
 
 
 class Abandoned(Exception):
-    """Ends the thread when the video is not wanted any more."""
+    """Ends the thread when the `with` block is left before `finish`."""
 
 
 class BackgroundStream:
-    """A `VideoStream` that works in a thread, on a GPU stream of its own where `device` is a GPU.
+    """A `VideoStream` in a background thread, with its own CUDA stream if `device` is a GPU.
 
-    Same methods. What goes wrong in the thread is raised by the next call of `check`, `add` or `finish`.
-    `while_waiting` is called now and then where a call has to wait, and may raise.
+    It has the same methods. Errors in the thread are raised by the next call of `check`, `add` or `finish`.
+    `while_waiting` is called every 0.1 s while a call waits; it may raise, for example to cancel.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class BackgroundStream:
         self._thread.join()
 
     def add(self, latents: Tensor) -> None:
-        """Hand over the next `[frames, 16, h, w]`; waits while several blocks are still to be decoded."""
-        self._put(latents.cpu())  # the copy waits for the sampler's own stream
+        """Queue the next latent frames `[frames, 16, h, w]`; waits while the queue is full."""
+        self._put(latents.cpu())  # synchronises with the sampler's CUDA stream
 
     def finish(self) -> VideoInfo:
-        """Wait until everything is written."""
+        """Wait until the whole video is written."""
         self._put(None)
         while self._thread.is_alive():
             self.while_waiting()
@@ -64,7 +64,7 @@ class BackgroundStream:
         return self._info
 
     def check(self) -> None:
-        """Raise what went wrong in the thread."""
+        """Raise the error of the thread, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -87,13 +87,15 @@ class BackgroundStream:
 
     def _work(self) -> None:
         try:
-            own: Any = nullcontext()
+            # inference mode and the CUDA stream are per thread; without its own stream decoding would run between the
+            # sampler's kernels instead of beside them
+            gpu_stream: Any = nullcontext()
             if self.device.type == "cuda":
-                own = torch.cuda.stream(torch.cuda.Stream(self.device))
-            with torch.inference_mode(), own, self.stream:
+                gpu_stream = torch.cuda.stream(torch.cuda.Stream(self.device))
+            with torch.inference_mode(), gpu_stream, self.stream:
                 while (block := self._get()) is not None:
                     self.stream.add(block)
                 info = self.stream.finish()
             self._info = info
-        except BaseException as error:  # to be raised where the video is wanted
+        except BaseException as error:  # raised by the next call in the caller's thread
             self._error = error

@@ -1,4 +1,4 @@
-"""One picture that shows what happens in a video: evenly spaced pictures in rows, under the prompts that rule them."""
+"""Contact sheet of a video: evenly spaced video frames in rows, labelled with their prompts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def contact_sheet(
     rows: int = 5,
     labels: Sequence[Label] | None = None,
 ) -> Path:
-    """Tile evenly spaced, time-stamped pictures of a video into a PNG; `labels` are (start in seconds, prompt).
+    """Write evenly spaced video frames with their times as a PNG; `labels` are (start in seconds, prompt).
 
-    A coloured bar marks the pictures of each prompt; its text stands where it begins and, dimmed, at the start of each
-    row it runs on into. Memory does not grow with the length of the video.
+    A coloured bar marks the frames of each prompt. The prompt's text is at its first frame and, dimmed, at the start of
+    each further row. Memory use is independent of the video's length. Raises HeadForcingError for an unreadable video.
     """
     if columns < 1 or rows < 1:
         raise HeadForcingError(f"A contact sheet needs at least 1 column and 1 row, got {columns} x {rows}.")
@@ -45,7 +45,7 @@ def contact_sheet(
         title = f"{Path(video_path).name} \u00b7 {_describe(container)}"
         tiles = list(_evenly_spaced(container, columns * rows))
     if not tiles:
-        raise HeadForcingError(f"{video_path} has no pictures that can be decoded.")
+        raise HeadForcingError(f"{video_path} has no frames that can be decoded.")
     lines = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     tile_width, tile_height = tiles[0][1].size
     strip = _PROMPT_STRIP if labels else 0
@@ -56,6 +56,7 @@ def contact_sheet(
     draw.text((_MARGIN, _MARGIN), fitted(title, 17, width - 2 * _MARGIN), _BRIGHT, font(17))
     prompts = sorted(labels or [])
     begun: set[int] = set()
+    # whole seconds would repeat on adjacent tiles of a short video
     tenths = tiles[-1][0] < len(tiles) - 1
     for number, line in enumerate(lines):
         top = _MARGIN + _TITLE + number * line_height
@@ -72,6 +73,7 @@ def contact_sheet(
 
 
 def _count(stream: av.VideoStream) -> int:
+    """Number of video frames, estimated from the duration where the container does not store it."""
     if stream.frames:
         return stream.frames
     return int((stream.duration or 0) * (stream.time_base or 0) * (stream.average_rate or 0))
@@ -89,7 +91,7 @@ def _describe(container: av.container.InputContainer) -> str:
 
 
 def _evenly_spaced(container: av.container.InputContainer, count: int) -> Iterator[tuple[float, Image.Image]]:
-    """(seconds, tile) of up to `count` pictures from the first to the last."""
+    """(seconds, tile) of up to `count` video frames, the first and the last included."""
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
     total = max(_count(stream), 1)
@@ -105,7 +107,10 @@ def _evenly_spaced(container: av.container.InputContainer, count: int) -> Iterat
 def _draw_prompts(
     draw: ImageDraw.ImageDraw, top: int, segments: list[int], prompts: list[Label], begun: set[int], step: int
 ) -> None:
-    """Bars and texts above one row, whose pictures (`step` pixels apart) belong to `segments`; -1 belongs to none."""
+    """Draw bars and texts above one row of tiles `step` pixels apart; `segments` has each tile's prompt, -1 for none.
+
+    `begun` collects the prompts whose text has been drawn.
+    """
     bar = top + _PROMPT_STRIP - 7
     column = 0
     for segment, members in groupby(segments):
@@ -128,13 +133,13 @@ def _draw_stamp(draw: ImageDraw.ImageDraw, corner: tuple[int, int], stamp: str) 
 
 
 def _stamp(seconds: float, tenths: bool = False) -> str:
-    """`1:05`, or with tenths `1:05.3`; cut, not rounded, as players show it."""
+    """`1:05`, or with tenths `1:05.3`; truncated, not rounded, as video players do."""
     whole = int(seconds)
     return f"{whole // 60}:{whole % 60:02d}" + (f".{int(seconds * 10) % 10}" if tenths else "")
 
 
 def fitted(text: str, size: int, width: int) -> str:
-    """`text` in one line, cut with an ellipsis where it is wider than `width` pixels."""
+    """`text` on one line, cut with an ellipsis if it is wider than `width` pixels."""
     text = " ".join(text.split())
     if font(size).getlength(text) <= width:
         return text

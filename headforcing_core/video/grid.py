@@ -1,4 +1,4 @@
-"""Videos side by side in one, each under its name; read and written picture by picture."""
+"""Grid video: several videos side by side, each with its name above, read and written frame by frame."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .writer import VideoWriter
 
 MAX_COLUMNS = 4
 MAX_WIDTH, MAX_HEIGHT = 3840, 2160
-MIN_TILE = 256  # smaller videos are enlarged by whole pixels, so that their names fit above them
-STRIP = 28  # pixels above a tile, for its name
+MIN_TILE = 256  # pixels; smaller videos are enlarged by an integer factor, so that their names fit above them
+STRIP = 28  # pixels above a tile for its name
 _BACKGROUND, _INK = (24, 26, 31), (240, 240, 244)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where tiles lie; all sizes in pixels and even."""
+    """Layout of the tiles; all sizes in pixels, and even as H.264 requires."""
 
     columns: int
     rows: int
@@ -38,7 +38,7 @@ class Grid:
 
     @classmethod
     def of(cls, count: int, width: int, height: int) -> Grid:
-        """For so many videos of one size: in one row up to four, else in rows of about equal length."""
+        """Layout of `count` videos of the same size: one row of up to four, otherwise rows of similar length."""
         rows = math.ceil(count / MAX_COLUMNS)
         columns = math.ceil(count / rows)
         scale = max(1.0, math.ceil(MIN_TILE / width))
@@ -54,7 +54,7 @@ class Grid:
         return self.rows * (self.tile_height + STRIP)
 
     def corner(self, place: int) -> tuple[int, int]:
-        """Left and top of a tile's name; the tile lies `STRIP` below."""
+        """Left and top of the name strip of tile `place`; the tile is `STRIP` pixels below."""
         row, column = divmod(place, self.columns)
         return column * self.tile_width, row * (self.tile_height + STRIP)
 
@@ -66,9 +66,10 @@ def write_grid(
     metadata: Mapping[str, str] | None = None,
     on_progress: Callable[[int], None] = lambda video_frames: None,
 ) -> VideoInfo:
-    """Write (name, video) side by side, as long as the shortest.
+    """Write `tiles` (name, video file) side by side; the result is as long as the shortest video.
 
-    All videos show `fps` pictures a second. `on_progress` gets the number of pictures so far and may raise to stop.
+    All videos must have `fps` frames per second. `on_progress` gets the number of frames so far and may raise to stop.
+    Raises HeadForcingError without tiles and for unreadable videos.
     """
     if not tiles:
         raise HeadForcingError("a grid needs at least one video")
@@ -96,7 +97,7 @@ def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.I
 
 
 def _named(layout: Grid, names: Sequence[str]) -> Image.Image:
-    """The canvas with the names on it, without the tiles."""
+    """An empty canvas with the names of the videos."""
     canvas = Image.new("RGB", (layout.width, layout.height), _BACKGROUND)
     draw = ImageDraw.Draw(canvas)
     for place, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Opening a video file to read its pictures."""
+"""Opening of video files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import av
 
 from ..errors import HeadForcingError
 
-Source = str | Path | io.BytesIO
+VideoSource = str | Path | io.BytesIO
 
 
-def open_video(source: Source, name: str | None = None) -> av.container.InputContainer:
-    """The opened file, to be used in a `with` block; one sentence about `name` where it is no video."""
+def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
+    """Open a video file for a `with` block. Raises HeadForcingError, which names it `name`, if it is not a video."""
     name = name or str(source)
     try:
         container = av.open(source if isinstance(source, io.BytesIO) else str(source), "r")
@@ -21,5 +21,5 @@ def open_video(source: Source, name: str | None = None) -> av.container.InputCon
         raise HeadForcingError(f"{name} cannot be read as a video ({error}): give a video file") from error
     if not container.streams.video:
         container.close()
-        raise HeadForcingError(f"{name} has no video track: give a file with pictures in it")
+        raise HeadForcingError(f"{name} has no video track: give a video file")
     return container

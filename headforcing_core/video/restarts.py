@@ -1,8 +1,8 @@
-"""Between latents and pictures where a video is made of several rollouts, see `methods/causvid.py`.
+"""VAE decoding and encoding for videos of several rollouts, see `methods/causvid.py`.
 
-To the VAE each rollout after the first is a video of its own: its first frame is the last picture of a finished one,
-encoded anew. It takes that picture's place, so a video has as many as any other of its length, `4(n-1)+1`, and its
-prompts start where they always do.
+For the VAE, each rollout after the first is a separate video. Its first latent frame is the encoding of the last video
+frame of the rollout before, which it replaces. The number of video frames, `4(n-1)+1` for n latent frames, and the
+times of the prompts are therefore the same as in a video of one rollout.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .stream import Chunks, StreamingDecoder
 
 @dataclass(frozen=True)
 class FrameCodec:
-    """A VAE in both directions.
+    """The decoder and the encoder of a VAE.
 
     Attributes:
-        new_decoder: gives a streaming decoder in its first state.
-        network: what holds the weights.
-        encode: from a picture `[H, W, 3]` in 0..1 to the first frame of a video, `[1, 16, h, w]`; None where only the
-            decoder was loaded, which is enough for a video of one rollout.
+        new_decoder: creates a streaming decoder in its initial state.
+        network: the module with the weights.
+        encode: encodes a video frame `[H, W, 3]` in 0..1 as the first latent frame of a video, `[1, 16, h, w]`. None if
+            only the decoder was loaded, which is sufficient for a video of one rollout.
     """
 
     new_decoder: Callable[[], StreamingDecoder]
@@ -34,14 +34,14 @@ class FrameCodec:
     encode: Callable[[Tensor], Tensor] | None = None
 
     def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
-        """A decoder for one video, whose rollouts after the first begin with these frames."""
+        """A decoder for one video; `restart_frames` are the first latent frames of its further rollouts."""
         decoder = self.new_decoder()
         return RestartingDecoder(decoder, self._encode, restart_frames) if restart_frames else decoder
 
     def reencode(self, latents: Tensor) -> Tensor:
-        """The last picture of `[frames, 16, h, w]`, which begin a video, as the first frame of one, `[1, 16, h, w]`."""
+        """Decode a video `[frames, 16, h, w]` and encode its last video frame as one latent frame `[1, 16, h, w]`."""
         decoder, chunks = self.new_decoder(), Chunks()
-        pieces = latents.split(3)  # to hold a few pictures at a time
+        pieces = latents.split(3)  # so that few video frames are in memory at a time
         for chunk in (*(chunk for piece in pieces for chunk in chunks.add(piece)), *chunks.rest()):
             video_frames = decoder.decode(chunk)
         return self._encode(video_frames[-1])
@@ -53,16 +53,17 @@ class FrameCodec:
         return self.encode
 
     def fingerprint(self) -> str:
-        """Names the weights, from a few numbers of each."""
+        """A hash of the first four values of each weight, which identifies the VAE."""
         return digest(*(weight.detach().flatten()[:4] for weight in self.network.parameters() if not weight.is_meta))
 
 
 class RestartingDecoder:
-    """A `video.StreamingDecoder` of a video of several rollouts.
+    """A `stream.StreamingDecoder` for a video of several rollouts.
 
-    A frame of `restart_frames`, counted from the beginning of the video, is decoded as the end of a rollout, and its
-    last picture, encoded anew, as the beginning of the next. Chunks come as `Chunks` cuts them, and none has a single
-    frame behind such a one: of blocks of 1 or 3 frames none has, where rollouts overlap by 3 frames or 6.
+    Each latent frame in `restart_frames` (indices in the video) is decoded as the last one of a rollout. Its last video
+    frame is then encoded, and the encoding is decoded as the first latent frame of the next rollout. Chunks must be cut
+    by `Chunks`, and none may have exactly one latent frame after a restart; this holds for blocks of 1 or 3 latent
+    frames with rollouts that overlap by 3 or 6.
     """
 
     def __init__(self, decoder: StreamingDecoder, encode: Callable[[Tensor], Tensor], restart_frames: Sequence[int]):
@@ -70,12 +71,12 @@ class RestartingDecoder:
         self.reset()
 
     def reset(self) -> None:
-        """The next chunk starts a new video."""
+        """Start a new video with the next chunk."""
         self._decoder.reset()
         self._frames = 0
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Next `[frames, 16, h, w]` to `[pictures, H, W, 3]`: 4 a frame, 1 for the video's first."""
+        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`: 4 per latent frame, 1 for the first."""
         restart = next((i for i in range(len(latents)) if self._frames + i in self._restarts), None)
         until = len(latents) if restart is None else restart + 1
         video_frames, rest = self._decoder.decode(latents[:until]), latents[until:]

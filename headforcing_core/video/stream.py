@@ -1,6 +1,6 @@
-"""From finished latent blocks to an MP4, block by block and in constant memory.
+"""Streaming decoding of latent blocks to an MP4, in memory that is independent of the video's length.
 
-`n` latent frames decode to `4(n-1)+1` pictures, shown at 16 a second.
+`n` latent frames decode to `4(n-1)+1` video frames at 16 fps.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from .writer import VideoWriter, find_encoder, to_uint8
 
 
 class StreamingDecoder(Protocol):
-    """Turns the latents of one video into pictures, chunk after chunk, as if they had come at once.
+    """Decodes the latents of one video chunk by chunk, with the same result as decoding them at once.
 
-    Chunks arrive as `Chunks` cuts them; what the decoder needs of earlier chunks it keeps itself.
+    Chunks are cut by `Chunks`; the decoder stores what it needs of earlier chunks.
     """
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Next `[frames, 16, h, w]` to `[pictures, H, W, 3]`, float in 0..1: 4 a frame, 1 for a video's first frame."""
+        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`, float in 0..1.
+
+        A latent frame gives 4 video frames, the first of a video 1.
+        """
         ...
 
     def reset(self) -> None:
-        """Forget everything: the next chunk starts a new video."""
+        """Clear the state: the next chunk starts a new video."""
         ...
 
 
 class Chunks:
-    """Re-cuts a stream of latent blocks so that every Wan VAE decoder gives exactly what it would give in one go.
+    """Re-cuts a stream of latent blocks so that every Wan VAE decoder gives the result of decoding them at once.
 
-    The first chunk is 1 frame, later ones are at least 2; only the very last may be 1. (From 0.18, ComfyUI's decoder
-    is wrong for any other single frame; every version gets the picture count wrong when the first chunk is longer.)
-    At most one frame is held back, and no chunk is longer than the block it came from plus that one.
+    The first chunk has 1 latent frame, later ones at least 2; only the last one may have 1. (ComfyUI's decoder, from
+    0.18, is wrong for any other single frame, and in every version returns a wrong number of video frames for a longer
+    first chunk.) At most one latent frame is held back, so a chunk has at most one more than its block.
     """
 
     def __init__(self) -> None:
@@ -50,7 +53,7 @@ class Chunks:
         self._begun = False
 
     def add(self, block: Tensor) -> Iterator[Tensor]:
-        """The chunks that can be decoded once this block is there."""
+        """The chunks that can be decoded after this block."""
         pending = block if self._held is None else torch.cat([self._held, block])
         self._held = None
         if not self._begun and len(pending) > 0:
@@ -63,7 +66,7 @@ class Chunks:
             self._held = pending
 
     def rest(self) -> Iterator[Tensor]:
-        """What is left at the end of the video."""
+        """The chunk that was held back, at the end of the video."""
         if self._held is not None:
             yield self._held
             self._held = None
@@ -71,7 +74,7 @@ class Chunks:
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What was written."""
+    """A written video file: number of video frames, length in seconds, size in pixels."""
 
     path: Path
     video_frames: int
@@ -81,13 +84,13 @@ class VideoInfo:
 
 
 class VideoStream:
-    """A video file that grows with the latents it is given. Use as a context manager; `finish` completes the file.
+    """A video file that is written while latents arrive. Use as a context manager; `finish` completes the file.
 
     Args:
-        pictures: trims the end: what lies beyond is not decoded.
-        scale: enlarges every pixel to a square, for the toy world.
+        video_frames: length of the video; chunks beyond it are not decoded. None for all.
+        scale: integer factor by which frames are enlarged, for the toy model.
         crf, metadata, partial: as in `VideoWriter`.
-        on_progress: gets the number of pictures so far.
+        on_progress: gets the number of video frames so far.
     """
 
     def __init__(
@@ -103,7 +106,8 @@ class VideoStream:
         partial: Path | None = None,
     ):
         if video_frames is not None and video_frames < 1:
-            raise HeadForcingError(f"A video needs at least 1 picture, got {video_frames}.")
+            raise HeadForcingError(f"A video needs at least 1 frame, got {video_frames}.")
+        # both raise before sampling starts, not after the first block
         find_encoder()
         check_writable(path)
         self.path, self.decoder, self.fps, self.scale = Path(path), decoder, fps, scale
@@ -115,7 +119,7 @@ class VideoStream:
 
     @property
     def video_frames(self) -> int:
-        """How many have been written."""
+        """Number of video frames written so far."""
         return 0 if self._writer is None else self._writer.video_frames
 
     def __enter__(self) -> VideoStream:
@@ -128,12 +132,12 @@ class VideoStream:
         self._stack.__exit__(*error)
 
     def add(self, latents: Tensor) -> None:
-        """Decode and write the next `[frames, 16, h, w]`."""
+        """Decode and write the next latent frames `[frames, 16, h, w]`."""
         for chunk in self._chunks.add(latents):
             self._write(chunk)
 
     def finish(self) -> VideoInfo:
-        """Write what is left. The file stands at `path`, which may be changed until now, after the `with` block."""
+        """Write the remaining frames. The file appears at `path`, which may be changed until now, after the `with`."""
         for chunk in self._chunks.rest():
             self._write(chunk)
         if self._writer is None:
@@ -170,7 +174,7 @@ def write_video(
 ) -> VideoInfo:
     """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; arguments as for `VideoStream`.
 
-    Blocks beyond `pictures` are still taken from `blocks`: a rollout must finish.
+    Blocks beyond `video_frames` are still consumed, because a rollout must run to its end.
     """
     with VideoStream(path, decoder, fps, video_frames, scale, metadata, on_progress, crf, partial) as stream:
         for block in blocks:

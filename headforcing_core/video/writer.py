@@ -1,4 +1,4 @@
-"""An H.264 MP4 that can be watched while it grows."""
+"""Writing of H.264 MP4 files that can be played while they are written."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ from ..timeline.clock import VIDEO_FPS
 
 # The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
 _ENCODERS = ("libx264", "libopenh264", "h264_videotoolbox", "h264_nvenc", "h264")
-# Declared in the file, so that players need not guess. The matrix is BT.601 because PyAV before 17 (what ComfyUI reads
-# videos with) takes every file for that.
+# Colour tags of the file, which players would otherwise guess. The matrix is BT.601 because PyAV before 17, with which
+# ComfyUI reads videos, assumes it for every file.
 _MATRIX_BT601, _BT709 = 6, 1
-# While it grows, the file is a row of one-second fragments: what was written plays, whatever happens next. Without
-# `delay_moov` its times would begin late, by the pictures that the encoder reorders.
+# While it is written, the file is a sequence of one-second fragments, which can be played even after a crash. Without
+# `delay_moov` the times would be shifted by the frames that the encoder reorders.
 _GROWING = {
     "movflags": "delay_moov+default_base_moof+use_metadata_tags",
     "frag_duration": "1000000",
     "flush_packets": "1",
 }
-# The finished one is a plain file: readers take its length from the index, which faststart moves to the front.
+# The finished file is not fragmented: readers take its length from the index, which faststart moves to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
 
 
 class VideoWriter:
-    """Writes pictures to an H.264 MP4 as they come; the file appears at `path` only when the `with` block succeeds.
+    """Writes video frames to an H.264 MP4; the file appears at `path` only when the `with` block succeeds.
 
     Args:
-        crf: x264's quality (lower is better, 18 is visually lossless).
+        crf: constant rate factor of x264 (lower is better, 18 is visually lossless).
         metadata: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
-        partial: where the video grows until then. It plays at any time, an earlier one there is replaced, and it stays
-            when the `with` block fails. None grows it in a hidden file, which is then removed.
+        partial: path of the unfinished video, which can be played at any time. An existing file there is replaced, and
+            it is kept if the `with` block fails. None uses a hidden file, which is always removed.
 
     Attributes:
-        path: may be changed until the end.
-        pictures: how many have been written.
+        path: may be changed until the end of the `with` block.
+        video_frames: number of frames written so far.
+
+    Raises HeadForcingError for an odd width or height and where the disk or the encoder fails.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class VideoWriter:
         self._keep = partial is not None
         self._partial = partial or self.path.with_name(f".{self.path.stem[:100]}.{uuid.uuid4().hex[:8]}.mp4")
         self._encoder = find_encoder()
-        # without macroblock trees: x264 with AVX-512 reads beyond them where a row is no multiple of eight blocks, and
-        # the same pictures become another file every time
+        # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of eight blocks, so
+        # that the same frames give a different file each time
         options = {"crf": str(crf), "preset": preset, "x264-params": "mbtree=0"}
         self._options = options if self._encoder == "libx264" else {}
         self._metadata = dict(metadata or {})
@@ -92,22 +94,22 @@ class VideoWriter:
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         with self._cleanup:
             if error_type is not None:
-                with suppress(OSError, av.error.FFmpegError):  # the first error is what counts
+                with suppress(OSError, av.error.FFmpegError):  # the first error is the one to report
                     self._finish()
                 return
             if self.video_frames == 0:
-                raise HeadForcingError(f"{self.path.name} would be an empty video: no picture was written to it.")
+                raise HeadForcingError(f"{self.path.name} would be an empty video: no frame was written to it.")
             with self._explained():
                 self._finish()
                 self._remux()
-            with suppress(OSError):  # on Windows somebody may be watching it
+            with suppress(OSError):  # on Windows a player may have it open
                 self._partial.unlink(missing_ok=True)
 
     def write(self, video_frames: Tensor) -> None:
-        """Append `[n, height, width, 3]`, uint8 or float in 0..1."""
+        """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
         if video_frames.ndim != 4 or tuple(video_frames.shape[1:]) != (self.height, self.width, 3):
             raise HeadForcingError(
-                f"{self.path.name} takes pictures of shape [n, {self.height}, {self.width}, 3], "
+                f"{self.path.name} takes frames of shape [n, {self.height}, {self.width}, 3], "
                 f"got {list(video_frames.shape)}."
             )
         for video_frame in to_uint8(video_frames).cpu().numpy():
@@ -121,14 +123,14 @@ class VideoWriter:
     def _open(self) -> av.container.OutputContainer:
         try:
             return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
-        except OSError:  # one of an earlier attempt, which somebody is watching (Windows)
+        except OSError:  # on Windows, the file of an earlier attempt that a player has open
             other = f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
             self._partial = self._partial.with_name(other)
             return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Errors of the disk and of the encoder in one sentence."""
+        """Convert errors of the disk and of the encoder to a HeadForcingError."""
         try:
             yield
         except (OSError, av.error.FFmpegError) as error:
@@ -136,13 +138,13 @@ class VideoWriter:
             raise HeadForcingError(f"the video {self.path} cannot be written: {reason}") from error
 
     def _finish(self) -> None:
-        """Write what the encoder still holds, and the end of the growing file."""
+        """Flush the encoder and close the fragmented file."""
         if self.video_frames:
             self._container.mux(self._stream.encode())
         self._container.close()
 
     def _remux(self) -> None:
-        """Move the pictures, as they are encoded, into a plain file at `path`."""
+        """Copy the encoded frames, without re-encoding, to an unfragmented file at `path`."""
         with (
             replacing(self.path) as temporary,
             av.open(str(self._partial)) as source,
@@ -151,7 +153,7 @@ class VideoWriter:
             target.metadata.update(self._metadata)
             stream = target.add_stream_from_template(source.streams.video[0])
             for packet in source.demux(source.streams.video[0]):
-                if packet.size:  # the last one is empty and stands for the end
+                if packet.size:  # the last packet is empty and marks the end of the stream
                     packet.stream = stream
                     target.mux(packet)
 
@@ -168,7 +170,7 @@ class VideoWriter:
 
 
 def find_encoder() -> str:
-    """The name of the H.264 encoder that is used; an error where PyAV has none."""
+    """Name of the first available H.264 encoder; raises HeadForcingError if PyAV has none."""
     for name in _ENCODERS:
         try:
             return av.Codec(name, "w").name
@@ -181,7 +183,7 @@ def find_encoder() -> str:
 
 
 def to_uint8(video_frames: Tensor) -> Tensor:
-    """Pictures in 0..1 as bytes; bytes stay as they are."""
+    """Video frames in 0..1 as uint8; uint8 is returned unchanged."""
     if video_frames.dtype == torch.uint8:
         return video_frames
     return (video_frames.float().clamp(0, 1) * 255).round().to(torch.uint8)

@@ -1,1 +1,1 @@
-"""Checkpoints, LoRA files and text encoders."""
+"""Reading and writing of checkpoints, LoRA files, text encoders and prompt embeddings."""

@@ -1,7 +1,7 @@
-"""Checkpoints: what is in a .safetensors or .pt file, its weights under Wan names, and a clean one-copy conversion.
+"""Wan checkpoints (.safetensors or .pt): inspection, loading under Wan's original names, conversion.
 
-Files are recognised by their content, never by their name. Weights are memory-mapped, and pickles are read with
-torch's `weights_only` loader, so a hostile file can run nothing.
+Formats are detected from the content, never from the file name. Weights are memory-mapped, and pickles are read with
+torch's `weights_only` loader, so that a malicious file cannot run code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..model.wan import WanConfig
-from . import layouts as layouts
+from . import layouts
 from .containers import WRITABLE, read_weights, write_safetensors
 from .identity import file_identity, identity
 from .lora import LoraPatch, check_strength, read_patches
@@ -32,13 +32,13 @@ _FAMILIES = {(1536, 8960, 30): "wan2.1-t2v-1.3b", (5120, 13824, 40): "wan2.1-t2v
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint holds. `causal_ar` and `frames_per_block` are None when the file does not say."""
+    """Contents of a checkpoint. `causal_ar` and `frames_per_block` (latent frames) are None if the file lacks them."""
 
     path: Path
     container: str  # "safetensors" | "pt"
-    layout: str  # the wrapper the weights were read from: "generator_ema", "generator", ..., "bare"
+    layout: str  # the top-level key that the weights were read from: "generator_ema", "generator", ..., "bare"
     naming: str  # "wan" | "diffusers"
-    available: tuple[str, ...]  # every wrapper that holds a model
+    available: tuple[str, ...]  # every top-level key that holds a model
     config: WanConfig
     family: str
     parameters: int
@@ -77,10 +77,11 @@ class CheckpointInfo:
 
 
 def inspect_checkpoint(path: str | Path, weights: str = "auto", num_heads: int | None = None) -> CheckpointInfo:
-    """Say what a checkpoint holds, reading its header and a few rows; raise `HeadForcingError` if it cannot be used.
+    """Describe a checkpoint from its header and a few rows of its weights.
 
-    `weights` names the wrapper to read ("generator_ema", "generator", "bare", ...); "auto" prefers the EMA.
-    `num_heads` is needed only when heads are not 128 wide and the file does not say.
+    `weights` is the top-level key to read ("generator_ema", "generator", "bare", ...); "auto" prefers the EMA weights.
+    `num_heads` is needed only if heads are not 128 wide and the file does not state it. Raises HeadForcingError if the
+    checkpoint cannot be used.
     """
     return _open(path, weights, num_heads)[1]
 
@@ -95,7 +96,8 @@ def load_state_dict(
 ) -> tuple[dict[str, Tensor], CheckpointInfo]:
     """Load weights under their original Wan names, memory-mapped where neither a LoRA nor `dtype` changes them.
 
-    `dtype` None keeps what is stored (plain fp8 becomes bf16, which no computation could use otherwise).
+    `dtype` None keeps the stored dtype, except that unscaled fp8 becomes bf16, because PyTorch cannot compute in fp8.
+    Other arguments and errors as in `inspect_checkpoint`.
     """
     tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
     state = {name: _value(tensors[name], patches.get(name), lora_strength, dtype) for name in tensors}
@@ -117,9 +119,10 @@ def convert(
     causal: bool = True,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CheckpointInfo:
-    """Write one copy of the weights as a safetensors file with bare Wan names that ComfyUI knows to be autoregressive.
+    """Write the weights as a safetensors file with bare Wan names and the metadata by which ComfyUI detects AR models.
 
-    Streams tensor by tensor, so memory stays at about one tensor. `on_progress(written_bytes, total_bytes)`.
+    Tensors are streamed one by one, so memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
+    Raises HeadForcingError for an unusable checkpoint, LoRA or output path.
     """
     path, out = Path(path), Path(out)
     _check_output(out, [path] if lora is None else [path, Path(lora)])
@@ -157,12 +160,13 @@ def convert(
 
 
 def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:
-    """Map a checkpoint and check it completely; the tensors have Wan names and are exactly the model's."""
+    """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the model's."""
     path = Path(path)
     container, tree, metadata = read_weights(path)
-    found = layouts.find_layouts(tree)
-    layout = layouts.choose_layout(found, weights, path.name)
-    tensors = layouts.rename_all(found[layout], path.name)
+    by_layout = layouts.find_layouts(tree)
+    layout = layouts.choose_layout(by_layout, weights, path.name)
+    tensors = layouts.rename_all(by_layout[layout], path.name)
+    # before the dimensions are read, so that another model is named as such and not called incomplete
     layouts.reject_look_alikes(tensors, path.name)
     transformer, history = _stated(metadata, "config").get("transformer"), _stated(metadata, "head_forcing")
     transformer = transformer if isinstance(transformer, dict) else {}
@@ -180,8 +184,8 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
         path=path,
         container=container,
         layout=layout,
-        naming="diffusers" if layouts.is_diffusers(found[layout]) else "wan",
-        available=tuple(name for name in found if layouts.looks_like_wan(found[name])),
+        naming="diffusers" if layouts.is_diffusers(by_layout[layout]) else "wan",
+        available=tuple(name for name in by_layout if layouts.looks_like_wan(by_layout[name])),
         config=config,
         family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), "wan2.1-t2v-custom"),
         parameters=sum(tensor.numel() for tensor in tensors.values()),
@@ -199,14 +203,14 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
 def _open_patched(
     path: str | Path, weights: str, num_heads: int | None, lora: str | Path | None, strength: float
 ) -> tuple[dict[str, Tensor], CheckpointInfo, dict[str, LoraPatch]]:
-    """`_open`, and the patches of a LoRA that have been checked to fit it."""
+    """`_open`, and the patches of a LoRA after checking that they fit the model."""
     check_strength(strength)
     tensors, info = _open(path, weights, num_heads)
     if lora is None:
         return tensors, info, {}
     lora = Path(lora)
-    found = layouts.find_layouts(read_weights(lora)[1])
-    adapters = next((found[name] for name in found if layouts.is_lora(found[name])), None)
+    by_layout = layouts.find_layouts(read_weights(lora)[1])
+    adapters = next((tensors for tensors in by_layout.values() if layouts.is_lora(tensors)), None)
     if adapters is None:
         raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
     patches = read_patches(tensors, adapters, lora.name)
@@ -231,7 +235,7 @@ def _fingerprint(tensors: Iterable[str], value: Callable[[str], Tensor]) -> str:
 
 
 def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
-    """A JSON object in the metadata; other programs' metadata may hold anything, which counts as saying nothing."""
+    """A JSON object in the metadata; anything else, as other programs may write, counts as an empty object."""
     try:
         value = json.loads(metadata.get(key, "{}"))
     except (ValueError, RecursionError):

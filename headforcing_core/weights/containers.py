@@ -1,7 +1,7 @@
-"""Model files as containers: memory-mapped reading of .safetensors and .pt by content, streamed writing.
+"""Container formats of model files: memory-mapped reading of .safetensors and .pt, streamed writing of .safetensors.
 
-Nothing in a file is trusted: pickles go through torch's `weights_only` loader, headers are bounded, and every tensor
-must lie inside the file.
+Files are untrusted input: pickles go through torch's `weights_only` loader, header sizes are limited, and every tensor
+must lie inside the file. The format is detected from the content.
 """
 
 from __future__ import annotations
@@ -44,10 +44,14 @@ WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 def read_weights(path: Path) -> tuple[str, Mapping[object, object], dict[str, str]]:
-    """Map a file by its content: container, its top-level names with tensors or dicts of tensors, metadata."""
+    """Memory-map a model file.
+
+    Returns the container ("safetensors" or "pt"), the top-level names with their tensors or dicts of tensors, and the
+    metadata (empty for .pt). Raises HeadForcingError for anything that is not a readable model file.
+    """
     if os.path.isdir(path):
         raise HeadForcingError(f"{path.name} is a folder: choose the .safetensors or .pt file inside it")
-    if not os.path.isfile(path):  # False for impossible names, too
+    if not os.path.isfile(path):  # also False for names that the system does not allow
         raise HeadForcingError(f"{path.name} was not found at {path}: check the name and folder")
     try:
         with open(path, "rb") as file:
@@ -97,7 +101,10 @@ def _read_safetensors(path: Path, start: bytes) -> tuple[Mapping[object, object]
 
 
 def _map(path: Path) -> mmap.mmap:
-    """Map a file copy-on-write: nothing is read yet, and no memory is reserved however large the file is."""
+    """Map a file copy-on-write: nothing is read yet, and no memory is reserved whatever the file's size.
+
+    Copy-on-write, not read-only, because torch warns about tensors on read-only memory.
+    """
     with open(path, "rb") as file:
         if os.name == "nt":
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -109,7 +116,7 @@ def _mapped_tensor(data: mmap.mmap, start: int, dtype: str, shape: list[int], da
     begin, end = (start + int(offset) for offset in data_offsets)
     if not start <= begin <= end <= len(data):
         raise ValueError(f"it has {len(data):,} bytes and should have {end:,}")
-    if dtype not in _DTYPES:  # packed formats of quantised files are only looked at by name
+    if dtype not in _DTYPES:  # packed formats of quantised files: only the name is used, to reject the file
         dtype, shape = "U8", [end - begin]
     count = math.prod(shape)
     if count * _DTYPES[dtype].itemsize != end - begin or min(shape, default=0) < 0:
@@ -158,7 +165,10 @@ def write_safetensors(
     value: Callable[[str], Tensor],
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Write tensors one at a time (the library's writer would need a second copy of all of them in memory)."""
+    """Write tensors one at a time (the safetensors library would need a second copy of all of them in memory).
+
+    `value` returns the tensor of a name in `dtype`. Raises HeadForcingError if the disk has too little free space.
+    """
     header: dict[str, object] = {"__metadata__": metadata}
     total = 0
     for name, shape in shapes.items():
@@ -166,7 +176,7 @@ def write_safetensors(
         header[name] = {"dtype": WRITABLE[dtype], "shape": shape, "data_offsets": (total, end)}
         total = end
     encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)  # aligned data can be memory-mapped
+    encoded += b" " * (-len(encoded) % 8)  # readers map the data in place, which needs 8-byte alignment
     folder = next(parent for parent in out.resolve().parents if parent.exists())
     if shutil.disk_usage(folder).free < total:
         raise HeadForcingError(f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {folder}: make room there")

@@ -1,6 +1,6 @@
-"""Names and shapes of Wan 2.1 weights: wrappers, prefixes, diffusers names, dimensions, and what is not such a model.
+"""Names and shapes of Wan 2.1 weights: wrapper keys, prefixes, diffusers names, dimensions; rejection of other models.
 
-Everything here looks at names and shapes only; no file is opened and no weight is read.
+Everything here uses names and shapes only; no file is opened and no weight is read.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ Weights = Mapping[str, Tensor]
 
 BARE = "bare"
 LORA_WRAPPER = "generator_lora"
-WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER, "model", "state_dict", "model_state_dict")  # best first
-_DOTTED_WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)  # a flat file may spell them as a prefix
+# top-level keys of training checkpoints, preferred first
+WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER, "model", "state_dict", "model_state_dict")
+_DOTTED_WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)  # in flat files they may be prefixes of names
 _TRAINING_ONLY = ("critic", "optimizer", "fake_score")
 
 _PREFIXES = ("model.diffusion_model.", "base_model.model.", "diffusion_model.", "transformer.", "module.", "model.")
 _INFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_layer.")
-_DIFFUSERS = (  # none of the left-hand sides occurs in original Wan names, so the table may always be applied
+_DIFFUSERS = (  # no left-hand side occurs in original Wan names, so the table can always be applied
     ("condition_embedder.text_embedder.linear_1.", "text_embedding.0."),
     ("condition_embedder.text_embedder.linear_2.", "text_embedding.2."),
     ("condition_embedder.time_embedder.linear_1.", "time_embedding.0."),
@@ -43,7 +44,7 @@ _DIFFUSERS = (  # none of the left-hand sides occurs in original Wan names, so t
     (".norm2.", ".norm3."),
     (".scale_shift_table", ".modulation"),
 )
-_BLOCK = re.compile(r"blocks\.(\d{1,3})\.")  # few digits: a hostile name must not claim a billion layers
+_BLOCK = re.compile(r"blocks\.(\d{1,3})\.")  # few digits: a malicious name must not claim a billion layers
 _QUANTISED = (
     "scale_weight",
     "weight_scale",
@@ -54,7 +55,7 @@ _QUANTISED = (
     "scaled_fp8",
 )
 _LORA_SUFFIX = re.compile(r"\.(lora_(A|B|down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*)$")
-_OTHER_MODELS = (  # a name beginning, and what has it
+_OTHER_MODELS = (  # prefixes of names, and the kind of model that has them
     (("input_blocks.", "output_blocks.", "middle_block."), "a Stable Diffusion image model"),
     (("double_blocks.", "single_blocks.", "single_transformer_blocks."), "a Flux or Hunyuan model"),
     (("joint_blocks.",), "a Stable Diffusion 3 image model"),
@@ -65,7 +66,7 @@ _OTHER_MODELS = (  # a name beginning, and what has it
 
 
 def strip_prefixes(name: str) -> str:
-    """Remove what training wrappers (FSDP, compile, PEFT) and pipelines put in front of and into parameter names."""
+    """Remove the prefixes and infixes that FSDP, torch.compile, PEFT and pipelines add to parameter names."""
     for infix in _INFIXES:
         name = name.replace(infix, "")
     while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
@@ -74,7 +75,7 @@ def strip_prefixes(name: str) -> str:
 
 
 def wan_name(name: str) -> str:
-    """Return the original Wan name of a parameter, whatever wrapped it; unknown names only lose their prefixes."""
+    """The original Wan name of a parameter, without wrapper prefixes; unknown names only lose their prefixes."""
     name = strip_prefixes(name)
     if name == "scale_shift_table":
         return "head.modulation"
@@ -92,7 +93,7 @@ def looks_like_wan(names: Iterable[str]) -> bool:
 
 
 def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
-    """Group the tensors of a loaded file by their wrapper, best wrapper first; training leftovers are dropped."""
+    """Group the tensors of a file by wrapper key, preferred key first; critic and optimizer states are dropped."""
     layouts: dict[str, dict[str, Tensor]] = {}
     for key, value in tree.items():
         name = str(key)
@@ -111,11 +112,14 @@ def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
 
 
 def choose_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> str:
-    """Return the wrapper to read: the one asked for, or for "auto" the first that holds a Wan model."""
+    """The wrapper key to read: `weights`, or for "auto" the first one that holds a Wan model.
+
+    Raises HeadForcingError if the file has no weights or no such key.
+    """
     if not layouts:
         raise HeadForcingError(f"{file} holds no model weights: choose a Self Forcing checkpoint")
     models = [name for name in layouts if looks_like_wan(layouts[name])]
-    if weights == "auto" or not models:  # without a model the caller says what the file is instead
+    if weights == "auto" or not models:  # without a model, `reject_look_alikes` reports what the file is
         return (models or list(layouts))[0]
     if weights not in layouts:
         raise HeadForcingError(f"{file} has no weights called {weights!r}: choose 'auto' or one of {', '.join(models)}")
@@ -123,7 +127,7 @@ def choose_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> st
 
 
 def rename_all(tensors: Weights, file: str) -> dict[str, Tensor]:
-    """Give every tensor its Wan name; two tensors with one name are an error."""
+    """Rename every tensor to its Wan name; raises HeadForcingError if two tensors get the same name."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         wan = wan_name(name)
@@ -136,7 +140,7 @@ def rename_all(tensors: Weights, file: str) -> dict[str, Tensor]:
 
 
 def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
-    """Every parameter of a Wan 2.1 text-to-video model with its shape: 27 per layer and 15 more."""
+    """Names and shapes of all parameters of a Wan 2.1 text-to-video model: 27 per layer and 15 others."""
     dim, ffn = config.dim, config.ffn_dim
 
     def linear(name: str, out: int, into: int) -> dict[str, tuple[int, ...]]:
@@ -166,7 +170,10 @@ def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
 
 
 def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, file: str) -> WanConfig:
-    """Read the dimensions from the shapes; `num_heads` (default: 128 wide) and `text_len` are not in the weights."""
+    """Infer the dimensions from the shapes; `num_heads` (default: heads of 128) and `text_len` cannot be inferred.
+
+    Raises HeadForcingError for missing tensors and impossible dimensions.
+    """
     patch = _probe(tensors, "patch_embedding.weight", 5, file)
     dim = _probe(tensors, "head.modulation", 3, file)[-1]
     if num_heads is None and (dim == 0 or dim % 128):
@@ -198,7 +205,7 @@ def _probe(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int
 
 
 def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
-    """Check that every parameter is there in its shape; return the names of harmless extra tensors."""
+    """Raise HeadForcingError unless every parameter exists with its shape; return the names of unrelated tensors."""
     expected = expected_shapes(config)
     missing = [name for name in expected if name not in tensors]
     if missing:
@@ -229,13 +236,13 @@ def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
 
 
 def is_lora(names: Iterable[str]) -> bool:
-    """True for names of a LoRA alone: adapter tensors without the model they adapt."""
+    """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
     names = list(names)
     return any(_LORA_SUFFIX.search(name) for name in names) and not looks_like_wan(names)
 
 
 def is_quantised(tensors: Weights) -> bool:
-    """True when weights are stored with scales or as integers; plain fp8 weights only need a cast."""
+    """Whether weights are stored with scales or as integers; unscaled fp8 weights only need a cast."""
     return any(
         name.rsplit(".", 1)[-1] in _QUANTISED
         or (_BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point)
@@ -244,7 +251,7 @@ def is_quantised(tensors: Weights) -> bool:
 
 
 def reject_look_alikes(tensors: Weights, file: str) -> None:
-    """Raise one clear sentence when the (renamed) tensors are something else than a Wan 2.1 text-to-video model."""
+    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan 2.1 text-to-video model."""
     need = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
     if is_lora(tensors):
         raise HeadForcingError(
@@ -275,7 +282,7 @@ def reject_look_alikes(tensors: Weights, file: str) -> None:
 
 
 def storage_dtype(tensors: Weights) -> torch.dtype:
-    """The dtype most of the weights are stored in."""
+    """The dtype of most of the weights, by number of elements."""
     sizes: dict[torch.dtype, int] = {}
     for tensor in tensors.values():
         sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()

@@ -1,4 +1,4 @@
-"""LoRA files for Wan: the PEFT, kohya and ComfyUI forms, read into one kind of patch and merged in float32."""
+"""LoRA files for Wan in PEFT, kohya and ComfyUI naming, read as patches of parameters that are merged in float32."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KOHYA = ("lora_unet_", "lora_transformer_")
 
 @dataclass
 class LoraPatch:
-    """What one LoRA adds to one parameter: alpha/rank * up @ down (alpha unknown: scale 1), or a full difference."""
+    """Change of one parameter by a LoRA: alpha/rank * up @ down (scale 1 without alpha), or a difference `diff`."""
 
     down: Tensor | None = None
     up: Tensor | None = None
@@ -30,13 +30,13 @@ class LoraPatch:
     diff: Tensor | None = None
 
     def check(self, target: str, shape: torch.Size, lora_name: str) -> None:
-        """Raise when the patch is incomplete or does not fit a parameter of this shape."""
+        """Raise HeadForcingError if the patch is incomplete or does not fit a parameter of this shape."""
         if (self.down is None) != (self.up is None) or (self.down is None and self.diff is None):
             raise HeadForcingError(f"{lora_name} is incomplete: half of its tensors for {target} are missing")
         fits = self.diff is None or self.diff.shape == shape
-        found: object = None if self.diff is None else tuple(self.diff.shape)
+        given: object = None if self.diff is None else tuple(self.diff.shape)
         if self.up is not None and self.down is not None and fits:
-            found = f"{tuple(self.up.shape)} x {tuple(self.down.shape)}"
+            given = f"{tuple(self.up.shape)} x {tuple(self.down.shape)}"
             fits = min(self.up.ndim, self.down.ndim, len(shape)) >= 2 and (
                 self.up.shape[0] == shape[0]
                 and self.down[0].numel() == math.prod(shape[1:])
@@ -45,13 +45,13 @@ class LoraPatch:
         if not fits:
             raise HeadForcingError(
                 f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} here, its tensors are "
-                f"{found}; use a LoRA for this model"
+                f"{given}; use a LoRA for this model"
             )
         if self.alpha is not None and (self.alpha.numel() != 1 or not torch.isfinite(self.alpha.float()).all()):
             raise HeadForcingError(f"{lora_name} is damaged: the alpha of {target} is not a number")
 
     def apply(self, weight: Tensor, strength: float) -> Tensor:
-        """Return weight + strength * delta in float32."""
+        """`weight + strength * delta` in float32."""
         result = weight.to(torch.float32)
         if self.up is not None and self.down is not None:
             rank = self.down.shape[0]
@@ -66,7 +66,10 @@ class LoraPatch:
 def read_patches(
     state_dict: Mapping[str, Tensor], lora_state_dict: Mapping[str, Tensor], lora_name: str = "the LoRA"
 ) -> dict[str, LoraPatch]:
-    """Sort a LoRA's tensors by the parameter of `state_dict` (Wan names) they change; raise when any fits nowhere."""
+    """Group a LoRA's tensors by the parameter of `state_dict` (Wan names) that they change.
+
+    Raises HeadForcingError if a tensor matches no parameter or has a wrong shape.
+    """
     flat = {name.removesuffix(".weight").replace(".", "_"): name for name in state_dict if name.endswith(".weight")}
     patches: dict[str, LoraPatch] = {}
     unknown: list[str] = []
@@ -99,17 +102,6 @@ def read_patches(
 def check_strength(strength: float) -> None:
     if not math.isfinite(strength):
         raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
-
-
-def merge_lora(
-    state_dict: dict[str, Tensor], lora_state_dict: Mapping[str, Tensor], strength: float = 1.0, name: str = "the LoRA"
-) -> int:
-    """Merge a LoRA into `state_dict` (Wan names), keeping each dtype; return how many tensors changed."""
-    check_strength(strength)
-    patches = read_patches(state_dict, lora_state_dict, name)
-    for target, patch in patches.items():
-        state_dict[target] = patch.apply(state_dict[target], strength).to(state_dict[target].dtype)
-    return len(patches)
 
 
 def _target(module: str, kind: str, state_dict: Mapping[str, Tensor], flat: Mapping[str, str]) -> str | None:

@@ -1,7 +1,6 @@
-"""Prompts to umT5-xxl embeddings for the command line, or embeddings read from a file (ComfyUI brings its own encoder).
+"""umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
 
-The encoder needs the optional packages of `pip install headforcing[text]`; nothing here imports them before they are
-used.
+The encoder needs the optional packages of `pip install headforcing[text]`, which are imported only when used.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..errors import HeadForcingError
 from ..files import replacing
 
 MAX_TOKENS = 512
-_END = 1
+_END = 1  # id of the end-of-sequence token
 _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
 # Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's files).
@@ -44,7 +43,7 @@ _WAN_BLOCK = {
 
 
 class TextEncoder(Protocol):
-    """Anything that turns prompts into text context for the transformer."""
+    """Anything that turns prompts into text embeddings for the transformer."""
 
     def encode(self, prompts: list[str]) -> list[Tensor]:
         """One `[tokens, text_dim]` per prompt, without padding; the caller pads with zero rows to `text_len`."""
@@ -52,7 +51,7 @@ class TextEncoder(Protocol):
 
 
 def clean_prompt(prompt: str) -> str:
-    """The cleaning Wan was trained with: repaired Unicode (where ftfy is installed), HTML entities, single spaces."""
+    """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities, single spaces."""
     try:
         prompt = importlib.import_module("ftfy").fix_text(prompt)
     except ImportError:
@@ -68,12 +67,12 @@ class UMT5Encoder:
         self.tokenizer = tokenizer
 
     def tokens(self, prompt: str) -> list[int]:
-        """Token ids of the cleaned prompt with the end token, cut to 512."""
+        """Token ids of the cleaned prompt with the end token, at most 512."""
         return self.tokenizer.encode(clean_prompt(prompt))[: MAX_TOKENS - 1] + [_END]
 
     @torch.no_grad()
     def encode(self, prompts: list[str]) -> list[Tensor]:
-        """One `[tokens, text_dim]` per prompt. Each is encoded alone, so nothing depends on padding or on company."""
+        """One `[tokens, text_dim]` per prompt, each encoded alone: independent of padding and of the batch."""
         device = self.model.get_input_embeddings().weight.device
         return [
             self.model(input_ids=torch.tensor([self.tokens(prompt)], device=device)).last_hidden_state[0]
@@ -86,8 +85,8 @@ def load_text_encoder(
 ) -> UMT5Encoder:
     """Load a umT5 encoder from ComfyUI's file (`umt5_xxl_*.safetensors`) or Wan's (`models_t5_umt5-xxl-enc-bf16.pth`).
 
-    Sizes come from the tensors. The tokenizer is taken from the file, else from `spiece.model` beside it or in
-    `google/umt5-xxl/` beside it.
+    The dimensions are inferred from the tensors. The tokenizer is read from the file, or else from `spiece.model` in
+    the same folder or its subfolder `google/umt5-xxl/`. Raises HeadForcingError for missing packages or unusable files.
     """
     transformers, sentencepiece = _optional("transformers"), _optional("sentencepiece")
     path = Path(path)
@@ -110,7 +109,7 @@ def load_text_encoder(
     expected = set(model.state_dict()) - {"encoder.embed_tokens.weight"}
     if missing := sorted(expected - set(weights)):
         raise HeadForcingError(f"{path.name} is not a complete umT5 encoder: {missing[0]} is missing.")
-    # One tensor at a time leaves the memory-mapped file for the device; the file's fp8 or fp16 is never held twice.
+    # `pop` frees each tensor after its conversion, so that stored and converted weights never exist together
     ready = {name: weights.pop(name).to(device, dtype) for name in sorted(expected)}
     model.load_state_dict(ready, strict=False, assign=True)
     model.set_input_embeddings(model.shared)
@@ -118,18 +117,24 @@ def load_text_encoder(
 
 
 class PromptEmbeddings(dict[str, Tensor]):
-    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; also a `TextEncoder` for those prompts."""
+    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; also a `TextEncoder` for those prompts.
+
+    Other prompts raise HeadForcingError, which lists the available ones.
+    """
 
     def __missing__(self, prompt: str) -> Tensor:
-        known = "; ".join(repr(text) for text in self) or "nothing"
-        raise HeadForcingError(f"There is no embedding for the prompt {prompt!r}; the file has: {known}.")
+        available = "; ".join(repr(text) for text in self) or "nothing"
+        raise HeadForcingError(f"There is no embedding for the prompt {prompt!r}; the file has: {available}.")
 
     def encode(self, prompts: list[str]) -> list[Tensor]:
         return [self[prompt] for prompt in prompts]
 
 
 def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
-    """Write `{prompt: [tokens, text_dim]}` to a safetensors file: `prompt_0` ..., the texts in its metadata."""
+    """Write embeddings `{prompt: [tokens, text_dim]}` to a safetensors file.
+
+    The tensors are named `prompt_0`, `prompt_1`, ...; the prompts are JSON in the metadata.
+    """
     for prompt, rows in embeddings.items():
         if rows.ndim != 2:
             raise HeadForcingError(f"The embedding of {prompt!r} must be [tokens, text_dim], got {list(rows.shape)}.")
@@ -140,7 +145,7 @@ def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
 
 
 def load_embeddings(path: str | Path) -> PromptEmbeddings:
-    """Read what `save_embeddings` wrote; asking for another prompt is an error that lists the known."""
+    """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file."""
     path = Path(path)
     try:
         with safe_open(path, "pt") as file:
@@ -163,7 +168,7 @@ def _optional(package: str) -> ModuleType:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of the file, memory-mapped; nothing in the file is executed."""
+    """All tensors of the file, memory-mapped, without running code from it."""
     if not path.is_file():
         raise HeadForcingError(f"There is no text encoder at {path}.")
     try:
@@ -207,7 +212,7 @@ def _to_transformers_names(tensors: Mapping[str, Tensor], path: Path) -> dict[st
 
 
 def _sizes(weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
-    """Arguments of `UMT5Config`, read from the shapes."""
+    """Arguments of `UMT5Config`, inferred from the shapes."""
     first = "encoder.block.0.layer."
     layers = len([name for name in weights if name.endswith(".SelfAttention.q.weight")])
     biases = len([name for name in weights if name.endswith(".relative_attention_bias.weight")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from headforcing.headforcing_core.video.stream import StreamingDecoder
-from headforcing.headforcing_core.video.wan_vae import WanStreamingDecoder
+from headforcing.headforcing_core.video.wan_vae import DiffusersDecoder
 
 from .case import Case
 
@@ -21,4 +21,4 @@ def random_decoder(case: Case) -> tuple[StreamingDecoder | None, str]:
         torch.manual_seed(case.seed)
         with torch.device(case.device):
             vae = AutoencoderKLWan(base_dim=case.vae_dim).requires_grad_(False).eval()
-    return WanStreamingDecoder(vae.post_quant_conv.to(case.dtype), vae.decoder.to(case.dtype)), ""
+    return DiffusersDecoder(vae.post_quant_conv.to(case.dtype), vae.decoder.to(case.dtype)), ""

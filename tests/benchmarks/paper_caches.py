@@ -16,15 +16,17 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
-from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles
+from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles, by_head
 from headforcing.headforcing_core.model.wan import PromptKV
-from headforcing.kernels import dispatch, paper
-from headforcing.kernels.move import in_sequence
-from headforcing.kernels.pool import pooled_keys
-from headforcing.kernels.rotation import no_turn, rotate, rotation_table
+from headforcing.kernels import dispatch
+from headforcing.kernels.rotation import rotate
 from torch import Tensor
 from torch.nn import functional as F
 
+from .kernels import paper
+from .kernels.move import in_sequence
+from .kernels.pool import pooled_keys
+from .kernels.rotations import no_rotation, rotation_table
 from .slots import Orders, Slots
 from .varlen import Lengths
 
@@ -74,7 +76,7 @@ class NaiveLoop:
         self.slots.open_block(self.block)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        k, v = self.rope.rotate_spatial(self._by_head(k)), self._by_head(v)
+        k, v = self.rope.rotate_spatial(by_head(k, self.s)), by_head(v, self.s)
         for head, start in enumerate(self.starts[layer]):
             stop = start + self.slots.frames(self.policies[layer][head]) * self.s
             rows = slice(stop - k.shape[1] * self.s, stop)
@@ -85,7 +87,7 @@ class NaiveLoop:
 
     def _contexts(self, layer: int, q: Tensor) -> list[Context]:
         """Queries, keys and values of every head, rotated by the place of each frame in the context."""
-        q = self.rope.rotate_spatial(self._by_head(q))
+        q = self.rope.rotate_spatial(by_head(q, self.s))
         contexts = []
         for head, start in enumerate(self.starts[layer]):
             frames = self.slots.frames(self.policies[layer][head])
@@ -121,10 +123,6 @@ class NaiveLoop:
                     rows = slice(start, start + self.slots.capacity[policy] * self.s)
                     frames = buffer[rows].unflatten(0, (-1, self.s))
                     frames[first : len(order)] = frames[order[first:]]
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """`[frames * s, heads, d]` -> `[heads, frames, s, d]`."""
-        return x.unflatten(0, (-1, self.s)).permute(2, 0, 1, 3)
 
     # what EpisodicMemory asks for (memory.TokenStore)
 
@@ -232,7 +230,7 @@ class CacheKernels(PackedHeads):
     def _pooled(self, slot: int) -> Tensor:
         frames = self._table([[row, 0] for _, row in self._memory_rows(slot)], 2)
         with dispatch.using(self.kernels):
-            return pooled_keys(self.k, frames, no_turn(self.device), self.s)
+            return pooled_keys(self.k, frames, no_rotation(self.device), self.s)
 
 
 class FusedAssembly(CacheKernels):
@@ -241,15 +239,15 @@ class FusedAssembly(CacheKernels):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         most = max(self.slots.capacity.values())
-        self.turns = rotation_table(angles(torch.arange(most), self.rope.temporal_dim)).to(self.device)
+        self.rotations = rotation_table(angles(torch.arange(most), self.rope.temporal_dim)).to(self.device)
         rows = max(sum(self.slots.capacity[policy] for policy in policies) for policies in self.policies) * self.s
         self.packed = tuple(torch.empty_like(self.k[:rows]) for _ in range(2))
 
     def begin_block(self) -> None:
         super().begin_block()
         self.moves = [self._packing(layer).to(self.device) for layer in range(len(self.policies))]
-        self.query_turns = [
-            torch.stack([self.turns[: self.slots.frames(p)][-self.shape.frames_per_block :] for p in policies])
+        self.query_rotations = [
+            torch.stack([self.rotations[: self.slots.frames(p)][-self.shape.frames_per_block :] for p in policies])
             for policies in self.policies
         ]  # per layer [heads, frames, 2, pairs]
 
@@ -261,9 +259,9 @@ class FusedAssembly(CacheKernels):
     def attend(self, layer: int, q: Tensor) -> Tensor:
         k, v = (buffer[: sum(self.lengths[layer].keys)] for buffer in self.packed)
         with dispatch.using(self.kernels):
-            paper.assemble(self.k, self.v, k, v, self.moves[layer], self.turns, self.s)
-        q = self.rope.rotate_spatial(self._by_head(q))
+            paper.assemble(self.k, self.v, k, v, self.moves[layer], self.rotations, self.s)
+        q = self.rope.rotate_spatial(by_head(q, self.s))
         t = self.rope.temporal_dim
-        cos, sin = self.query_turns[layer][:, :, None].unbind(-2)
+        cos, sin = self.query_rotations[layer][:, :, None].unbind(-2)
         q = torch.cat((rotate(q[..., :t], cos, sin), q[..., t:]), dim=-1)
         return self._attend_packed(layer, q.flatten(0, 2), k, v)

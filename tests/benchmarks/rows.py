@@ -13,14 +13,14 @@ from headforcing.headforcing_core.model.attention import AttentionFunction, atte
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
-from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import move_frames
-from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import HEAD_DIM, Case
+from .kernels.merge import merge_frames
+from .kernels.move import move_frames
+from .kernels.pool import pooled_keys
 from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads, dense
 from .varlen import VARLEN_KERNELS, nothing, packed_attention
 

@@ -6,8 +6,8 @@ every block attends to the clean blocks before it and to itself, in one pass wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 
 import torch
 from einops import rearrange
@@ -56,7 +56,7 @@ def forward(
     for layer, block in enumerate(model.blocks):
         assert isinstance(block, TransformerBlock)
         before = past[layer] if past else None
-        x, k, v = _block(block, x, modulation, context, model.num_heads, *rotation, sights, before)
+        x, k, v = _compiled_block()(block, x, modulation, context, model.num_heads, *rotation, sights, before)
         kept.append((k, v))
     shift, scale = (model.head.modulation[:, None] + e[:, :, None]).unbind(2)
     x = model.head.head(model.head.norm(x) * (1 + scale[:, :, None]) + shift[:, :, None])
@@ -65,7 +65,12 @@ def forward(
     return flow.float(), kept
 
 
-@torch.compile(dynamic=False)
+@cache
+def _compiled_block() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """`_block`, compiled at its first use: importing what `torch.compile` needs takes seconds."""
+    return torch.compile(_block, dynamic=False)
+
+
 def _block(
     block: TransformerBlock,
     x: Tensor,

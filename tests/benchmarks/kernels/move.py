@@ -1,0 +1,118 @@
+"""Moving frames between slots, with their keys re-rotated to a new temporal index.
+
+One operation serves the roll at the end of a block, admission to episodic memory, rotating keys in place, and the
+assembly of a packed context from a cache (paper, section "Fused Triton Kernels"): they differ in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.language import kernel, power_of_2, tiles, tl
+from headforcing.kernels.layout import LayoutError, check_buffers, check_rotations, check_table
+from headforcing.kernels.rotation import rotate_pairs, rotated
+from torch import Tensor
+
+from .rotations import load_rotation
+
+ROWS = 32  # tokens of a tile
+
+
+def move_frames_reference(
+    k_from: Tensor, v_from: Tensor, k_to: Tensor, v_to: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int
+) -> None:
+    """Copy frames, keys rotated, to rows of `k_to, v_to`, which may be the buffers they come from.
+
+    Args:
+        moves: `[chains, length, 3]`, each `(from row, to row, rotation)`, or a negative row to skip. A chain is carried
+            out in order, each move seeing what the ones before it wrote. Different chains run at the same time and
+            must not touch each other's rows: one per head and layer.
+        rotations: `[n, 2, temporal pairs]`.
+    """
+    token = torch.arange(frame_tokens, device=k_to.device)
+    for step in moves.long().unbind(1):
+        step = step[step[:, 0] >= 0]
+        source, target = step[:, 0, None] + token, step[:, 1, None] + token
+        k_to[target] = rotated(k_from[source], rotations[step[:, 2]])
+        v_to[target] = v_from[source]
+
+
+@kernel
+def _move_kernel(
+    k_from, v_from, k_to, v_to, moves, rotations, length, frame_tokens,
+    HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.arange(0, DIM)
+    inside = (token < frame_tokens)[:, None] & (channel < HEAD_DIM)[None, :]
+    move = moves + tl.program_id(1) * length * 3
+    for _ in range(length):
+        first = tl.load(move)
+        if first >= 0:
+            source = (first + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+            target = (tl.load(move + 1) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+            cos, sin = load_rotation(rotations, tl.load(move + 2), tl.arange(0, DIM // 2), PAIRS)
+            keys = tl.load(k_from + source, mask=inside, other=0.0).to(tl.float32)
+            values = tl.load(v_from + source, mask=inside, other=0.0)
+            keys = rotate_pairs(keys, cos[None, :], sin[None, :])
+            tl.debug_barrier()  # every thread has read what is now overwritten
+            tl.store(k_to + target, keys, mask=inside)
+            tl.store(v_to + target, values, mask=inside)
+            tl.debug_barrier()  # and the next move reads what was written
+        move += 3
+
+
+def _launch(
+    k_from: Tensor, v_from: Tensor, k_to: Tensor, v_to: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int
+) -> None:
+    head_dim = check_buffers(k_from, v_from)
+    if check_buffers(k_to, v_to) != head_dim or k_to.dtype != k_from.dtype:
+        raise LayoutError("frames can only move between buffers of one head_dim and dtype")
+    check_table("moves", moves, None, None, 3)
+    pairs = check_rotations("rotations", rotations, head_dim)
+    chains, length, _ = moves.shape
+    if chains:
+        # no pipelining: a load must not be taken before the store of the move before it
+        _move_kernel[tiles(frame_tokens, ROWS), chains](
+            k_from, v_from, k_to, v_to, moves, rotations, length, frame_tokens,
+            HEAD_DIM=head_dim, PAIRS=pairs, ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4, num_stages=1,
+        )  # fmt: skip
+
+
+def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    s = 40
+    k, v = (torch.randn(9 * s, 128, generator=generator).to(device, dtype) for _ in range(2))
+    rotations = torch.randn(5, 2, 22, generator=generator).to(device)
+    chains = [[[2, 0, 3], [3, 2, 1], [0, 1, 4]], [[5, 5, 2], [-1, 0, 0], [8, 6, 0]]]
+    moves = torch.tensor(chains, dtype=torch.int32) * torch.tensor([s, s, 1], dtype=torch.int32)
+    return dict(k_from=k, v_from=v, k_to=k, v_to=v, moves=moves.to(device), rotations=rotations, frame_tokens=s)
+
+
+move_frames = Operation(move_frames_reference, _launch, _example)
+
+
+def roll(k: Tensor, v: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int) -> None:
+    """Move frames within one pair of buffers; arguments as for `move_frames`."""
+    move_frames(k, v, k, v, moves, rotations, frame_tokens)
+
+
+def in_sequence(order: Sequence[int], spare: int) -> list[tuple[int, int]]:
+    """Moves `(from slot, to slot)`, to be made one after another, that bring slot `order[i]` to place `i`.
+
+    A slot is never overwritten while it is still needed; `spare` is a free slot, used where slots change places.
+    """
+    waiting = {place: slot for place, slot in enumerate(order) if place != slot}
+    moves = []
+    while waiting:
+        needed = set(waiting.values())
+        place = next((place for place in waiting if place not in needed), None)
+        if place is None:  # only circles are left: what lies in one place steps aside
+            place = next(iter(waiting))
+            moves.append((place, spare))
+            waiting = {to: spare if slot == place else slot for to, slot in waiting.items()}
+        moves.append((waiting.pop(place), place))
+    return moves

@@ -1,0 +1,72 @@
+"""Pooled keys: what episodic memory compares frames by (paper, Eq. 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.language import kernel, power_of_2, tl
+from headforcing.kernels.layout import check_buffers, check_rotations, check_table
+from headforcing.kernels.rotation import rotate_pairs, rotated
+from torch import Tensor
+
+from .rotations import load_rotation
+
+ROWS = 64  # tokens of a tile
+
+
+def pooled_keys_reference(k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int) -> Tensor:
+    """The mean key of frames, `[n, head_dim]` float32, rotated: by minus its index, a key has no temporal rotation.
+
+    Args:
+        frames: `[n, 2]`, each `(first row, rotation)`; one per memory head and layer.
+        rotations: `[n, 2, temporal pairs]`.
+    """
+    rows = frames.long()[:, :1] + torch.arange(frame_tokens, device=k.device)
+    mean = k[rows].float().mean(dim=1, keepdim=True)  # all tokens of a frame rotate alike, so their mean does
+    return rotated(mean, rotations[frames.long()[:, 1]])[:, 0]
+
+
+@kernel
+def _pool_kernel(
+    k, frames, rotations, out, frame_tokens,
+    HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    frame = tl.program_id(0)
+    channel = tl.arange(0, DIM)
+    first = tl.load(frames + 2 * frame).to(tl.int64)
+    cos, sin = load_rotation(rotations, tl.load(frames + 2 * frame + 1), tl.arange(0, DIM // 2), PAIRS)
+    total = tl.zeros((1, DIM), tl.float32)
+    for start in range(0, frame_tokens, ROWS):
+        token = start + tl.arange(0, ROWS)
+        inside = (token < frame_tokens)[:, None] & (channel < HEAD_DIM)[None, :]
+        keys = tl.load(k + (first + token)[:, None] * HEAD_DIM + channel[None, :], mask=inside, other=0.0)
+        total += tl.sum(keys.to(tl.float32), axis=0)[None, :]
+    mean = rotate_pairs(total / frame_tokens, cos[None, :], sin[None, :])
+    tl.store(out + frame * HEAD_DIM + channel[None, :], mean, mask=(channel < HEAD_DIM)[None, :])
+
+
+def _launch(k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int) -> Tensor:
+    head_dim = check_buffers(k, k)
+    check_table("frames", frames, None, 2)
+    pairs = check_rotations("rotations", rotations, head_dim)
+    out = torch.empty(len(frames), head_dim, dtype=torch.float32, device=k.device)
+    if len(frames):
+        _pool_kernel[(len(frames),)](
+            k, frames, rotations, out, frame_tokens,
+            HEAD_DIM=head_dim, PAIRS=pairs, ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    s = 72
+    k = torch.randn(4 * s, 128, generator=generator).to(device, dtype)
+    rotations = torch.randn(3, 2, 22, generator=generator).to(device)
+    frames = torch.tensor([[0, 2], [2 * s, 0], [3 * s, 1]], dtype=torch.int32, device=device)
+    return dict(k=k, frames=frames, rotations=rotations, frame_tokens=s)
+
+
+pooled_keys = Operation(pooled_keys_reference, _launch, _example)

@@ -1,0 +1,56 @@
+"""ComfyUI for the tests: two servers and their environments, shared by all tests of a process."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from comfy_harness import ComfyServer
+from comfy_setup import FLOOR, NEWEST, ComfyInstall, installed
+from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_lora, wan_t2v, wan_vae
+
+
+def _server(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    install = installed(version)
+    base = tmp_path_factory.mktemp(f"comfyui-{version}")
+    with ComfyServer(install, base, custom_nodes={FAKE_NODES_FILE: FAKE_COND_NODE}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def comfy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    """A running ComfyUI of the newest tested version, with the pack and the test-only nodes."""
+    yield from _server(NEWEST, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def comfy_floor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    """A running ComfyUI of the oldest supported version, with the pack and the test-only nodes."""
+    yield from _server(FLOOR, tmp_path_factory)
+
+
+@pytest.fixture(scope="session", params=["comfy", "comfy_floor"])
+def comfy_server(request: pytest.FixtureRequest) -> ComfyServer:
+    """Both servers in turn."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session", params=[NEWEST, FLOOR])
+def comfy_install(request: pytest.FixtureRequest) -> ComfyInstall:
+    """Both versions, installed but not running, for comfy_harness.run_in_comfy."""
+    return installed(request.param)
+
+
+@pytest.fixture
+def tiny(comfy_server: ComfyServer) -> ComfyServer:
+    """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
+    profile = comfy_server.model_path("head_profiles", "hf_tiny_2x2.json")
+    if not profile.exists():
+        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny.safetensors"))
+        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
+        wan_lora(comfy_server.model_path("loras", "hf_tiny_lora.safetensors"))
+        wan_vae(comfy_server.model_path("vae", "hf_tiny_vae.safetensors"))
+        roles = [["local", "anchor"], ["memory", "memory"]]
+        profile.write_text(
+            json.dumps({"format_version": 1, "name": "tiny", "num_layers": 2, "num_heads": 2, "roles": roles})
+        )
+    return comfy_server

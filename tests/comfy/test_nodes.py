@@ -1,0 +1,747 @@
+"""The nodes as an artist meets them: every graph goes through the real server of both tested ComfyUI versions."""
+
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+import torch
+from comfy_graphs import (
+    BALL,
+    BARE,
+    PUBLISHED,
+    RING,
+    UNET,
+    _everything_but_output,
+    changed,
+    demo_graph,
+    failed,
+    node,
+    opened,
+    queued,
+    sampled,
+    saved_latents,
+    short_graph,
+    status_texts,
+    tiny_graph,
+)
+from comfy_harness import ComfyServer
+from comfy_setup import FLOOR
+from PIL import Image
+from safetensors.torch import save_file
+from tiny_checkpoints import wan_lora, wan_t2v_weights
+
+pytestmark = pytest.mark.comfy
+
+
+# Shared workflows hold these ids, names, types and defaults: nothing here may ever change, but optional inputs may be
+# added at the end.
+SOCKET = object()  # an input without a widget
+FROZEN: dict[str, dict[str, Any]] = {
+    "HeadForcingLoadModel": {
+        "required": {"checkpoint": ("COMBO", None)},
+        "optional": {"weights": ("COMBO", "auto"), "weight_dtype": ("COMBO", "default")},
+        "outputs": [("MODEL", "model")],
+    },
+    "HeadForcingLoadProfile": {
+        "required": {"profile": ("COMBO", "self_forcing")},
+        "optional": {"anchor_percent": ("FLOAT", -1.0), "local_percent": ("FLOAT", -1.0)},
+        "outputs": [("HEAD_PROFILE", "head_profile"), ("IMAGE", "picture")],
+    },
+    "HeadForcingProfileHeads": {
+        "required": {
+            "model": ("MODEL", SOCKET),
+            "clip": ("CLIP", SOCKET),
+            "preset": ("COMBO", "quick"),
+            "width": ("INT", 832),
+            "height": ("INT", 480),
+            "seed": ("INT", 0),
+            "save_name": ("STRING", "my_model"),
+        },
+        "optional": {
+            "prompts": ("STRING", ""),
+            "rope": ("COMBO", "absolute"),
+            "model_family": ("COMBO", "self_forcing"),
+        },
+        "outputs": [("HEAD_PROFILE", "head_profile"), ("IMAGE", "picture"), ("STRING", "report")],
+    },
+    "HeadForcingInspectProfile": {
+        "required": {"head_profile": ("HEAD_PROFILE", SOCKET)},
+        "optional": {"compare_with": ("HEAD_PROFILE", SOCKET), "theme": ("COMBO", "dark")},
+        "outputs": [("IMAGE", "picture"), ("STRING", "report")],
+    },
+    "HeadForcingPromptTimeline": {
+        "required": {"clip": ("CLIP", SOCKET), "prompts": ("STRING", ...), "seconds": ("FLOAT", 60.0)},
+        "optional": {
+            "shared_prompt": ("STRING", ""),
+            "switch": ("COMBO", "reset"),
+            "blend_blocks": ("INT", 0),
+            "re_anchor": ("BOOLEAN", False),
+        },
+        "outputs": [("CONDITIONING", "positive"), ("STRING", "table"), ("FLOAT", "seconds")],
+    },
+    "HeadForcingSampler": {
+        "required": {
+            "model": ("MODEL", SOCKET),
+            "positive": ("CONDITIONING", SOCKET),
+            "width": ("INT", 832),
+            "height": ("INT", 480),
+            "seconds": ("FLOAT", 0.0),
+            "seed": ("INT", 0),
+        },
+        "optional": {
+            "head_profile": ("HEAD_PROFILE", SOCKET),
+            "start_frames": ("LATENT", SOCKET),
+            "method": ("COMBO", "head_forcing"),
+            "model_family": ("COMBO", "self_forcing"),
+            "sigmas": ("STRING", ""),
+            "episodic_frames": ("INT", 5),
+            "recent_frames": ("INT", 3),
+            "novelty_threshold": ("FLOAT", 0.95),
+            "memory_every_blocks": ("INT", 3),
+            "roles": ("COMBO", "profile"),
+            "batch_size": ("INT", 1),
+            "resume": ("BOOLEAN", True),
+            "checkpoint_seconds": ("FLOAT", 300.0),
+            "vae": ("VAE", SOCKET),
+            "filename_prefix": ("STRING", "video/HeadForcing"),
+            "decode_in_background": ("BOOLEAN", False),
+        },
+        "outputs": [("LATENT", "latents"), ("STRING", "report"), ("VIDEO", "video")],
+    },
+    "HeadForcingDecodeVideo": {
+        "required": {
+            "vae": ("VAE", SOCKET),
+            "filename_prefix": ("STRING", "video/HeadForcing"),
+            "fps": ("FLOAT", 16.0),
+        },
+        "optional": {
+            "samples": ("LATENT", SOCKET),
+            "crf": ("INT", 18),
+            "upscale": ("INT", 1),
+            "run": ("COMBO", "connected samples"),
+        },
+        "outputs": [("VIDEO", "video")],
+    },
+    "HeadForcingLoadRun": {
+        "required": {"run": ("COMBO", ...)},
+        "optional": {},
+        "outputs": [("LATENT", "latents"), ("STRING", "report"), ("IMAGE", "picture")],
+    },
+    "HeadForcingVideoDriftReport": {
+        "required": {"video": ("VIDEO", SOCKET)},
+        "optional": {"theme": ("COMBO", "dark")},
+        "outputs": [("IMAGE", "picture"), ("STRING", "report")],
+    },
+    "HeadForcingCompareMethods": {
+        "required": {
+            "model": ("MODEL", SOCKET),
+            "positive": ("CONDITIONING", SOCKET),
+            "vae": ("VAE", SOCKET),
+            "methods": ("STRING", "head_forcing, self_forcing_window_21, infinity_rope"),
+            "width": ("INT", 832),
+            "height": ("INT", 480),
+            "seconds": ("FLOAT", 0.0),
+            "seed": ("INT", 0),
+            "filename_prefix": ("STRING", "video/Compare"),
+        },
+        "optional": {
+            "head_profile": ("HEAD_PROFILE", SOCKET),
+            "model_family": ("COMBO", "self_forcing"),
+            "resume": ("BOOLEAN", True),
+        },
+        "outputs": [("VIDEO", "video"), ("STRING", "table")],
+    },
+    "HeadForcingLoadDemo": {
+        "required": {},
+        "optional": {},
+        "outputs": [("MODEL", "model"), ("CLIP", "clip"), ("VAE", "vae")],
+    },
+}
+# values that workflows hold by name
+FROZEN_CHOICES = {
+    ("HeadForcingSampler", "method"): {
+        "head_forcing",
+        "no_rope_reencoding",
+        "uniform_admission",
+        "fifo_eviction",
+        "random_tokens",
+        "no_episodic_memory",
+        "self_forcing",
+        "self_forcing_window_21",
+        "self_forcing_sink",
+        "causal_forcing",
+        "longlive",
+        "longlive_infinite",
+        "infinity_rope",
+        "deep_forcing",
+        "deep_forcing_sink_only",
+        "forcing_kv",
+        "dummy_forcing",
+        "memflow",
+        "memflow_sma",
+        "memflow_interactive",
+        "rolling_forcing",
+        "causvid",
+    },
+    ("HeadForcingSampler", "model_family"): {
+        "self_forcing",
+        "longlive",
+        "causal_forcing_chunkwise",
+        "causal_forcing_framewise",
+        "causal_forcing_framewise_2_steps",
+        "causal_forcing_framewise_1_step",
+    },
+    ("HeadForcingSampler", "roles"): {"profile", "local_to_memory", "anchor_to_memory", "shuffled"},
+    ("HeadForcingPromptTimeline", "switch"): {"reset", "recache", "flush"},
+    ("HeadForcingLoadModel", "weights"): {"auto", "generator_ema", "generator"},
+    ("HeadForcingLoadModel", "weight_dtype"): {"default", "bf16", "fp16", "fp8_e4m3fn"},
+    ("HeadForcingLoadProfile", "profile"): {
+        "auto",
+        "self_forcing",
+        "causal_forcing",
+        "longlive",
+        "krea_14b",
+        "toy_world",
+    },
+    ("HeadForcingProfileHeads", "preset"): {"quick", "full"},
+    ("HeadForcingProfileHeads", "rope"): {"absolute", "contiguous"},
+    ("HeadForcingInspectProfile", "theme"): {"dark", "light"},
+    ("HeadForcingVideoDriftReport", "theme"): {"dark", "light"},
+}
+FROZEN_CHOICES["HeadForcingProfileHeads", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
+FROZEN_CHOICES["HeadForcingCompareMethods", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+# --- registration ----------------------------------------------------------------------------------------------------
+
+
+def test_all_nodes_register_without_a_complaint(comfy_server: ComfyServer):
+    ours = {key for key in comfy_server.object_info() if key.startswith("HeadForcing")}
+    assert ours == set(FROZEN)
+    log = comfy_server.log()
+    assert "IMPORT FAILED" not in log and "comfy_entrypoint" not in log
+
+
+@pytest.mark.parametrize("node_id", FROZEN)
+def test_ids_names_types_and_defaults_never_change(comfy_server: ComfyServer, node_id: str):
+    info, frozen = comfy_server.object_info()[node_id], FROZEN[node_id]
+    for kind in ("required", "optional"):
+        inputs = info["input"].get(kind, {})
+        assert list(inputs)[: len(frozen[kind])] == list(frozen[kind])  # order is what an artist sees
+        if kind == "required":
+            assert len(inputs) == len(frozen[kind])  # a new required input breaks every saved workflow
+        for name, (type_, default) in frozen[kind].items():
+            found_type, options = inputs[name]
+            assert found_type == type_, name
+            if default is not SOCKET and default is not ...:
+                assert options.get("default") == default, name
+            if (node_id, name) in FROZEN_CHOICES:
+                assert FROZEN_CHOICES[node_id, name] <= set(options["options"]), name
+    assert list(zip(info["output"], info["output_name"], strict=True)) == frozen["outputs"]
+
+
+@pytest.mark.parametrize("node_id", FROZEN)
+def test_every_node_and_input_explains_itself(comfy_server: ComfyServer, node_id: str):
+    info = comfy_server.object_info()[node_id]
+    assert info["category"] == "Head Forcing" and info["display_name"] and len(info["description"]) > 30
+    for kind in ("required", "optional"):
+        for name, (_, options) in info["input"].get(kind, {}).items():
+            assert len(options.get("tooltip", "")) > 10, name
+
+
+# --- the demo --------------------------------------------------------------------------------------------------------
+
+
+def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_server: ComfyServer):
+    graph = changed(demo_graph(seed=11), "video", upscale=2)
+    workflow = {"nodes": [], "extra": {"note": "ünïcode"}}
+    with status_texts(comfy_server) as texts:
+        result = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
+
+    assert result.progress["sampler"][-1] == (36, 36)  # 9 blocks x 4 steps
+    assert [value for value, _ in result.progress["sampler"]] == sorted(v for v, _ in result.progress["sampler"])
+    previews = [image for name, image in result.previews if name == "sampler"]
+    assert len(previews) == 33  # one at each step, once there is a finished block whose frames can be shown
+    decoded = [Image.open(io.BytesIO(image)) for image in previews]
+    assert {image.format for image in decoded} == {"JPEG"}
+    assert len({image.tobytes() for image in decoded}) > 1  # the video moves, so previews differ
+    said = [text for name, text in texts if name == "sampler"]
+    assert len(said) == 10 and said[0].startswith("block 1 of 9 - prompt 1: a red ball")
+    assert "block 9 of 9 - prompt 2: a yellow ring" in said[-2] and " left" in said[-2]
+    assert re.fullmatch(r"9 blocks in 0:\d\d - \d+\.\d fps", said[-1])
+
+    (file,) = result.outputs["video"]["images"]
+    assert file["filename"].endswith(".mp4") and file["subfolder"] == "video" and file["type"] == "output"
+    video_frames, width, height, fps, tags = opened(comfy_server.view(**file))
+    assert (video_frames, width, height, fps) == (96, 128, 128, 16.0)
+    assert json.loads(tags["workflow"]) == workflow
+    assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
+    (report,) = result.outputs["report"]["text"]
+    assert "96 pictures = 6.00 s" in report and "10 local, 12 anchor, 26 memory" in report and "after block 1" in report
+
+    again = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
+    assert again.executed == []
+    recompressed = queued(comfy_server, changed(graph, "video", crf=40))
+    assert recompressed.executed == ["video"]
+    smaller = comfy_server.view(**recompressed.outputs["video"]["images"][0])
+    assert len(smaller) < len(comfy_server.view(**file))
+
+
+def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfyServer):
+    graph = demo_graph(seed=5)
+    del graph["video"]
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/prompts")
+    first = sampled(comfy_server, graph)
+    second = sampled(
+        comfy_server, changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 a green star on a black floor")
+    )
+    changes = (first != second).flatten(3).any(-1).any(1)[0].tolist()
+    assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
+
+
+def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_the_picture(comfy_server: ComfyServer):
+    graph = demo_graph(seed=5)
+    del graph["video"]
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/switched")
+    plain = sampled(comfy_server, graph)
+    tagged = {tag: changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 [{tag}] {RING}") for tag in SWITCHES}
+    for tag, widgets in SWITCHES.items():
+        with status_texts(comfy_server) as texts:
+            result = queued(comfy_server, changed(graph, "timeline", **widgets))
+        made = saved_latents(comfy_server, result)
+        changes = (made != plain).flatten(3).any(-1).any(1)[0].tolist()
+        assert changes == [False] * 12 + [True] * 15  # from block 4 on
+        (report,) = result.outputs["report"]["text"]
+        assert re.search(rf"2 +0:03.000 +0:02.812 +45 +4 +{tag} +{RING}", report), report
+        assert any(f"prompt 2: {RING[:32]} - " in text for _, text in texts)
+        assert torch.equal(sampled(comfy_server, changed(tagged[tag], "sampler", resume=False)), made)
+
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "recache": {"switch": "recache"},
+    "flush, re-anchor": {"switch": "flush", "re_anchor": True},
+    "blend 2": {"blend_blocks": 2},
+}
+
+
+def test_video_leaves_the_node_as_a_native_video(comfy_server: ComfyServer):
+    graph = demo_graph(seed=11)
+    graph["save"] = node("SaveVideo", video=["video", 0], filename_prefix="resaved", format="auto", codec="auto")
+    result = queued(comfy_server, graph)
+    assert opened(comfy_server.view(**result.outputs["save"]["images"][0]))[0] == 96
+
+
+def test_interrupt_stops_at_once_and_the_next_run_works(comfy_server: ComfyServer):
+    graph = changed(demo_graph(seed=21), "timeline", seconds=240.0)
+    result = comfy_server.queue(graph, interrupt_after_progress=2)
+    assert result.outcome == "interrupted" and result.error is None
+    assert result.progress["sampler"][-1][0] < 320 < result.progress["sampler"][-1][1]  # of 1280 model calls
+    assert "video" not in result.executed
+    assert queued(comfy_server, demo_graph(seed=22)).progress["sampler"][-1] == (36, 36)
+
+
+def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
+    graph = changed(demo_graph(seed=23), "timeline", seconds=30.0)
+    graph = changed(graph, "video", upscale=8, filename_prefix="stopped/video")
+
+    def stop(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "video":
+            comfy_server.interrupt()
+
+    result = comfy_server.queue(graph, on_event=stop)
+    assert result.outcome == "interrupted" and "video" in result.executed
+    assert list((comfy_server.output_dir / "stopped").iterdir()) == []
+    again = queued(comfy_server, graph)
+    assert "sampler" not in again.executed  # what was sampled is kept
+    assert opened(comfy_server.view(**again.outputs["video"]["images"][0]))[0] == 480
+
+
+def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(comfy_server: ComfyServer):
+    graph = demo_graph(seed=29) | {"report": node("PreviewAny", source=["sampler", 1])}
+
+    def stop(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 12:
+            comfy_server.interrupt()
+
+    with status_texts(comfy_server) as texts:
+        assert comfy_server.queue(graph, on_event=stop).outcome == "interrupted"
+    last = [text for name, text in texts if name == "sampler"][-1]
+    kept = re.match(r"stopped in block (\d+) of 9; the others are kept in output/head_forcing/\w{16}, queue", last)
+    assert kept and int(kept[1]) >= 3, last
+    (report,) = queued(comfy_server, graph).outputs["report"]["text"]
+    reused = re.search(r"reused (\d+) blocks of an earlier render", report)
+    assert reused and int(reused[1]) >= int(kept[1]) - 1, report
+
+
+def test_two_videos_of_a_batch_differ_and_become_two_files(comfy_server: ComfyServer):
+    graph = short_graph(batch_size=2, seed=7)
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="pair", fps=8.0
+    )
+    result = queued(comfy_server, graph)
+    latents = saved_latents(comfy_server, result)
+    assert latents.shape == (2, 16, 3, 8, 8)
+    assert (latents[0] - latents[1]).abs().max() > 0.1
+    assert result.progress["sampler"][-1] == (8, 8)
+    files = result.outputs["video"]["images"]
+    assert len({file["filename"] for file in files}) == 2
+    assert [opened(comfy_server.view(**file))[:4] for file in files] == [(8, 64, 64, 8.0)] * 2
+    alone = sampled(comfy_server, short_graph(seed=7))
+    assert torch.equal(alone[0], latents[0])
+
+
+# --- together with core nodes ----------------------------------------------------------------------------------------
+
+
+def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_server: ComfyServer):
+    graph = short_graph(seconds=1.5, seed=3) | {
+        "images": node("VAEDecode", samples=["sampler", 0], vae=["demo", 2]),
+        "show": node("PreviewImage", images=["images", 0]),
+        "cut": node("ImageFromBatch", image=["images", 0], batch_index=0, length=29),
+        "encoded": node("VAEEncode", pixels=["cut", 0], vae=["demo", 2]),
+        "given": node("SaveLatent", samples=["encoded", 0], filename_prefix="latents/given"),
+        "more": node(
+            "HeadForcingSampler",
+            model=["demo", 0],
+            positive=["text", 0],
+            width=256,
+            height=128,
+            seconds=0.75,
+            seed=3,
+            start_frames=["encoded", 0],
+        ),
+        "longer": node("SaveLatent", samples=["more", 0], filename_prefix="latents/longer"),
+        "video": node("HeadForcingDecodeVideo", samples=["more", 0], vae=["demo", 2], filename_prefix="more", fps=16.0),
+        "report": node("PreviewAny", source=["more", 1]),
+    }
+    result = queued(comfy_server, graph)
+    assert saved_latents(comfy_server, result).shape == (1, 16, 9, 8, 8)  # 24 pictures fill 3 blocks
+    assert len(result.outputs["show"]["images"]) == 33  # core does not know what to trim
+    given = saved_latents(comfy_server, result, "given")
+    longer = saved_latents(comfy_server, result, "longer")
+    assert given.shape == (1, 16, 8, 8, 8) and longer.shape == (1, 16, 9, 8, 8)
+    torch.testing.assert_close(longer[:, :, :6], given[:, :, :6], rtol=0, atol=1e-6)
+    assert (longer[:, :, 6:8] - given[:, :, 6:8]).abs().max() > 1e-3
+    (report,) = result.outputs["report"]["text"]
+    assert "64x64" in report and "left out the last 2 latent frames" in report and "after 6 given ones" in report
+    assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 21 + 12
+
+
+def test_cutting_or_joining_latents_is_not_undone_by_the_trim(comfy_server: ComfyServer):
+    graph = short_graph(seconds=1.5, seed=3) | {
+        "twice": node("LatentConcat", samples1=["sampler", 0], samples2=["sampler", 0], dim="t"),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["twice", 0], vae=["demo", 2], filename_prefix="twice", fps=16.0
+        ),
+    }
+    result = queued(comfy_server, graph)
+    assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 4 * (18 - 1) + 1
+
+
+def test_latents_of_other_wan_samplers_decode_too(tiny: ComfyServer):
+    graph = {
+        "empty": node("EmptyHunyuanLatentVideo", width=48, height=32, length=17, batch_size=1),
+        "vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["empty", 0], vae=["vae", 0], filename_prefix="plain", fps=24.0
+        ),
+    }
+    result = queued(tiny, graph)
+    assert opened(tiny.view(**result.outputs["video"]["images"][0]))[:4] == (17, 48, 32, 24.0)
+
+
+def test_native_and_own_loader_give_the_same_video(tiny: ComfyServer):
+    native = sampled(tiny, tiny_graph(UNET))
+    assert native.shape == (1, 16, 6, 6, 10) and native.isfinite().all()
+    assert torch.equal(sampled(tiny, tiny_graph(BARE)), native)
+    assert torch.equal(sampled(tiny, tiny_graph(PUBLISHED)), native)
+    assert not torch.equal(sampled(tiny, tiny_graph(BARE, seed=5)), native)
+
+
+def test_lora_from_the_core_loader_takes_effect_by_its_strength(tiny: ComfyServer):
+    def with_lora(strength: float) -> torch.Tensor:
+        graph = tiny_graph(BARE)
+        graph["lora"] = node(
+            "LoraLoaderModelOnly", model=["model", 0], lora_name="hf_tiny_lora.safetensors", strength_model=strength
+        )
+        return sampled(tiny, changed(graph, "sampler", model=["lora", 0]))
+
+    plain = sampled(tiny, tiny_graph(BARE))
+    change = [float((with_lora(strength) - plain).abs().mean()) for strength in (0.0, 0.5, 1.0)]
+    assert change[0] == 0 and 1e-4 < change[1] < change[2]
+    assert "lora key not loaded" not in tiny.log()
+    assert torch.equal(sampled(tiny, tiny_graph(BARE)), plain)  # nothing of it stays behind
+
+
+def test_weights_stored_in_fp8_stay_close(tiny: ComfyServer):
+    plain = sampled(tiny, tiny_graph(BARE))
+    small = sampled(tiny, tiny_graph(changed({"m": BARE}, "m", weight_dtype="fp8_e4m3fn")["m"]))
+    assert 0 < (small - plain).abs().mean() < 0.5 * plain.abs().mean()
+
+
+def test_latents_of_a_sampler_go_straight_into_the_next(tiny: ComfyServer):
+    graph = tiny_graph(BARE)
+    graph["more"] = {**graph["sampler"], "inputs": graph["sampler"]["inputs"] | {"start_frames": ["sampler", 0]}}
+    graph["longer"] = node("SaveLatent", samples=["more", 0], filename_prefix="latents/tiny_longer")
+    result = queued(tiny, graph)
+    begun, longer = saved_latents(tiny, result), saved_latents(tiny, result, "longer")
+    assert longer.shape[2] == begun.shape[2] + 6
+    torch.testing.assert_close(longer[:, :, :6], begun, rtol=0, atol=1e-5)  # there and back through normalisation
+
+
+def test_wan_vae_writes_every_picture(tiny: ComfyServer):
+    graph = tiny_graph(BARE) | {
+        "vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="tiny", fps=16.0
+        ),
+    }
+    result = queued(tiny, graph)
+    assert opened(tiny.view(**result.outputs["video"]["images"][0]))[:3] == (16, 80, 48)
+
+
+def test_core_samplers_take_the_loaded_model_too(comfy: ComfyServer, tiny: ComfyServer):
+    graph = tiny_graph(PUBLISHED) | {
+        "guider": node("BasicGuider", model=["model", 0], conditioning=["text", 0]),
+        "noise": node("RandomNoise", noise_seed=1),
+        "sigmas": node("BasicScheduler", model=["model", 0], scheduler="simple", steps=4, denoise=1.0),
+        "empty": node("EmptyHunyuanLatentVideo", width=80, height=48, length=21, batch_size=1),
+        "ar": node("SamplerARVideo", num_frame_per_block=3),
+        "core": node(
+            "SamplerCustomAdvanced",
+            noise=["noise", 0],
+            guider=["guider", 0],
+            sampler=["ar", 0],
+            sigmas=["sigmas", 0],
+            latent_image=["empty", 0],
+        ),
+        "by_core": node("SaveLatent", samples=["core", 0], filename_prefix="latents/core"),
+    }
+    if tiny is not comfy:  # 0.3.75 has no autoregressive sampler; the model is an ordinary Wan there
+        graph["ar"] = node("KSamplerSelect", sampler_name="euler")
+    result = queued(tiny, graph)
+    by_core = saved_latents(tiny, result, "by_core")
+    assert by_core.shape == (1, 16, 6, 6, 10) and by_core.isfinite().all() and by_core.std() > 0.01
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_zero_seconds_take_the_length_of_the_timeline_and_ten_of_a_plain_prompt(comfy: ComfyServer):
+    for graph, video_frames in ((demo_graph(seconds=0.0), 96), (short_graph(seconds=0.0), 160)):
+        graph["report"] = node("PreviewAny", source=["sampler", 1])
+        (report,) = queued(comfy, graph).outputs["report"]["text"]
+        assert f" {video_frames} pictures" in report
+
+
+def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
+    (report,) = queued(comfy, demo_graph(seconds=2.0)).outputs["report"]["text"]
+    assert "32 pictures" in report and RING not in report
+
+
+QUEUE_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "width": ({"width": 100}, ("width", "multiple of 16", "100")),
+    "height": ({"height": 72}, ("height", "multiple of 16", "72")),
+    "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
+    "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "fall")),
+    "no such family": ({"model_family": "x"}, ("model_family", "x", "self_forcing")),
+}
+DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
+    "broken fast memory": ({"recent_frames": 4}, ("recent frames", "whole blocks of 3", "4")),
+}
+
+
+@pytest.mark.parametrize("case", QUEUE_ERRORS)
+def test_bad_widgets_of_the_sampler_are_refused_before_anything_runs(comfy_server: ComfyServer, case: str):
+    widgets, expected = QUEUE_ERRORS[case]
+    result = comfy_server.queue(short_graph(**widgets))
+    assert (result.status, result.outcome, result.executed) == (400, "invalid", [])
+    details = " ".join(error["details"] for error in result.node_errors["sampler"]["errors"])
+    assert all(part in details for part in expected), details
+
+
+@pytest.mark.parametrize("case", DEMO_ERRORS)
+def test_bad_widgets_of_the_sampler(comfy_server: ComfyServer, case: str):
+    widgets, expected = DEMO_ERRORS[case]
+    failed(comfy_server, short_graph(**widgets), *expected)
+
+
+BAD_TIMELINES = {
+    f"0:03 {BALL}\n\n0:01 {RING}": ("line 3", "0:03"),
+    f"0:00 {BALL}\n0:10 {RING}": ("line 2", "after the end"),
+    " \n ": ("prompt",),
+    f"0:00 [flush] {BALL}\n0:03 {RING}": ("line 1", "first prompt", "[flush]"),
+    f"0:00 {BALL}\n0:03 [flush, recache] {RING}": ("line 2", "two things"),
+}
+
+
+@pytest.mark.parametrize("text", BAD_TIMELINES)
+def test_bad_timeline_is_refused_by_its_line_before_anything_runs(comfy_server: ComfyServer, text: str):
+    result = comfy_server.queue(changed(demo_graph(), "timeline", prompts=text))
+    assert (result.status, result.outcome, result.executed) == (400, "invalid", [])
+    for error in result.node_errors["timeline"]["errors"]:
+        assert all(part in error["details"] for part in BAD_TIMELINES[text]), error
+    # text from another node is only known when it arrives
+    linked = changed(demo_graph(), "timeline", prompts=["text", 0]) | {"text": node("PrimitiveString", value=text)}
+    failed(comfy_server, linked, *BAD_TIMELINES[text])
+
+
+def test_checkpoint_without_a_text_encoder(comfy_server: ComfyServer):
+    path = comfy_server.model_path("checkpoints", "hf_no_text.safetensors")
+    save_file({f"model.diffusion_model.{name}": tensor for name, tensor in wan_t2v_weights().items()}, path)
+    graph = changed(demo_graph(), "timeline", clip=["checkpoint", 1])
+    graph["checkpoint"] = node("CheckpointLoaderSimple", ckpt_name="hf_no_text.safetensors")
+    failed(comfy_server, graph, "clip", "no text encoder", "Load CLIP")
+
+
+def test_profile_of_another_model(comfy_server: ComfyServer):
+    graph = short_graph(head_profile=["profile", 0])
+    graph["profile"] = node("HeadForcingLoadProfile", profile="self_forcing")
+    failed(comfy_server, graph, "self_forcing", "30x12", "8x6", "hoose a profile")
+
+
+def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):
+    graph = tiny_graph(BARE)
+    del graph["sampler"]["inputs"]["head_profile"]
+    (report,) = queued(tiny, graph).outputs["report"]["text"]
+    assert "to be found in the first seconds" in report
+    (report,) = queued(tiny, changed(graph, "sampler", method="self_forcing_window_21")).outputs["report"]["text"]
+    assert "one cache for every head" in report
+    failed(tiny, changed(graph, "sampler", roles="shuffled"), "roles", "shuffled", "auto")  # nothing to shuffle yet
+
+
+def test_damaged_and_roles_only_profiles(tiny: ComfyServer):
+    tiny.model_path("head_profiles", "broken.json").write_text('{"format_version": 1, "name": "x"')
+    failed(tiny, changed(tiny_graph(BARE), "profile", profile="broken.json"), "broken.json", "JSON")
+    failed(tiny, changed(tiny_graph(BARE), "profile", anchor_percent=30.0), "tiny", "roles only")
+
+
+def test_text_of_another_model(comfy_server: ComfyServer):
+    graph = short_graph()
+    graph["text"] = node("TestFakeText", seed=1, words=8)
+    failed(comfy_server, graph, "positive", "64", "4096", "CLIP")
+
+
+def test_the_demo_model_says_which_size_it_makes(comfy_server: ComfyServer):
+    failed(comfy_server, short_graph(width=832, height=480), "demo model", "64x64 only", "832x480")
+
+
+def test_combined_prompts(comfy_server: ComfyServer):
+    graph = changed(short_graph(), "sampler", positive=["both", 0])
+    graph["both"] = node("ConditioningCombine", conditioning_1=["text", 0], conditioning_2=["text", 0])
+    failed(comfy_server, graph, "positive", "2 combined prompts", "Prompt Timeline")
+
+
+def test_latents_of_another_kind(comfy_server: ComfyServer):
+    image = node("EmptyLatentImage", width=64, height=64, batch_size=1)
+    decode = {
+        "demo": node("HeadForcingLoadDemo"),
+        "image": image,
+        "video": node("HeadForcingDecodeVideo", samples=["image", 0], vae=["demo", 2], filename_prefix="x", fps=16.0),
+    }
+    failed(comfy_server, decode, "samples", "Wan 2.1 video latents", "[1, 4, 8, 8]")
+    failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": image}, "start_frames", "[1, 4, 8, 8]")
+    short = node("EmptyHunyuanLatentVideo", width=64, height=64, length=5, batch_size=1)
+    failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": short}, "start_frames", "at least 3")
+
+
+def test_image_to_video_model_is_named(tiny: ComfyServer):
+    path = tiny.model_path("diffusion_models", "hf_tiny_i2v.safetensors")
+    weights = wan_t2v_weights()
+    weights["patch_embedding.weight"] = torch.zeros(256, 36, 1, 2, 2)
+    for name, shape in {"0": (1280,), "1": (1280, 1280), "3": (256, 1280), "4": (256,)}.items():
+        weights[f"img_emb.proj.{name}.weight"] = torch.zeros(shape)
+        weights[f"img_emb.proj.{name}.bias"] = torch.zeros(shape[0])
+    for layer in range(2):
+        attention = f"blocks.{layer}.cross_attn"
+        for ours in "kv":
+            weights[f"{attention}.{ours}_img.weight"] = torch.zeros(256, 256)
+            weights[f"{attention}.{ours}_img.bias"] = torch.zeros(256)
+        weights[f"{attention}.norm_k_img.weight"] = torch.ones(256)
+    save_file(weights, path)
+    unet = node("UNETLoader", unet_name="hf_tiny_i2v.safetensors", weight_dtype="default")
+    failed(tiny, tiny_graph(unet), "model", "text-to-video", "36")
+    own = node("HeadForcingLoadModel", checkpoint="hf_tiny_i2v.safetensors")
+    failed(tiny, tiny_graph(own), "hf_tiny_i2v.safetensors")
+
+
+def test_checkpoint_that_is_something_else(tiny: ComfyServer):
+    wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
+    failed(
+        tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint="hf_tiny_lora.safetensors")), "hf_tiny_lora", "LoRA"
+    )
+
+
+def test_vae_of_another_model(comfy_server: ComfyServer):
+    graph = short_graph()
+    graph["vae"] = node("TestImageVAE")
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="x", fps=16.0
+    )
+    failed(comfy_server, graph, "vae", "Wan 2.1 VAE", "4 latent channels")
+
+
+@pytest.mark.parametrize("profile", ["no_such_profile", "../../x.json", "/etc/passwd", "toy_world.json"])
+def test_unknown_and_hostile_profile_names_are_refused(comfy_server: ComfyServer, profile: str):
+    graph = short_graph(head_profile=["profile", 0])
+    graph["profile"] = node("HeadForcingLoadProfile", profile=profile)
+    if comfy_server.install.version == FLOOR:  # lets any value through to a V3 node
+        failed(comfy_server, graph, "profile", repr(profile), "head_profiles")
+        return
+    result = comfy_server.queue(graph)
+    assert (result.status, result.outcome) == (400, "invalid")
+    (error,) = result.node_errors["profile"]["errors"]
+    assert error["type"] == "value_not_in_list" and "profile" in error["details"]
+
+
+@pytest.mark.parametrize("widget", ["method", "roles"])
+def test_unknown_choices_name_the_widget(comfy_floor: ComfyServer, widget: str):
+    failed(comfy_floor, short_graph(**{widget: "from_the_future"}), widget, "from_the_future", "must be one of")
+
+
+REFUSED = [
+    "",
+    "   ",
+    "a\0b",
+    "a\nb",
+    "x" * 300,
+    "語" * 90,
+    "lone \ud800 surrogate",
+    "../x",
+    "a/../../x",
+    "a/../../../x",
+]
+KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "%2e%2e/x", "%width%/x"]
+
+
+def test_no_file_name_leaves_the_output_folder(comfy_server: ComfyServer):
+    graph = short_graph(seed=2)
+    del graph["latents"]
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="first", fps=16.0
+    )
+    queued(comfy_server, graph)
+    outside = comfy_server.base_dir / "elsewhere"
+    outside.mkdir()
+    (comfy_server.output_dir / "link").symlink_to(outside, target_is_directory=True)
+    before = _everything_but_output(comfy_server)
+    for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x", "link/x", "link/made/x", "a/../link/x"]:
+        refused = comfy_server.queue(changed(graph, "video", filename_prefix=name))  # before anything is rendered
+        assert (refused.status, refused.outcome) == (400, "invalid"), name
+        (error,) = refused.node_errors["video"]["errors"]
+        assert "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
+    for name in KEPT_INSIDE:
+        files = set(comfy_server.output_dir.rglob("*"))
+        result = queued(comfy_server, changed(graph, "video", filename_prefix=name))
+        new = [path for path in set(comfy_server.output_dir.rglob("*")) - files if path.is_file()]
+        assert len(new) == 1 and new[0].suffix == ".mp4", name
+        (shown,) = result.outputs["video"]["images"]
+        assert comfy_server.output_dir / shown["subfolder"] / shown["filename"] == new[0]
+    assert _everything_but_output(comfy_server) == before
+    assert not [path for path in comfy_server.output_dir.rglob(".*.mp4") if not path.name.startswith("..")]

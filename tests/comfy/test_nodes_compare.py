@@ -1,0 +1,153 @@
+"""Compare Methods in the real server of both tested ComfyUI versions."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from comfy_graphs import BALL, Graph, changed, node, queued, status_texts
+from comfy_harness import ComfyServer
+
+pytestmark = pytest.mark.comfy
+
+METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
+
+
+def compare_graph(**inputs: Any) -> Graph:
+    """Two seconds of the embedded model with three methods."""
+    given = {"methods": ", ".join(METHODS), "width": 64, "height": 64, "seconds": 2.0, "seed": 3}
+    given |= {"model": ["demo", 0], "positive": ["text", 0], "vae": ["demo", 2], "filename_prefix": "compare/three"}
+    return {
+        "demo": node("HeadForcingLoadDemo"),
+        "text": node("CLIPTextEncode", clip=["demo", 1], text=BALL),
+        "compare": node("HeadForcingCompareMethods", **given | inputs),
+        "table": node("PreviewAny", source=["compare", 1]),
+    }
+
+
+def video_frames(source: Path | io.BytesIO) -> np.ndarray:
+    """Every picture, `[n, H, W, 3]`."""
+    with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_methods_are_shown_side_by_side_with_a_table(comfy_server: ComfyServer):
+    graph = compare_graph(resume=False)
+    graph["save"] = node(
+        "SaveVideo", video=["compare", 0], filename_prefix="compare/saved", format="auto", codec="auto"
+    )
+    result = queued(comfy_server, graph)
+    (file,) = result.outputs["compare"]["images"]
+    grid = video_frames(io.BytesIO(comfy_server.view(**file)))
+    assert grid.shape == (32, 284, 3 * 256, 3)
+    assert (video_frames(io.BytesIO(comfy_server.view(**result.outputs["save"]["images"][0]))) == grid).all()
+    folder = comfy_server.output_dir / "compare"
+    for place, name in enumerate(METHODS):
+        (video,) = folder.glob(f"three_{name}_0*.mp4")
+        tile = grid[:, 28:, 256 * place : 256 * (place + 1)].reshape(32, 64, 4, 64, 4, 3).mean(axis=(2, 4))
+        assert np.abs(tile - video_frames(video)).mean() < 6
+    with av.open(str(folder / file["filename"])) as container:
+        assert json.loads(container.metadata["prompt"])["compare"]["inputs"]["seed"] == 3
+    assert not list(folder.glob("*.part.mp4"))
+
+    (text,) = result.outputs["table"]["text"]
+    rows = cells(text)
+    assert [row[0] for row in rows] == METHODS
+    assert all(float(row[4]) > 0 and row[5].startswith("0.9") and "-" not in row[1:9] for row in rows)
+    assert len({row[1] for row in rows}) > 1 and "no VBench scores" in text
+    assert "meant for LongLive 1.3B" in text
+    assert result.progress["compare"][-1] == (36, 36)  # 3 blocks x 4 steps x 3 methods
+
+
+def test_a_method_makes_what_the_sampler_makes_with_it(comfy_server: ComfyServer):
+    queued(comfy_server, compare_graph(resume=False, methods="longlive", seed=8, filename_prefix="compare/one"))
+    given = {"model": ["demo", 0], "positive": ["text", 0], "vae": ["demo", 2], "width": 64, "height": 64}
+    given |= {"seconds": 2.0, "seed": 8, "method": "longlive", "resume": False, "filename_prefix": "compare/alone"}
+    graph = {name: compare_graph()[name] for name in ("demo", "text")}
+    graph["sampler"] = node("HeadForcingSampler", **given)
+    graph["report"] = node("PreviewAny", source=["sampler", 1])
+    queued(comfy_server, graph)
+    folder = comfy_server.output_dir / "compare"
+    (one,), (alone,) = (sorted(folder.glob(f"{name}_0*.mp4"))[-1:] for name in ("one_longlive", "alone"))
+    assert (video_frames(one) == video_frames(alone)).all()
+
+
+def test_the_status_line_names_the_method_and_the_bar_counts_the_steps_of_each(comfy_server: ComfyServer):
+    """CausVid makes three steps a block where the others make four, and six seconds in two rollouts."""
+    graph = compare_graph(methods="longlive, causvid", seconds=6.0, resume=False, filename_prefix="compare/named")
+    with status_texts(comfy_server) as texts:
+        result = queued(comfy_server, graph)
+    said = [text for name, text in texts if name == "compare"]
+    assert any(text.startswith("video 1 of 2: longlive - block 9 of 9") for text in said)
+    assert any(text.startswith("video 2 of 2: causvid - block 9 of 9") for text in said)
+    assert said[-1].startswith("18 blocks in") and result.progress["compare"][-1] == (9 * 4 + 9 * 3, 9 * 4 + 9 * 3)
+    (text,) = result.outputs["table"]["text"]
+    assert [row[0] for row in cells(text)] == ["longlive", "causvid"] and "meant for CausVid" in text
+    (video,) = (comfy_server.output_dir / "compare").glob("named_causvid_0*.mp4")
+    assert len(video_frames(video)) == 96
+
+
+def test_the_disk_must_have_room_for_all_videos_together(comfy_server: ComfyServer):
+    graph = compare_graph(seed=["disk", 0], filename_prefix="compare/room")
+    # one video takes 45 kB, three take 135; no other test has kept blocks of this seed
+    graph["disk"] = node("TestFreeDisk", number=61, free=100_000)
+    try:
+        result = comfy_server.queue(graph)
+        assert result.outcome == "error" and "not enough disk: the render writes about 135 kB" in str(result.error)
+        assert not result.progress.get("compare")
+        assert not list((comfy_server.output_dir / "compare").glob("room*"))
+        alone = changed(graph, "compare", methods="longlive")
+        assert queued(comfy_server, alone).outcome == "success"
+    finally:
+        queued(
+            comfy_server,
+            changed(compare_graph(seed=["disk", 0], methods="longlive"), "compare")
+            | {"disk": node("TestFreeDisk", number=61, free=0)},
+        )
+
+
+def test_a_stopped_comparison_goes_on_where_it_stopped(comfy_server: ComfyServer):
+    graph = compare_graph(seed=19, filename_prefix="compare/stopped")
+
+    def stop(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "compare" and data["value"] >= 18:
+            comfy_server.interrupt()
+
+    assert comfy_server.queue(graph, on_event=stop).outcome == "interrupted"
+    result = queued(comfy_server, graph)
+    made = [value for value, _ in result.progress["compare"]]
+    assert made[-1] == 36 and len(made) <= 24 and made[0] > 12, "what was finished is made again"
+    (text,) = result.outputs["table"]["text"]
+    assert [row[0] for row in cells(text)] == METHODS and all(float(row[4]) > 0 for row in cells(text))
+
+
+@pytest.mark.parametrize("names", ["no_such_method", "", "head_forcing, ../../etc", "head_forcing; longlive"])
+def test_a_wrong_name_is_refused_when_the_graph_is_queued(comfy_server: ComfyServer, names: str):
+    result = comfy_server.queue(compare_graph(methods=names))
+    assert result.outcome == "invalid"
+    told = json.dumps(result.node_errors)
+    assert "methods must be names out of head_forcing" in told and "longlive" in told
+
+
+@pytest.mark.parametrize("inputs", [{"width": 70}, {"filename_prefix": "../escape"}])
+def test_what_cannot_be_made_is_refused_when_the_graph_is_queued(comfy_server: ComfyServer, inputs: dict[str, Any]):
+    assert comfy_server.queue(compare_graph(**inputs)).outcome == "invalid"
+
+
+def test_what_one_method_cannot_do_is_refused_before_the_first_is_made(comfy_server: ComfyServer):
+    prompts = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
+    graph = compare_graph(positive=["timeline", 0], filename_prefix="compare/refused")
+    graph["timeline"] = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=2.0)
+    result = comfy_server.queue(graph)
+    assert result.outcome == "error" and "longlive: this method's prompts" in json.dumps(result.error, default=str)
+    assert not list((comfy_server.output_dir / "compare").glob("refused*"))
+    assert queued(comfy_server, changed(graph, "compare", methods="head_forcing")).outcome == "success"

@@ -1,0 +1,310 @@
+"""Decoding while sampling: the video grows, survives what stops it, and is the same as one decoded afterwards."""
+
+import io
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from comfy_graphs import (
+    Graph,
+    _everything_but_output,
+    changed,
+    demo_graph,
+    node,
+    queued,
+    saved_latents,
+    status_texts,
+    tiny_graph,
+)
+from comfy_harness import ComfyServer, RunResult
+from comfy_setup import FLOOR, NEWEST, installed
+from PIL import Image
+from websockets.exceptions import ConnectionClosed
+
+pytestmark = pytest.mark.comfy
+
+BLOCKS = 9  # of the demo graph
+
+
+def streaming_graph(prefix: str, **sampler: Any) -> Graph:
+    """The demo graph with its video made by the sampler, and nothing else to make one."""
+    graph = demo_graph(vae=["demo", 2], filename_prefix=prefix, **sampler)
+    del graph["video"]
+    return graph
+
+
+def video_frames(path: Path | io.BytesIO) -> np.ndarray:
+    """Every picture that can be read, `[n, H, W, 3]`."""
+    with av.open(path if isinstance(path, io.BytesIO) else str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def shown(server: ComfyServer, result: RunResult, name: str) -> np.ndarray:
+    return video_frames(io.BytesIO(server.view(**result.outputs[name]["images"][0])))
+
+
+def stopper(server: ComfyServer, at_step: int) -> Any:
+    """Presses Stop once the sampler has come to that model call."""
+
+    def on_event(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= at_step:
+            server.interrupt()
+
+    return on_event
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, background: bool):
+    graph = streaming_graph(f"stream/{background}", decode_in_background=background, resume=False, seed=40)
+    graph["video"] = demo_graph()["video"]
+    graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="stream/saved", format="auto", codec="auto")
+    result = queued(comfy_server, graph)
+    streamed, afterwards = shown(comfy_server, result, "sampler"), shown(comfy_server, result, "video")
+    assert len(streamed) == 96 and (streamed == afterwards).all()
+    assert (shown(comfy_server, result, "save") == streamed).all()
+    (file,) = (comfy_server.output_dir / "stream").glob(f"{background}*")
+    assert file.name == f"{background}_00001_.mp4", "nothing but the finished file is left"
+    with av.open(str(file)) as container:
+        assert json.loads(container.metadata["prompt"])["sampler"]["inputs"]["seed"] == 40
+        own = json.loads(container.metadata["head_forcing"])
+        assert own["seed"] == 40 and len(own["prompts"]) == len(own["starts_seconds"]) > 0
+    (report,) = result.outputs["report"]["text"]
+    assert f"wrote output/stream/{background}_00001_.mp4" in report
+    assert "memory   about" in report and "disk     up to" in report
+    assert re.search(r"sampled in [\d.]+ s, attention \w", report)
+
+
+def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
+    """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far as they came."""
+    loader, wan = (
+        node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default"),
+        node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
+    )
+    options = {"vae": ["vae", 0], "filename_prefix": "rollouts/v", "method": "causvid", "seconds": 6.0, "seed": 51}
+    decoded = {"class_type": "HeadForcingDecodeVideo", "inputs": {"vae": ["vae", 0], "fps": 16.0}}
+    graph = tiny_graph(loader, **options) | {"vae": wan, "video": decoded}
+    graph = changed(graph, "video", samples=["sampler", 0], filename_prefix="rollouts/latents")
+    assert tiny.queue(graph, on_event=stopper(tiny, 25)).outcome == "interrupted"
+    (run, *_) = tiny.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
+    later = {"vae": wan, "run": node("HeadForcingLoadRun", run=run), "loaded": decoded, "folder": decoded}
+    later = changed(later, "loaded", samples=["run", 0], filename_prefix="rollouts/loaded")
+    later = changed(later, "folder", run=run, filename_prefix="rollouts/folder")
+    part, result = queued(tiny, later), queued(tiny, graph)
+    streamed, whole = shown(tiny, result, "sampler").astype(int), queued(tiny, later)
+    (report,) = result.outputs["report"]["text"]
+    assert "2 rollouts of 21 latent frames" in report and re.search(r"reused [78] blocks", report)
+
+    one_rollout = shown(tiny, queued(tiny, changed(graph, "sampler", seconds=5.0)), "sampler").astype(int)
+    restarted = np.abs(streamed[72:80] - one_rollout[72:]).mean()
+    assert restarted > 5 * np.abs(streamed[:72] - one_rollout[:72]).mean(), "it restarts at picture 72 and not before"
+    for source, name in ((result, "video"), (whole, "loaded"), (whole, "folder"), (part, "loaded"), (part, "folder")):
+        found = shown(tiny, source, name).astype(int)
+        assert len(found) == 96 if source is not part else 81 <= len(found) < 96
+        assert np.abs(found - streamed[: len(found)])[72:].mean() < restarted / 5
+
+
+def test_several_rollouts_without_a_vae_are_refused_before_sampling(comfy_server: ComfyServer):
+    graph = demo_graph(method="causvid", seed=52)
+    result = comfy_server.queue(graph)
+    assert result.outcome == "error" and not result.progress.get("sampler")
+    assert "connect the Wan 2.1 VAE to the sampler, or make at most 5.06 s" in str(result.error)
+    queued(comfy_server, changed(graph, "sampler", seconds=5.0))
+
+
+def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
+    graph = changed(streaming_graph("growing/watch", seed=41), "timeline", seconds=30.0)
+    seen = []
+
+    def look(kind: str, data: dict[str, Any]) -> None:
+        for path in (comfy_server.output_dir / "growing").glob("*.part.mp4"):
+            with_index = path.stat().st_size > 1000
+            if with_index and path.exists():
+                try:
+                    seen.append(len(video_frames(path)))
+                except (OSError, ValueError):  # it was just finished, or has no picture yet
+                    continue
+
+    with status_texts(comfy_server) as texts:
+        queued(comfy_server, graph, on_event=look)
+    assert seen == sorted(seen) and 0 < seen[0] < seen[-1] < 480
+    assert any(re.search(r" - watch output/growing/watch_v[0-9a-f]{8}\.part\.mp4", text) for _, text in texts)
+    assert any(re.search(r"\d fps, 0:\d\d left", text) for _, text in texts)
+    assert any("memory: kept frame" in text for _, text in texts)
+
+
+def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy_server: ComfyServer):
+    graph = changed(streaming_graph("cancel/stream", seed=42), "timeline", seconds=30.0)
+    with status_texts(comfy_server) as texts:
+        result = comfy_server.queue(graph, on_event=stopper(comfy_server, 60))
+    assert result.outcome == "interrupted"
+    (partial,) = (comfy_server.output_dir / "cancel").iterdir()
+    assert f"the video so far is output/cancel/{partial.name}" in texts[-1][1]
+    (block,) = re.findall(r"stopped in block (\d+) of 41", texts[-1][1])
+    before = video_frames(partial)
+    assert len(before) >= 12 * (int(block) - 1) - 3, "every finished block is in it"
+    done = queued(comfy_server, graph)
+    after = shown(comfy_server, done, "sampler")
+    assert len(after) == 480 and (after[:100] == before[:100]).all()
+    assert [path.name for path in (comfy_server.output_dir / "cancel").iterdir()] == ["stream_00001_.mp4"]
+
+
+def test_a_server_that_is_killed_goes_on_when_it_is_back(tmp_path: Path):
+    """SIGKILL while sampling, and one of the blocks is damaged; the same graph ends with the same latents."""
+    graph = changed(streaming_graph("killed/v", seed=60), "timeline", seconds=20.0)
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="killed_latents")
+    server = ComfyServer(installed(NEWEST), tmp_path)
+
+    def kill(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 40:
+            server.stop()
+
+    with server, pytest.raises(ConnectionClosed):
+        server.queue(graph, on_event=kill)
+    (partial,) = (server.output_dir / "killed").iterdir()
+    before = video_frames(partial)
+    assert len(before) > 48, "what was written until then plays"
+    damaged = max((server.output_dir / "head_forcing").glob("*/block-*"), key=lambda path: path.name)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with server:
+        done = queued(server, graph)
+        (report,) = done.outputs["report"]["text"]
+        again = queued(server, changed(graph, "sampler", resume=False, filename_prefix="killed/straight"))
+        assert (saved_latents(server, done) == saved_latents(server, again)).all()
+        assert (shown(server, done, "sampler")[: len(before)] == before).all()
+    reused = re.search(r"reused (\d+) blocks of an earlier render", report)
+    assert reused and int(reused[1]) >= 8 and f"damaged: {damaged.name} is damaged; it was removed" in report
+
+
+def test_a_run_folder_is_decoded_without_its_latents(comfy_server: ComfyServer):
+    graph = demo_graph(seed=43)
+    assert comfy_server.queue(graph, on_event=stopper(comfy_server, 20)).outcome == "interrupted"
+    (newest, *_) = comfy_server.object_info()["HeadForcingDecodeVideo"]["input"]["optional"]["run"][1]["options"][1:]
+    alone = {
+        "demo": node("HeadForcingLoadDemo"),
+        "video": node(
+            "HeadForcingDecodeVideo", vae=["demo", 2], filename_prefix="fromrun/v", fps=16.0, run=newest, upscale=1
+        ),
+    }
+    unfinished = shown(comfy_server, queued(comfy_server, alone), "video")
+    assert 12 < len(unfinished) < 96
+    whole = shown(comfy_server, queued(comfy_server, graph), "video")
+    again = queued(comfy_server, alone)
+    assert "video" in again.executed, "it is decoded again because there is more"
+    assert (shown(comfy_server, again, "video") == whole).all()
+    assert (unfinished[:12] == whole[:12]).all()
+
+
+def test_nothing_to_decode_is_said(comfy_server: ComfyServer):
+    alone = {
+        "demo": node("HeadForcingLoadDemo"),
+        "video": node("HeadForcingDecodeVideo", vae=["demo", 2], filename_prefix="none/v", fps=16.0),
+    }
+    result = comfy_server.queue(alone)
+    assert result.outcome == "error" and "connect latents, or choose a run" in str(result.error)
+
+
+def test_without_a_vae_whoever_wants_the_video_is_told(comfy_server: ComfyServer):
+    graph = demo_graph(seed=44)
+    del graph["video"]
+    graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="no/vae", format="auto", codec="auto")
+    result = comfy_server.queue(graph)
+    assert "connect a vae to Head Forcing Sampler" in str(result.error) and "sampler" in result.executed
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_decoder_that_fails_costs_the_video_and_nothing_else(comfy_server: ComfyServer, background: bool):
+    options = {"seed": 45 + background, "decode_in_background": background}
+    graph = streaming_graph(f"broken/{background}", **options)
+    graph["broken"] = node("TestBrokenVAE", vae=["demo", 2], chunks=4)
+    graph = changed(graph, "sampler", vae=["broken", 0])
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/broken")
+    with status_texts(comfy_server) as texts:
+        result = queued(comfy_server, graph)
+    assert saved_latents(comfy_server, result).shape[2] == 3 * BLOCKS
+    (report,) = result.outputs["report"]["text"]
+    assert "no video: the test broke the decoder; the latents are complete" in report
+    assert any("no video: the test broke the decoder" in text for _, text in texts)
+    (partial,) = (comfy_server.output_dir / "broken").glob(f"{background}*")
+    assert partial.name.endswith(".part.mp4") and len(video_frames(partial)) >= 9
+    mended = queued(comfy_server, streaming_graph(f"broken/{background}", **options))
+    assert "reused 9 blocks" in mended.outputs["report"]["text"][0]
+    assert len(shown(comfy_server, mended, "sampler")) == 96
+
+
+def test_a_vae_of_another_kind_is_refused_before_sampling(comfy_server: ComfyServer):
+    graph = streaming_graph("refused/v", seed=47)
+    graph["other"] = node("TestImageVAE")
+    began = time.monotonic()
+    result = comfy_server.queue(changed(graph, "sampler", vae=["other", 0]))
+    assert result.outcome == "error" and "expected the Wan 2.1 VAE" in str(result.error)
+    assert not result.progress.get("sampler") and time.monotonic() - began < 20
+
+
+def test_the_wan_vae_streams_from_the_sampler(tiny: ComfyServer):
+    loader = node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default")
+    graph = tiny_graph(loader, vae=["vae", 0], filename_prefix="wan/stream", seconds=2.0, seed=48)
+    graph["vae"] = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
+    graph["video"] = node(
+        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="wan/later", fps=16.0
+    )
+    result = queued(tiny, graph)
+    streamed, later = shown(tiny, result, "sampler"), shown(tiny, result, "video")
+    apart, moved = (np.abs(streamed[:-1].astype(int) - other).mean() for other in (later[:-1], later[1:]))
+    assert len(streamed) == 32 and apart < 0.05 * moved, "alike but for the rounding of the decoder"
+
+
+def test_the_preview_moves(comfy_server: ComfyServer):
+    result = queued(comfy_server, streaming_graph("preview/v", seed=49))
+    shots = [
+        np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
+        for name, data in result.previews
+        if name == "sampler"
+    ]
+    changes = sum(np.abs(a - b).max() > 20 for a, b in zip(shots, shots[1:], strict=False))
+    assert len(shots) > 2 * BLOCKS and changes > 1.5 * BLOCKS, "more pictures than one for each block"
+
+
+def test_a_pack_that_plays_previews_itself_gets_whole_blocks(comfy_server: ComfyServer):
+    """VideoHelperSuite replaces ComfyUI's previewers by ones that take all frames and give no picture."""
+    graph = streaming_graph("preview/own", seed=50)
+    graph["spy"] = node("TestPreviewSpy", model=["demo", 0])
+    graph = changed(graph, "sampler", model=["spy", 0])
+    graph["seen"] = node("TestPreviewsSeen", after=["sampler", 1])
+    result = queued(comfy_server, graph)
+    frames = json.loads(result.outputs["seen"]["text"][0])
+    assert set(frames) == {3} and len(frames) > 2 * BLOCKS
+    assert not [name for name, _ in result.previews if name == "sampler"]
+
+
+@pytest.mark.parametrize("prefix", ["../out", "/etc/x", "a/../../x", "C:\\x", "\\\\server\\x", "x\0y", "n" * 300, ""])
+def test_no_name_of_a_growing_video_leaves_the_output_folder(comfy_server: ComfyServer, prefix: str):
+    before = _everything_but_output(comfy_server)
+    result = comfy_server.queue(streaming_graph(prefix))
+    if result.status == 200:  # a backslash is a letter of the name here; on Windows it is refused
+        assert result.outcome == "success" and "\\" in prefix
+    else:
+        assert "filename_prefix" in json.dumps(result.node_errors)
+    assert _everything_but_output(comfy_server) == before
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "C:\\x", "no/such run", "x\0y", ""])
+@pytest.mark.parametrize("kind", ["HeadForcingLoadRun", "HeadForcingDecodeVideo"])
+def test_no_name_of_a_run_is_taken_that_is_not_in_the_list(comfy_server: ComfyServer, kind: str, name: str):
+    graph = {"demo": node("HeadForcingLoadDemo"), "run": node("HeadForcingLoadRun", run=name)}
+    graph["video"] = node("HeadForcingDecodeVideo", vae=["demo", 2], filename_prefix="run/v", fps=16.0)
+    if kind == "HeadForcingDecodeVideo":
+        graph = changed(graph, "video", run=name)
+        del graph["run"]
+    else:
+        graph = changed(graph, "video", samples=["run", 0])
+    result = comfy_server.queue(graph)
+    if comfy_server.install.version == FLOOR:  # lets any value through to a V3 node
+        assert "is not in ComfyUI/output/head_forcing" in str(result.error)
+    else:
+        assert result.status == 400 and "run" in json.dumps(result.node_errors)
+    assert list((comfy_server.output_dir / "run").glob("*")) == []

@@ -1,0 +1,37 @@
+"""The Wan VAE of the command line decodes as ComfyUI's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from comfy_harness import run_in_comfy
+from comfy_setup import ComfyInstall
+from headforcing.headforcing_core.video.wan_vae import load_streaming_decoder
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan_vae
+
+COMFY_DECODE = """
+import torch
+import comfy.latent_formats, comfy.sd, comfy.utils
+from safetensors.torch import load_file, save_file
+vae_path, latents_path, out_path = sys.argv[1:]
+vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(vae_path))
+assert vae.vae_dtype == torch.float32, vae.vae_dtype
+latents = load_file(latents_path)["latents"].movedim(0, 1)[None]
+pictures = vae.decode(comfy.latent_formats.Wan21().process_out(latents))
+save_file({"pictures": pictures.flatten(0, -4).float().contiguous()}, out_path)
+"""
+
+
+@pytest.mark.comfy
+def test_pictures_are_those_of_comfyuis_own_vae(tmp_path: Path, comfy_install: ComfyInstall):
+    """The same file and the same normalised latents, un-normalised by ComfyUI's own constants."""
+    pytest.importorskip("diffusers")
+    vae_path = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
+    latents = 0.3 * torch.randn(10, 16, 3, 5, generator=torch.Generator().manual_seed(0))
+    save_file({"latents": latents}, tmp_path / "latents.safetensors")
+    out = tmp_path / "pictures.safetensors"
+    run_in_comfy(comfy_install, COMFY_DECODE, vae_path, tmp_path / "latents.safetensors", out)
+    decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
+    video_frames = torch.cat([decoder.decode(chunk) for chunk in latents.split([1, 2, 3, 3, 1])])
+    torch.testing.assert_close(video_frames, load_file(out)["pictures"], atol=1e-3, rtol=0)

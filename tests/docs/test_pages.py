@@ -1,0 +1,150 @@
+"""The pages of the repository: links lead somewhere, commands and options exist, the folders are those of the code."""
+
+import contextlib
+import io
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from headforcing.headforcing_core.commands.cli import main
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
+FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests")
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+
+COMMANDS = (
+    "demo", "generate", "compare", "tables", "evaluate", "convert", "inspect", "profile", "profiles merge",
+    "profiles compare", "profiles plot", "report", "runs list", "runs show", "runs prune", "budget", "replay",
+)  # fmt: skip
+COMMANDS_WITH_PARTS = ("profiles", "runs")
+PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
+PACKAGE_FOLDERS = ("headforcing_core", "")  # where a path such as `cache/policy.py` is looked for
+NOT_HERE_YET = {"render/job.py", "render/options.py"}
+MAY_IMPORT = runpy.run_path(str(next((ROOT / "tests").rglob("test_layers.py"))))["MAY_IMPORT"]
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def codes(text: str) -> Iterator[str]:
+    """Every line of a code block and every inline code, on one line each."""
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield from block.splitlines()
+    for inline in re.findall(r"`([^`]+)`", without_blocks(text)):
+        yield " ".join(inline.split())
+
+
+@cache
+def options(*command: str) -> frozenset[str]:
+    """The options that a command's help names; none for a command that does not exist."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()), pytest.raises(SystemExit):
+        main([*command, "--help"])
+    return frozenset(re.findall(r"--[a-z][a-z-]+", shown.getvalue()))
+
+
+def command_of(words: list[str]) -> tuple[str, ...]:
+    return tuple(words[:2] if words[0] in COMMANDS_WITH_PARTS else words[:1])
+
+
+def test_the_pages_were_found():
+    assert {"README.md", "docs/ARCHITECTURE.md", "nodes/web/docs/HeadForcingSampler.md"} <= set(NAMES)
+
+
+@EVERY_PAGE
+def test_every_link_leads_somewhere(page: Path):
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (page.parent / file).resolve() if file else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text("utf-8")), target
+
+
+@EVERY_PAGE
+def test_every_command_has_the_options_that_the_page_gives_it(page: Path):
+    for code in codes(page.read_text("utf-8")):
+        found = PROGRAM.match(code)
+        words = code[found.end() :].split() if found else []
+        if not words or not words[0].islower():  # `headforcing COMMAND --help`
+            continue
+        known = options(*command_of(words))
+        assert known, f"there is no command {code!r}"
+        unknown = {word for word in words if re.fullmatch(r"--[a-z-]+", word)} - known
+        assert not unknown, f"{code!r} has no {unknown}"
+
+
+@EVERY_PAGE
+def test_options_that_stand_alone_exist(page: Path):
+    if page.parent.name == "benchmarks":  # a program of its own
+        return
+    known = frozenset().union(*(options(*command.split()) for command in COMMANDS))
+    for code in codes(page.read_text("utf-8")):
+        for option in re.findall(r"^--[a-z-]+", code):
+            assert option in known, option
+
+
+@EVERY_PAGE
+def test_every_file_that_a_page_names_exists(page: Path):
+    for code in codes(page.read_text("utf-8")):
+        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)+\.(py|md|sh|toml|txt)", code) or code in NOT_HERE_YET:
+            continue
+        places = [ROOT / folder / code for folder in PACKAGE_FOLDERS] + [page.parent / code]
+        assert any(place.exists() for place in places), code
+
+
+def test_the_page_of_commands_has_them_all():
+    table = (ROOT / "docs" / "command_line.md").read_text("utf-8").split("Exit code")[0]
+    rows = "".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE))
+    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(COMMANDS)
+    assert all(options(*command.split()) for command in COMMANDS)
+
+
+def test_the_memory_table_is_what_the_command_computes(capsys):
+    assert main(["budget", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    computed = {(f"{row['seconds']:g}", f"{row['frame_slots']:,}", f"{row['bytes'] / 1e9:.2f} GB") for row in rows}
+    page = (ROOT / "docs" / "long_renders.md").read_text("utf-8")
+    shown = re.findall(r"^\| (\d+) \| .+ \| ([\d,]+) \| ([\d.]+ GB) \|$", page, re.MULTILINE)
+    assert len(shown) == 6 and set(shown) <= computed
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert all(size in readme for _, _, size in shown[:3])
+
+
+def architecture() -> str:
+    return (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+
+
+def test_the_architecture_describes_every_folder():
+    described = re.findall(r"^\| `([\w/]+)` \| .+ \|$", architecture(), re.MULTILINE)
+    assert described == list(MAY_IMPORT)
+
+
+def test_the_picture_of_the_folders_allows_what_the_table_of_directions_allows():
+    """An arrow is a direction in use, and every direction in use follows arrows."""
+    (picture,) = re.findall(r"```mermaid\n(.*?)```", architecture(), re.DOTALL)
+    arrows = {above: set(below.split(" & ")) for above, below in re.findall(r"(\w+) --> (.+)", picture)}
+
+    def reached(folder: str) -> set[str]:
+        direct = arrows.get(folder, set())
+        return direct.union(*(reached(below) for below in direct))
+
+    for folder, allowed in MAY_IMPORT.items():
+        assert arrows.get(folder, set()) <= set(allowed.split()), folder
+        assert set(allowed.split()) <= reached(folder), folder

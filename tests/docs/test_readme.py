@@ -1,0 +1,87 @@
+"""The examples of docs/python.md run as they stand there; tables and lists on pages are those of the code."""
+
+import re
+import runpy
+from pathlib import Path
+
+import torch
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.methods import registry
+from headforcing.headforcing_core.methods.registry import METHODS
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
+from promises import PROMISES
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
+MOST_WORDS = 1500  # of the README
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page("docs/python.md"), re.DOTALL)
+
+
+def test_the_readme_is_short():
+    assert len(page("README.md").split()) <= MOST_WORDS
+
+
+def test_the_python_example_makes_a_video(tmp_path: Path):
+    code, _ = examples()
+    (tmp_path / "example.py").write_text(code, encoding="utf-8")
+    names = runpy.run_path(str(tmp_path / "example.py"))
+    assert names["latents"].shape == (27, 16, 8, 8)  # 6 s: 96 video frames of the 105 that 9 blocks hold
+    assert names["plan"].video_frames == 96
+
+
+def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch):
+    _, code = examples()
+    assert len(code.splitlines()) <= 40
+    monkeypatch.setattr(registry, "METHODS", dict(METHODS))
+    (tmp_path / "thinned.py").write_text(code, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "thinned.py"))
+    assert "thinned" in registry.method_names()
+    info, timeline = inspect_checkpoint(assets.model_path()), parse_timeline("a red ball", 9.0)
+    policy = registry.method_policy("thinned")
+    plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64)
+    state_dict, _ = load_state_dict(assets.model_path())
+    backbone = WanModel.from_state_dict(info.config, state_dict, torch.float32)
+    video = VideoRollout(plan, 1, dtype=torch.float32)
+    model = WanVideoModel(backbone, plan.embeddings([word_hash.encode("a red ball")]), torch.float32)
+    blocks = list(video.blocks(model))
+    assert len(blocks) == plan.blocks and all(block.latents.isfinite().all() for block in blocks)
+    held = sum(len(k) * k.shape[1] for k, _ in (*video.cache.past, *video.cache.own))
+    assert held == plan.shape.frame_slots
+
+
+def test_the_table_of_methods_is_the_one_in_the_code():
+    shown = re.findall(
+        r"^\| `(\w+)` \| (.*), \[(.*)\]\(.*\) \| (.*) \| ([\d,]+) \|$", page("docs/methods.md"), re.MULTILINE
+    )
+    made = []
+    for name, row in METHODS.items():
+        minute = parse_timeline("a minute", 60.0)
+        plan = RenderPlan.make(
+            WanConfig(), row.policy, schedule("self_forcing"), minute, 832, 480, family="self_forcing"
+        )
+        made.append((name, row.paper, row.arxiv, row.weights, f"{plan.shape.frame_slots:,}"))
+    assert shown == made
+
+
+def test_the_table_of_nodes_names_every_node():
+    shown = re.findall(r"^\| ([A-Z][\w ]+) \| ", page("README.md"), re.MULTILINE)
+    nodes = (ROOT / "nodes").rglob("*.py")
+    names = [name for path in nodes for name in re.findall(r'display_name="([A-Z][\w ]+)",\n', path.read_text("utf-8"))]
+    assert len(names) > 8 and sorted(names) == sorted(shown)
+
+
+def test_the_promises_of_the_page_are_those_that_are_counted():
+    _, promises = page("docs/long_renders.md").split("## What the tests promise")
+    assert re.findall(r"^- (.+)$", promises, re.MULTILINE) == list(PROMISES)

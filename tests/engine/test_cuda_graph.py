@@ -1,0 +1,192 @@
+"""When denoising passes are recorded, replayed and recorded again, on a CPU: recordings are stood in for by functions.
+
+A stand-in does what a CUDA graph does: it calls the recorded function on the memory that it was recorded with, whatever
+is passed to the model since.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, preset
+from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
+from headforcing.headforcing_core.model import cuda_graph
+from headforcing.headforcing_core.model.cuda_graph import GraphedForward
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.switch import Switch
+from torch import Tensor
+
+CONFIG = WanConfig(dim=88, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+ROLES = [["memory", "local", "anchor", "local"], ["anchor", "memory", "local", "anchor"]]
+SCHEDULE = schedule("self_forcing")
+STEPS = len(SCHEDULE.sigmas)
+STEADY = preset("no_episodic_memory")
+AT = 6  # its contexts have one length from block 3 on; three whole blocks later a pass is recorded
+# an admission after every block from the second on, until three frames are remembered; then a merge after every block
+BUSY = CachePolicy().with_memory(3, 3, 2.0, 1)
+
+
+class Recorder:
+    """Stands in for `record_cuda`; `at` holds the block of every recording."""
+
+    def __init__(self):
+        self.at: list[int] = []
+        self.cache: HeadCache | None = None
+
+    def __call__(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        out = run()
+        self.at.append(self.cache.block)
+
+        def replay() -> Tensor:
+            return out.copy_(run())
+
+        return replay
+
+
+@pytest.fixture(scope="module")
+def backbone() -> WanModel:
+    torch.manual_seed(0)
+    model = WanModel(CONFIG).requires_grad_(False)
+    for part in (model.head, *model.blocks):
+        part.modulation.normal_()
+    return model
+
+
+def make(backbone: WanModel, blocks: int, policy: CachePolicy, recorder: Recorder | None = None, **options):
+    """The latents of a video, and what ran its passes."""
+    shape = CacheShape.for_model(CONFIG, ROLES, policy, 4, 6, 3, 3 * blocks)
+    cache = HeadCache(shape, torch.float32)
+    model = WanVideoModel(backbone, [torch.ones(4, 10), torch.full((3, 10), -1.0)], torch.float32)
+    if recorder is not None:
+        recorder.cache = cache
+        model.forward = GraphedForward(recorder)
+    noise = SeededNoise(0, (3, 16, 4, 6))
+    prompts = options.pop("prompts", [0] * blocks)
+    made = [block.latents for block in rollout(model, cache, SCHEDULE, noise, prompts, **options)]
+    return made, model.forward
+
+
+def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_replayed_passes_make_the_same_video(backbone):
+    recorder = Recorder()
+    found, forward = make(backbone, 10, STEADY, recorder)
+    assert_equal(found, make(backbone, 10, STEADY)[0])
+    assert recorder.at == [AT] and forward.replays == (10 - AT) * STEPS
+
+
+def test_passes_are_recorded_again_when_episodic_memory_no_longer_grows(backbone):
+    recorder = Recorder()
+    found, forward = make(backbone, 16, BUSY, recorder)
+    assert_equal(found, make(backbone, 16, BUSY)[0])
+    (at,) = recorder.at  # merging goes on in the same places
+    assert 5 < at < 10 and forward.replays == (16 - at) * STEPS
+
+
+def test_a_prompt_switch_ends_a_recording_and_the_next_has_the_new_prompt(backbone, caplog):
+    prompts = [0] * 8 + [1] * 8
+    recorder = Recorder()
+    with caplog.at_level(logging.INFO):
+        found, forward = make(backbone, 16, STEADY, recorder, prompts=prompts)
+    assert_equal(found, make(backbone, 16, STEADY, prompts=prompts)[0])
+    assert recorder.at == [AT, 11] and forward.replays == (8 - AT + 16 - 11) * STEPS
+    assert sum("dropped after a change of the prompt" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("switch", [Switch("flush"), Switch("recache"), Switch("reset", re_anchor=True)], ids=str)
+def test_a_changed_cache_ends_a_recording_though_the_prompt_stays(backbone, switch):
+    recorder = Recorder()
+    found, _ = make(backbone, 14, STEADY, recorder, switches={7: switch})
+    assert_equal(found, make(backbone, 14, STEADY, switches={7: switch})[0])
+    assert recorder.at[0] == AT and len(recorder.at) == 2 and recorder.at[1] >= 9  # a recache reads blocks again
+
+
+def test_frames_numbered_from_the_start_of_the_video_are_never_steady(backbone):
+    recorder = Recorder()
+    policy = replace(STEADY, rope="absolute")
+    found, forward = make(backbone, 8, policy, recorder)
+    assert_equal(found, make(backbone, 8, policy)[0])
+    assert not recorder.at and not forward.replays
+
+
+def test_another_cache_and_other_shapes_are_not_given_to_a_recording(backbone):
+    forward = GraphedForward(recorder := Recorder(), steady_blocks=0)
+    model = WanVideoModel(backbone, [torch.ones(4, 10)], torch.float32, forward=forward)
+    model.use_prompt(0)
+    caches = [HeadCache(CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30), torch.float32) for _ in range(2)]
+    for cache in caches:
+        cache.begin_block()
+    pairs = (caches[0], (4, 6)), (caches[1], (4, 6)), (caches[1], (6, 4))  # frames of 6 tokens
+    for earlier, (cache, size) in enumerate(pairs):
+        recorder.cache = cache
+        x = torch.randn(3, 16, *size)
+        found = model.flow(x, 0.5, cache)
+        assert len(recorder.at) == earlier + 1
+        model.forward = cuda_graph.forward_block
+        assert torch.equal(found, model.flow(x, 0.5, cache))
+        model.forward = forward
+
+
+def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(backbone, caplog):
+    tried = []
+
+    class Failing(Recorder):
+        def __call__(self, run):
+            tried.append(self.cache.block)
+            raise RuntimeError("operation not permitted when stream is capturing\nand a long list")
+
+    with caplog.at_level(logging.INFO):
+        found, forward = make(backbone, 9, STEADY, Failing())
+    assert_equal(found, make(backbone, 9, STEADY)[0])
+    assert tried == [AT] and not forward.replays
+    assert [line for line in caplog.messages if "graph" in line] == [
+        "Head Forcing: continues without a CUDA graph: operation not permitted when stream is capturing"
+    ]
+
+
+def test_measured_passes_and_caches_of_other_kinds_are_never_recorded(backbone):
+    shape = CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30)
+    cache = HeadCache(shape, torch.float32)
+    cache.begin_block()
+    assert cache.layout == ((3, 0, 1, 2),) * len(cache.groups)
+    cache.meter = ShareMeter(2, 4, 30, 6)
+    cache.meter.active = True
+    assert cache.layout is None
+
+
+def test_what_a_replay_returned_is_not_overwritten_by_the_next(backbone):
+    recorder = Recorder()
+    forward = GraphedForward(recorder, steady_blocks=0)
+    model = WanVideoModel(backbone, [torch.ones(4, 10)], torch.float32, forward=forward)
+    recorder.cache = cache = HeadCache(CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30), torch.float32)
+    model.use_prompt(0)
+    cache.begin_block()
+    x = torch.randn(3, 16, 4, 6)
+    first = model.flow(x, 1.0, cache)
+    kept = first.clone()
+    second = model.flow(x + 1, 0.5, cache)
+    assert forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs are not recorded")
+def test_a_cuda_graph_makes_the_same_video():
+    torch.manual_seed(0)
+    model = WanModel(CONFIG).requires_grad_(False).to("cuda")
+    shape = CacheShape.for_model(CONFIG, ROLES, BUSY, 4, 6, 3, 48)
+    noise, videos = SeededNoise(0, (3, 16, 4, 6)), []
+    for forward in (cuda_graph.forward_block, GraphedForward()):
+        video = WanVideoModel(model, [torch.ones(4, 10)], torch.float32, "cuda", forward)
+        cache = HeadCache(shape, torch.float32, "cuda")
+        videos.append([block.latents for block in rollout(video, cache, SCHEDULE, noise, [0] * 16)])
+    assert forward.replays
+    for found, expected in zip(*videos, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

@@ -1,0 +1,195 @@
+"""The forward pass of the transformer: timesteps of each frame, the clean pass, prompts and their padding, dtypes."""
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from no_float64 import RefuseFloat64
+from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, F, difference, embeds, latents, make, mixed, new_cache
+
+
+class KeptKeysAndValues:
+    """A cache that only remembers what was written: attention sees the block itself."""
+
+    def __init__(self):
+        self.written = {}
+
+    def write(self, layer, k, v):
+        self.written[layer] = (k, v)
+
+    def attend(self, layer, q):
+        k, v = (x.transpose(0, 1) for x in self.written[layer])
+        return explicit(q.transpose(0, 1), k, v).transpose(0, 1)
+
+
+def block_input(seed=0) -> torch.Tensor:
+    return torch.randn(F, 16, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def run_block(model, timesteps, write_only=False, prompt=None, x=None):
+    cache = KeptKeysAndValues()
+    prompt = prompt or encode_prompt(model, embeds(model)[0], torch.float32)
+    times = torch.tensor(timesteps, dtype=torch.float64)
+    flow = forward_block(model, block_input() if x is None else x, times, prompt, cache, write_only=write_only)
+    return flow, cache.written
+
+
+def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_keys_and_values(model):
+    called = []
+    last = model.blocks[-1]
+    hooks = [
+        m.register_forward_hook(lambda *_: called.append(1)) for m in (last.self_attn.q, last.ffn, model.head.head)
+    ]
+    try:
+        flow, full = run_block(model, [0.0] * F)
+        assert flow.shape == (F, 16, HEIGHT, WIDTH)
+        assert len(called) == 3
+        nothing, clean = run_block(model, [0.0] * F, write_only=True)
+        assert nothing is None
+        assert len(called) == 3
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert list(clean) == list(full) == [0, 1, 2]
+    for layer in full:
+        for a, b in zip(clean[layer], full[layer], strict=True):
+            assert torch.equal(a, b)
+
+
+def test_every_frame_has_its_own_timestep(model):
+    """Before attention mixes frames (layer 0), a frame's keys are those of a block that is all at its timestep."""
+    mixed_flow, mixed_written = run_block(model, [900.0, 400.0, 0.0])
+    for frame, t in enumerate((900.0, 400.0, 0.0)):
+        flow, written = run_block(model, [t] * F)
+        rows = slice(6 * frame, 6 * frame + 6)
+        for a, b in zip(mixed_written[0], written[0], strict=True):
+            assert difference(a[rows], b[rows]) < 1e-5
+            assert difference(a, b) > 1e-3
+        assert difference(flow[frame], mixed_flow[frame]) > 1e-3  # the other frames have changed what it sees
+
+
+class OwnFrameOnly(KeptKeysAndValues):
+    """Attention that never crosses frames, so that every frame is a video of its own."""
+
+    def attend(self, layer, q):
+        k, v = self.written[layer]
+        by_frame = (x.unflatten(0, (-1, 6)).transpose(1, 2) for x in (q, k, v))
+        return torch.cat([explicit(*frame).transpose(0, 1) for frame in zip(*by_frame, strict=True)])
+
+
+def test_every_modulation_and_gate_belongs_to_its_own_frame(model):
+    """With attention kept inside frames, a block at three timesteps is three one-frame blocks, to the last layer."""
+    prompt = encode_prompt(model, embeds(model)[0], torch.float32)
+    times = torch.tensor([900.0, 400.0, 0.0], dtype=torch.float64)
+    x = block_input()
+    together = forward_block(model, x, times, prompt, OwnFrameOnly())
+    alone = [forward_block(model, x[i : i + 1], times[i : i + 1], prompt, OwnFrameOnly()) for i in range(F)]
+    assert difference(together, torch.cat(alone)) < 1e-5
+
+
+def test_a_frames_timestep_changes_the_first_layers_keys_of_that_frame_only(model):
+    _, before = run_block(model, [900.0, 400.0, 10.0])
+    _, after = run_block(model, [900.0, 500.0, 10.0])
+    changed = (before[0][0] - after[0][0]).abs().amax(dim=(1, 2)) > 1e-6
+    assert changed.tolist() == 6 * [False] + 6 * [True] + 6 * [False]
+
+
+def test_a_noise_level_is_a_thousandth_of_the_timestep_and_scales_the_flow_taken_off(model):
+    video = WanVideoModel(model, embeds(model), torch.float32)
+    video.use_prompt(0)
+    flow = video.flow(block_input(), 0.8333, KeptKeysAndValues())
+    assert difference(flow, run_block(model, [833.3] * F)[0]) < 1e-6
+    clean = video.denoise(block_input(), 0.8333, KeptKeysAndValues())
+    assert difference(clean, block_input() - 0.8333 * flow) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("rows", "zero_rows", "valid"),
+    [(4, [], 4), (4, [3], 3), (5, [1, 4], 4), (7, [], 7), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)],
+)
+def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(model, rows, zero_rows, valid):
+    text = torch.randn(rows, 10, generator=torch.Generator().manual_seed(0))
+    text[zero_rows] = 0
+    prompt = encode_prompt(model, text, torch.float32)
+    assert prompt.valid_tokens == valid
+    assert all(k.shape == v.shape == (1, 5, 7, 22) for k, v in prompt.layers)
+    expected = prompt.layers[1][0][0, :, :valid].mean(dim=1)
+    assert difference(prompt.mean_key(1), expected) < 1e-6
+
+
+def test_explicit_padding_rows_equal_missing_ones_and_take_part_in_cross_attention(model):
+    text = embeds(model)[0]
+    padded = torch.cat([text, torch.zeros(7 - len(text), 10)])
+    short, long = encode_prompt(model, text, torch.float32), encode_prompt(model, padded, torch.float32)
+    assert short.valid_tokens == long.valid_tokens == 4
+    for a, b in zip(short.layers, long.layers, strict=True):
+        assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
+    without = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in short.layers], 4)
+    assert (
+        difference(run_block(model, [500.0] * F, prompt=short)[0], run_block(model, [500.0] * F, prompt=without)[0])
+        > 1e-3
+    )
+
+
+def test_only_the_active_prompt_is_kept(model):
+    video = WanVideoModel(model, embeds(model), torch.float32)
+    video.use_prompt(0)
+    first = video.prompt
+    video.use_prompt(1)
+    assert video.prompt is not first
+    assert difference(video.prompt.layers[0][0], first.layers[0][0]) > 1e-2
+
+
+def test_weights_that_do_not_fill_the_model_are_named(model):
+    state = dict(model.state_dict())
+    bias = state.pop("blocks.1.ffn.2.bias")
+    with pytest.raises(HeadForcingError, match=r"lack 1 tensors of a Wan model, first 'blocks\.1\.ffn\.2\.bias'"):
+        WanModel.from_state_dict(model.config, state, torch.float32)
+    with pytest.raises(HeadForcingError, match="1 unknown tensors, first 'extra'"):
+        WanModel.from_state_dict(model.config, {**state, "blocks.1.ffn.2.bias": bias, "extra": bias}, torch.float32)
+
+
+def test_a_bf16_model_keeps_its_patch_embedding_in_float32(model):
+    copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
+    assert copy.patch_embedding.weight.dtype == torch.float32
+    assert copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
+
+
+def test_nothing_is_float64_on_the_device(model):
+    """Torch's `mps` device refuses float64, so a rollout on a Mac would stop at the first step."""
+    config = model.config
+    with torch.device("meta"):
+        empty_model = WanModel(config)
+        video = WanVideoModel(empty_model, [], torch.float32, "meta")
+        video.prompt = PromptKV([(torch.empty(1, 5, 7, 22),) * 2] * 3, 2)
+        x = torch.empty(F, 16, HEIGHT, WIDTH)
+    shape = CacheShape.for_model(config, mixed(model), CachePolicy(), HEIGHT, WIDTH, F, 9)
+    cache = HeadCache(shape, torch.float32, "meta")
+    cache.begin_block()
+    with RefuseFloat64():
+        assert video.denoise(x, 0.5, cache).shape == x.shape
+
+
+@pytest.mark.parametrize("heads", [0, 7])
+def test_heads_that_do_not_divide_the_width_are_refused(heads):
+    with pytest.raises(HeadForcingError, match=f"num_heads must divide the model width 110, got {heads}"):
+        WanConfig(dim=110, num_heads=heads)
+
+
+def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
+    """bf16 end to end: the first block within 5% of the latents' size, and the dtypes never leak into the latents."""
+    roles = mixed(model)
+    exact = make(model, roles, BUSY, 6)
+    copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
+    video = WanVideoModel(copy, embeds(model), torch.bfloat16)
+    cache = new_cache(model, roles, BUSY, 6, dtype=torch.bfloat16)
+    blocks = list(rollout(video, cache, TWO_STEPS, SeededNoise(3, (F, 16, HEIGHT, WIDTH)), [0] * 6))
+    assert blocks[0].latents.dtype == torch.float32
+    assert difference(blocks[0].latents, exact[0]) < 0.05 * float(exact[0].abs().max())
+    assert latents(blocks).isfinite().all()

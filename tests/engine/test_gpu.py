@@ -1,0 +1,91 @@
+"""What only a GPU can show: that nothing waits for it by accident, and that half precision is as exact as it can be.
+
+Everything here is skipped, and says so, where there is no CUDA device. Kernels and graphs have GPU tests of their own
+(test_kernels.py, test_cuda_graph.py).
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import SCHEDULES
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, replay
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing was run on CUDA")
+
+CONFIG = WanConfig(dim=256, num_layers=3, num_heads=2, ffn_dim=512, freq_dim=32, text_dim=10, text_len=7)
+ROLES = [["memory", "local"], ["anchor", "local"], ["memory", "memory"]]
+POLICY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
+EXACT = [name for name in BACKENDS if name != "sage"]  # which rounds to 8 bits, on purpose
+GOLDEN = Path(__file__).parents[1] / "golden" / "head_forcing_tiny_d32"
+
+
+def backend(name: str, dtype: torch.dtype, head_dim: int):
+    try:
+        return attention_function(name, "cuda", dtype, head_dim)
+    except HeadForcingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", EXACT)
+def test_attention_is_off_by_its_rounding_alone(name, dtype):
+    """Against float64 from the same half-precision numbers; one unit of the largest result is allowed."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, n, 128, generator=generator).to("cuda", dtype) for n in (300, 2000, 2000))
+    expected = explicit(q.double(), k.double(), v.double())
+    found = backend(name, dtype, 128)(q, k, v).double()
+    assert (found - expected).abs().max() <= torch.finfo(dtype).eps * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_block_is_made_without_waiting_for_the_device(name):
+    """From its noise to the end of its clean pass: only a candidate's novelty is read, once, after that."""
+    model = WanModel(CONFIG).requires_grad_(False).to("cuda", torch.bfloat16)
+    model.patch_embedding.float()
+    video = WanVideoModel(model, [torch.ones(4, 10)], torch.bfloat16, "cuda")
+    video.use_prompt(0)
+    shape = CacheShape.for_model(CONFIG, ROLES, POLICY, 8, 12, 3, 60)
+    cache = HeadCache(shape, torch.bfloat16, "cuda", backend(name, torch.bfloat16, 128))
+    blocks = rollout(video, cache, SCHEDULES["self_forcing"], SeededNoise(0, (3, 16, 8, 12)), [0] * 20)
+    for _ in range(3):  # kernels are tried and compiled
+        next(blocks)
+
+    begin_block, write_clean = cache.begin_block, video.write_clean
+
+    def watched_from_here() -> None:
+        torch.cuda.set_sync_debug_mode("error")
+        begin_block()
+
+    def watched_until_here(*arguments) -> None:
+        write_clean(*arguments)
+        torch.cuda.set_sync_debug_mode("default")
+
+    cache.begin_block, video.write_clean = watched_from_here, watched_until_here
+    try:
+        for _ in range(10):
+            next(blocks)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("run", ["paper_defaults", "overflow"])
+def test_recorded_runs_come_out_of_every_backend_with_all_kernels(name, run):
+    """In float32 without its shortcuts, so that only the order of sums differs; a backend without float32 says so."""
+    assert torch.get_float32_matmul_precision() == "highest"
+    case = Case.open(GOLDEN)
+    backend(name, torch.float32, case.dimensions().head_dim)
+    with torch.backends.cudnn.flags(enabled=False):
+        done = replay(case, run, device="cuda", attention=name)
+    assert (done.latents - case.tensors[f"latents/{run}"]).abs().max() < 1e-3
+    recorded = case.run(run)["memory_events"]
+    assert [event["admitted"] for event in done.memory_events] == [event["admitted"] for event in recorded]

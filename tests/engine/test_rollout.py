@@ -1,0 +1,188 @@
+"""A rollout gives the same bytes again, extends, stops where it is told and takes no more memory when it is longer."""
+
+import gc
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from small_engine import (
+    BUSY,
+    HEIGHT,
+    TWO_STEPS,
+    WIDTH,
+    F,
+    assert_same_contents,
+    difference,
+    embeds,
+    every_head,
+    film,
+    latents,
+    make,
+    mixed,
+    new_cache,
+    wan,
+)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(model):
+    roles = mixed(model)
+    once = make(model, roles, BUSY, 8)
+    assert torch.equal(once, make(model, roles, BUSY, 8))
+    assert difference(once[0], make(model, roles, BUSY, 8, seed=4)[0]) > 0.1
+
+
+def test_a_changed_later_prompt_leaves_every_earlier_block_byte_identical(model):
+    roles = mixed(model)
+    before = make(model, roles, BUSY, 8)
+    after = make(model, roles, BUSY, 8, prompts=[0, 0, 0, 0, 0, 1, 1, 1])
+    assert torch.equal(before[:5], after[:5])
+    for block in (5, 6, 7):
+        assert difference(before[block], after[block]) > 1e-3
+
+
+def test_a_longer_video_begins_with_the_bytes_of_the_shorter_one(model):
+    roles = mixed(model)
+    assert torch.equal(make(model, roles, BUSY, 11)[:7], make(model, roles, BUSY, 7))
+
+
+def test_videos_of_a_batch_differ(model):
+    one, other = (SeededNoise(3, (F, 16, HEIGHT, WIDTH), video) for video in (0, 1))
+    assert difference(one.initial(0), other.initial(0)) > 0.5
+
+
+@pytest.mark.parametrize("start_blocks", [1, 4, 9])
+def test_extending_a_video_is_the_same_as_never_having_stopped(model, start_blocks):
+    roles, prompts = mixed(model), [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0]
+    whole = make(model, roles, BUSY, 11, prompts=prompts)
+    cache = new_cache(model, roles, BUSY, 11)
+    extended = film(model, cache, 11, prompts=prompts, start_latents=whole[:start_blocks].flatten(0, 1))
+    assert [block.index for block in extended] == list(range(start_blocks, 11))
+    assert torch.equal(latents(extended), whole[start_blocks:])
+
+    stopped, resumed = (new_cache(model, roles, BUSY, 11) for _ in range(2))
+    film(model, stopped, start_blocks, prompts=prompts[:start_blocks])
+    nothing_more = film(
+        model, resumed, start_blocks, prompts=prompts[:start_blocks], start_latents=whole[:start_blocks].flatten(0, 1)
+    )
+    assert not nothing_more
+    assert_same_contents(stopped, resumed)
+
+
+@pytest.mark.parametrize(("frames", "drop"), [(4, 1), (2, 2), (11, 2)])
+def test_start_frames_that_do_not_fill_blocks_are_refused_before_the_model_runs(model, frames, drop):
+    start = torch.zeros(frames, 16, HEIGHT, WIDTH)
+    calls = []
+    with pytest.raises(HeadForcingError, match=rf"whole blocks of 3 latent frames, got {frames}; drop {drop} from"):
+        film(
+            model,
+            new_cache(model, mixed(model), CachePolicy(), 5),
+            5,
+            start_latents=start,
+            on_step=lambda *step: calls.append(step),
+        )
+    assert not calls
+    with pytest.raises(HeadForcingError, match="got 0"):
+        split_start_latents(start[:0], F)
+
+
+class Stop(Exception):
+    pass
+
+
+class CountingModel(WanVideoModel):
+    calls = 0
+
+    def flow(self, *args, **options):
+        self.calls += 1
+        return super().flow(*args, **options)
+
+
+def counting_rollout(model, blocks, **options):
+    video = CountingModel(model, embeds(model), torch.float32)
+    noise = SeededNoise(0, (F, 16, HEIGHT, WIDTH))
+    cache = new_cache(model, mixed(model), CachePolicy(), blocks)
+    return video, rollout(video, cache, TWO_STEPS, noise, [0] * blocks, **options)
+
+
+@pytest.mark.parametrize(("block", "step", "calls"), [(0, 0, 0), (0, 1, 1), (0, 2, 2), (2, 1, 7), (3, 0, 9)])
+def test_raising_from_on_step_stops_before_the_next_model_call(model, block, step, calls):
+    def stop(at_block, at_step, clean):
+        assert (clean is None) == (at_step == 0)
+        if (at_block, at_step) == (block, step):
+            raise Stop
+
+    video, blocks = counting_rollout(model, 6, on_step=stop)
+    with pytest.raises(Stop):
+        list(blocks)
+    assert video.calls == calls  # two steps and a clean pass a block
+
+
+def test_a_start_video_can_be_stopped_between_its_blocks_too(model):
+    def stop(block, step, clean):
+        if block == 2:
+            raise Stop
+
+    video, blocks = counting_rollout(model, 6, start_latents=torch.zeros(12, 16, HEIGHT, WIDTH), on_step=stop)
+    with pytest.raises(Stop):
+        next(blocks)
+    assert video.calls == 2
+
+
+def test_a_rollout_makes_no_block_that_is_not_taken(model):
+    video, blocks = counting_rollout(model, 6)
+    assert video.calls == 0
+    assert next(blocks).index == 0
+    assert next(blocks).index == 1
+    assert video.calls == 6
+    blocks.close()
+    assert video.calls == 6
+    assert list(blocks) == []
+
+
+def tensor_bytes() -> int:
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def test_1200_latent_frames_need_no_more_memory_than_120_and_stay_finite():
+    model = wan(layers=1, heads=3, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
+    size = (2, 4)
+    cache = new_cache(model, [["local", "anchor", "memory"]], BUSY, 400, size=size)
+    video = WanVideoModel(model, embeds(model), torch.float32)
+    noise = SeededNoise(0, (F, 16, *size))
+    prompts = [block // 50 % 2 for block in range(400)]
+    held = {}
+    for block in rollout(video, cache, Schedule((1.0,), F), noise, prompts):
+        assert block.latents.isfinite().all()
+        if block.index in (39, 399):
+            slots = [len(group.sources) for group in cache.groups]
+            held[block.index] = (cache.bytes, slots, len(cache.memory.entries), tensor_bytes())
+    assert held[39] == held[399]
+    assert cache.shape.frame_slots == 4 + 7 + 11
+
+
+def test_a_video_of_1200_frames_ends_as_it_would_have_without_a_position_limit():
+    """Contiguous contexts of a window without sink are the absolute ones shifted, also beyond index 1024."""
+    model = wan(layers=1, heads=2, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
+    roles = every_head(model, "local")
+    absolute, contiguous = (
+        film(
+            model,
+            new_cache(model, roles, CachePolicy.uniform(RolePolicy(recent_frames=2), rope), 380, size=(2, 4)),
+            380,
+            schedule=Schedule((1.0,), F),
+            size=(2, 4),
+        )
+        for rope in ("absolute", "contiguous")
+    )
+    assert difference(latents(absolute), latents(contiguous)) < 1e-4

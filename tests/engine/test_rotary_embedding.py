@@ -1,0 +1,154 @@
+"""Rotary embedding: exact angles at any index, rotations that add up, attention that depends on differences only."""
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model import rope as rope_module
+from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.model.rope import RotaryEmbedding, axis_dims
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
+from small_engine import BUSY, HEIGHT, WIDTH, F, difference, every_head, make
+
+
+@pytest.mark.parametrize("shift", [1, 17, 5000, -3])
+def test_attention_does_not_change_when_all_indices_are_shifted_alike(shift):
+    rope = RotaryEmbedding(26, 2, 3)
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(4, n, 6, 26, generator=generator) for n in (3, 8, 8))
+
+    def attend(offset: int) -> torch.Tensor:
+        keys = rope.rotate_temporal(k, [offset + i for i in range(8)])
+        queries = rope.rotate_temporal(q, [offset + i for i in (5, 6, 7)])
+        return explicit(queries.flatten(1, 2), keys.flatten(1, 2), v.flatten(1, 2))
+
+    assert difference(attend(0), attend(shift)) < 1e-5
+    moved = rope.rotate_temporal(q, [8, 9, 10])  # queries alone must not move
+    keys = rope.rotate_temporal(k, range(8))
+    assert difference(attend(0), explicit(moved.flatten(1, 2), keys.flatten(1, 2), v.flatten(1, 2))) > 1e-2
+
+
+def test_re_encoding_changes_nothing_in_a_sliding_window_and_something_behind_a_sink(model):
+    roles = every_head(model, "memory")
+    for sinks, same in ((0, True), (1, False)):
+        policies = [CachePolicy.uniform(RolePolicy(sinks, 4), rope) for rope in ("absolute", "contiguous")]
+        absolute, contiguous = (make(model, roles, policy, 9) for policy in policies)
+        assert (difference(absolute, contiguous) < 1e-4) == same
+        assert difference(absolute[:2], contiguous[:2]) < 1e-5
+
+
+def complex_rotation(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """The definition, in float64: `x [..., d]` as complex pairs times e^(i angle `[..., d/2]`)."""
+    pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+
+def frequencies(dim: int) -> torch.Tensor:
+    return torch.tensor([10000.0 ** (-2 * i / dim) for i in range(dim // 2)], dtype=torch.float64)
+
+
+@pytest.fixture
+def keys() -> torch.Tensor:
+    return torch.randn(4, 3, 6, 26, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "dims"), [(128, (44, 42, 42)), (32, (12, 10, 10)), (26, (10, 8, 8)), (6, (2, 2, 2))]
+)
+def test_channels_are_split_between_time_height_and_width(head_dim, dims):
+    assert axis_dims(head_dim) == dims
+
+
+@pytest.mark.parametrize("head_dim", [0, 4, 7, 27, -6])
+def test_a_head_too_narrow_or_odd_for_three_axes_is_refused(head_dim):
+    with pytest.raises(HeadForcingError, match=f"head_dim must be even and at least 6.*got {head_dim}"):
+        axis_dims(head_dim)
+
+
+@pytest.mark.parametrize("index", [0, 3, 1023, 1024, 5000, 240_000, -7])
+def test_temporal_angles_are_exact_at_any_index(keys, index):
+    """A float32 angle at index 5000 would be off by 3e-4, a table would have ended at 1024."""
+    rope = RotaryEmbedding(26, 2, 3)
+    turned = rope.rotate_temporal(keys, [index, index + 1, index + 2])
+    positions = torch.arange(index, index + 3, dtype=torch.float64)
+    expected = complex_rotation(keys[..., :10], positions[:, None, None] * frequencies(10))
+    assert difference(turned[..., :10].double(), expected) < 2e-6
+    assert torch.equal(turned[..., 10:], keys[..., 10:])
+
+
+def test_spatial_rotation_follows_row_and_column_of_each_token(keys):
+    turned = RotaryEmbedding(26, 2, 3).rotate_spatial(keys)
+    rows = torch.tensor([0, 0, 0, 1, 1, 1], dtype=torch.float64)[:, None] * frequencies(8)
+    columns = torch.tensor([0, 1, 2, 0, 1, 2], dtype=torch.float64)[:, None] * frequencies(8)
+    assert difference(turned[..., 10:18].double(), complex_rotation(keys[..., 10:18], rows)) < 2e-6
+    assert difference(turned[..., 18:].double(), complex_rotation(keys[..., 18:], columns)) < 2e-6
+    assert torch.equal(turned[..., :10], keys[..., :10])
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 5e-7), (torch.bfloat16, 0.02), (torch.float16, 2e-3)])
+def test_one_complex_multiplication_rotates_as_pair_after_pair(keys, dtype, off, monkeypatch):
+    """Devices without complex numbers take the other way; each in place and into strided memory, too."""
+    x = keys.to(dtype).permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
+
+    def ways() -> list[torch.Tensor]:
+        rope = RotaryEmbedding(26, 2, 3)
+        into, turned = torch.zeros(4, 5, 6, 26, dtype=dtype), x.clone()
+        rope.rotate(x, [3, 1, 7], out=into[:, 1:4])
+        return [rope.rotate(x, [3, 1, 7]), into, rope.turn(turned, [3, 1, 7]), rope.rotate_spatial(x)]
+
+    at_once = ways()
+    monkeypatch.setattr(rope_module, "COMPLEX_DEVICES", ())
+    for one, other in zip(at_once, ways(), strict=True):
+        assert one.dtype == dtype and difference(one.float(), other.float()) <= off
+
+
+def test_rotations_add_up_keep_norms_and_commute(keys):
+    rope = RotaryEmbedding(26, 2, 3)
+    a, b = [2, 0, 700], [-9, 4, 31]
+    both = rope.rotate_temporal(rope.rotate_temporal(keys, a), b)
+    assert difference(both, rope.rotate_temporal(keys, [x + y for x, y in zip(a, b, strict=True)])) < 5e-6
+    assert difference(rope.rotate_temporal(rope.rotate_temporal(keys, a), [-x for x in a]), keys) < 5e-6
+    assert difference(both.norm(dim=-1), keys.norm(dim=-1)) < 5e-6
+    assert difference(both, keys) > 0.1
+    one, other = rope.rotate_spatial(rope.rotate_temporal(keys, a)), rope.rotate_temporal(rope.rotate_spatial(keys), a)
+    assert torch.equal(one, other)
+
+
+def test_keys_kept_in_bf16_are_turned_in_place_for_60_blocks_with_a_bounded_error():
+    """Against one float32 rotation of the raw key: within 2% of a key's size, and no worse late than early.
+
+    Values carry the frame and token they came from, so that every slot is checked, a summary's mixed tokens too.
+    """
+    blocks, tokens, layers, heads = 60, 6, 2, 3
+    config = WanConfig(dim=heads * 26, num_layers=layers, num_heads=heads, ffn_dim=8)
+    roles = [["memory", "anchor", "memory"]] * layers
+    cache = HeadCache(CacheShape.for_model(config, roles, BUSY, HEIGHT, WIDTH, F, blocks * F), torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randn(layers, blocks * F, tokens, heads, 26, generator=generator).bfloat16()
+    prompt = PromptKV([(torch.randn(1, heads, 4, 26, generator=generator),) * 2] * layers, 4)
+    values = torch.zeros(blocks * F, tokens, heads, 26)
+    values[..., 0] = torch.arange(blocks * F)[:, None, None]
+    values[..., 1] = torch.arange(tokens)[None, :, None]
+    rope = RotaryEmbedding(26, 2, 3)
+    in_place = rope.rotate_spatial(raw.float().transpose(2, 3))  # [layers, frames, heads, tokens, d]
+
+    def error(group, layer: int, slot: int) -> float:
+        frame, token = group.v[layer][:, slot, :, :2].long().unbind(-1)  # [heads, tokens] each
+        assert set(frame.flatten().tolist()) <= set(group.sources[slot])
+        exact = rope.rotate_temporal(
+            in_place[layer, frame, group.heads[layer][:, None], token][:, None], [group.indices[slot]]
+        )[:, 0]
+        return float(((group.k[layer][:, slot].float() - exact).norm(dim=-1) / exact.norm(dim=-1)).max())
+
+    errors = []
+    for block in range(blocks):
+        cache.begin_block()
+        frames = slice(F * block, F * block + F)
+        for layer in range(layers):
+            cache.write(layer, raw[layer, frames].flatten(0, 1), values[frames].flatten(0, 1).bfloat16())
+        errors.append(max(error(g, layer, slot) for g in cache.groups for layer in (0, 1) for slot in range(g.frames)))
+        cache.commit(prompt)
+    assert cache.memory.has_summary and len(cache.memory.sources[0]) > 40
+    assert 1e-4 < max(errors) < 0.02
+    assert max(errors[40:]) < 1.5 * max(errors[10:30])

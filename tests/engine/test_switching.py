@@ -1,0 +1,518 @@
+"""Prompt switches: what each leaves in the caches, what a blend is, and what a plan makes of them."""
+
+import gc
+import random
+import weakref
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.state import cache_state, restore_cache
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.hashing import digest
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.block_keys import block_keys, video_keys
+from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, BlendedEmbeddings, Switch, read_tag, write_tag
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from small_engine import (
+    BUSY,
+    HEIGHT,
+    TWO_STEPS,
+    WIDTH,
+    F,
+    assert_as_specified,
+    assert_same_contents,
+    difference,
+    embeds,
+    every_head,
+    film,
+    latents,
+    mixed,
+    new_cache,
+    poison,
+    random_setting,
+    wan,
+)
+from switching_reference import SwitchingReferenceCache
+
+EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
+PAST_CHANGING = [switch for switch in EVERY_SWITCH if switch.changes_cache]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wan()
+
+
+def two_scenes(model, switch, blocks=9, at=5, cache=None, policy=BUSY, **options):
+    """A film whose second prompt takes over before block `at`."""
+    cache = cache or new_cache(model, mixed(model), policy, blocks)
+    prompts = [int(block >= at) for block in range(blocks)]
+    return film(model, cache, blocks, prompts=prompts, switches={at: switch}, **options)
+
+
+def sources(cache, role, policy=BUSY) -> list[list[int]]:
+    (group,) = [group for group in cache.groups if group.policy == policy.of(role)]
+    return group.sources
+
+
+def before_block(block: int, look):
+    """An `on_step` that looks at the history the block is made with."""
+    return lambda b, step, clean: look() if (b, step) == (block, 1) else None
+
+
+# -------------------------------------------------------------------------------------------------- what stays the same
+
+
+@pytest.mark.parametrize("switch", EVERY_SWITCH, ids=str)
+def test_blocks_before_a_switch_are_byte_identical_and_those_after_it_are_not(model, switch):
+    plain = latents(film(model, new_cache(model, mixed(model), BUSY, 9), 9))
+    switched = latents(two_scenes(model, switch))
+    assert torch.equal(switched[:5], plain[:5])
+    assert difference(switched[5], plain[5]) > 1e-3
+
+
+def test_every_kind_makes_another_video_and_a_plain_reset_is_what_a_changed_prompt_was_before(model):
+    made = [latents(two_scenes(model, switch)) for switch in EVERY_SWITCH]
+    assert torch.equal(
+        made[0], latents(film(model, new_cache(model, mixed(model), BUSY, 9), 9, prompts=[0] * 5 + [1] * 4))
+    )
+    for i, one in enumerate(made):
+        for other in made[:i]:
+            assert difference(one[5:], other[5:]) > 1e-3
+
+
+@pytest.mark.parametrize("switch", PAST_CHANGING, ids=str)
+@pytest.mark.parametrize("name", ["head_forcing", "no_rope_reencoding", "self_forcing", "self_forcing_sink"])
+def test_after_a_switch_no_slot_is_read_that_was_not_written(model, switch, name):
+    cache = new_cache(model, mixed(model), PRESETS[name], 9)
+    for group in cache.groups:
+        poison(group, 0)
+
+    def poison_behind_the_history(block, step, clean):
+        if step == 0:
+            for group in cache.groups:
+                poison(group, group.current.start if block == cache.block else group.frames)
+
+    made = two_scenes(model, switch, cache=cache, on_step=poison_behind_the_history)
+    assert torch.equal(latents(made), latents(two_scenes(model, switch, policy=PRESETS[name])))
+
+
+# ---------------------------------------------------------------------------------------------------------------- flush
+
+
+def test_a_flush_leaves_the_first_frames_and_the_last_two_and_no_memory(model):
+    cache, held = new_cache(model, mixed(model), BUSY, 9), {}
+
+    def look():
+        held.update({role: list(sources(cache, role)[:-F]) for role in ("local", "anchor", "memory")})
+        held["entries"] = cache.memory.sources
+
+    two_scenes(model, Switch("flush"), cache=cache, on_step=before_block(5, look))
+    assert held == {"local": [[14]], "anchor": [[0], [1], [2], [14]], "memory": [[13], [14]], "entries": []}
+
+
+@pytest.mark.parametrize(("f", "left"), [(1, [[4]]), (2, [[8], [9]]), (4, [[18], [19]])])
+def test_a_flush_cuts_the_window_to_two_frames_whatever_the_block(model, f, left):
+    policy = CachePolicy(memory=RolePolicy(recent_frames=f, episodic_frames=3), episodic=BUSY.episodic)
+    cache, held = new_cache(model, every_head(model, "memory"), policy, 8, f=f), []
+    look = before_block(5, lambda: held.extend(cache.groups[0].sources[:-f]))
+    two_scenes(model, Switch("flush"), 8, cache=cache, schedule=Schedule((1.0, 0.7), f), on_step=look)
+    assert held == left
+
+
+def test_a_flushed_frame_is_no_candidate_for_memory_and_the_next_ones_are(model):
+    made = two_scenes(model, Switch("flush"), 12)
+    events = {block.index: block.event for block in made}
+    assert events[4].frame == 9 and events[4].admitted
+    assert events[5] is None, "block 4 has left fast memory, but its first frame was flushed"
+    assert (events[6].frame, events[6].delta) == (15, -1.0), "the memory was empty"
+
+
+def test_a_flush_forgets_the_summary(model):
+    cache = new_cache(model, mixed(model), BUSY, 14)
+    two_scenes(model, Switch("flush"), 14, at=11, cache=cache)
+    assert not cache.memory.has_summary
+    assert cache.memory.sources == [[33], [36]]
+
+
+def test_a_recache_soon_after_a_flush_brings_nothing_back(model):
+    cache = new_cache(model, every_head(model, "memory"), PRESETS["self_forcing"], 9)
+    switches = {4: Switch("flush"), 7: Switch("recache")}
+    film(model, cache, 9, prompts=[0] * 4 + [1] * 3 + [0] * 2, switches=switches)
+    assert cache.groups[0].sources == [[frame] for frame in range(10, 27)]
+
+
+# ------------------------------------------------------------------------------------------------------------ re-anchor
+
+
+def test_after_a_cut_the_anchors_are_the_new_scenes_first_frames(model):
+    cache, anchors = new_cache(model, mixed(model), BUSY, 9), {}
+
+    def look(block, step, clean):
+        anchors[block] = [frame for (frame,) in sources(cache, "anchor")[:-F]]
+
+    two_scenes(model, Switch(re_anchor=True), cache=cache, on_step=look)
+    assert anchors[4] == [0, 1, 2, 11]
+    assert anchors[5] == [14], "the old anchors are dropped at once"
+    assert anchors[6] == [15, 16, 17]
+    assert anchors[7] == [15, 16, 17, 20] and anchors[8] == [15, 16, 17, 23]
+
+
+def test_a_cut_leaves_local_and_memory_heads_as_they_were(model):
+    held = []
+    for switch in (Switch(), Switch(re_anchor=True)):
+        cache = new_cache(model, mixed(model), BUSY, 9)
+        look = before_block(5, lambda c=cache: held.append([list(sources(c, role)) for role in ("local", "memory")]))
+        two_scenes(model, switch, cache=cache, on_step=look)
+    assert held[0] == held[1]
+
+
+# -------------------------------------------------------------------------------------------------------------- recache
+
+
+def replayed(model, cache, blocks, prompt):
+    video = WanVideoModel(model, embeds(model), torch.float32)
+    video.use_prompt(prompt)
+    for block in blocks:
+        cache.begin_block()
+        video.write_clean(block, cache)
+        cache.close()
+    return cache
+
+
+def stopped_before(model, policy, block, switch, roles=None):
+    """The cache that `block` of `two_scenes` is made with, and the blocks before it."""
+    cache, made = new_cache(model, roles or mixed(model), policy, 9), []
+
+    class Stop(Exception):
+        pass
+
+    def stop(b, step, clean):
+        if b == block and cache.groups[0].current.stop == cache.groups[0].frames and cache.block == block:
+            raise Stop
+
+    with pytest.raises(Stop):
+        noise = SeededNoise(3, (F, 16, HEIGHT, WIDTH))
+        video = WanVideoModel(model, embeds(model), torch.float32)
+        prompts = [int(b >= block) for b in range(9)]
+        for done in rollout(video, cache, TWO_STEPS, noise, prompts, on_step=stop, switches={block: switch}):
+            made.append(done.latents)
+    return cache, made
+
+
+def test_with_every_frame_kept_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model):
+    roles, policy = every_head(model, "memory"), PRESETS["self_forcing"]
+    cache, made = stopped_before(model, policy, 5, Switch("recache"), roles)
+    fresh = replayed(model, new_cache(model, roles, policy, 9), made, prompt=1)
+    fresh.begin_block()
+    slots = slice(0, 5 * F)
+    for layer in range(3):
+        assert torch.equal(cache.groups[0].k[layer][:, slots], fresh.groups[0].k[layer][:, slots])
+        assert torch.equal(cache.groups[0].v[layer][:, slots], fresh.groups[0].v[layer][:, slots])
+
+
+def test_with_a_window_a_recache_is_the_last_blocks_written_from_nothing(model):
+    roles, policy = every_head(model, "local"), CachePolicy.uniform(RolePolicy(recent_frames=4), "contiguous")
+    cache, made = stopped_before(model, policy, 5, Switch("recache"), roles)
+    assert cache.shape.recache_blocks == 3  # four frames lie in two blocks, and one before
+    fresh = new_cache(model, roles, policy, 9)
+    fresh.block, fresh.oldest = 2, 6
+    replayed(model, fresh, made[2:], prompt=1).begin_block()
+    for layer in range(3):
+        assert torch.equal(cache.groups[0].k[layer][:, :4], fresh.groups[0].k[layer][:, :4])
+        assert torch.equal(cache.groups[0].v[layer][:, :4], fresh.groups[0].v[layer][:, :4])
+
+
+def test_a_recache_changes_recent_frames_and_neither_anchors_nor_memory(model):
+    reset, _ = stopped_before(model, BUSY, 5, Switch())
+    recached, _ = stopped_before(model, BUSY, 5, Switch("recache"))
+    assert recached.memory.sources == reset.memory.sources != []
+    compared = 0
+    for a, b in zip(reset.groups, recached.groups, strict=True):
+        assert (a.sources, a.entries) == (b.sources, b.entries)
+        for slot, (frame, *_) in enumerate(a.sources[:-F]):
+            for layer in range(1, 3):  # keys and values of the first layer do not depend on the text
+                values = a.v[layer][:, slot], b.v[layer][:, slot]
+                if not len(values[0]):
+                    continue
+                compared += 1
+                if slot < a.entries or frame < 3:
+                    assert torch.equal(*values)
+                else:
+                    assert difference(*values) > 1e-3
+    assert compared > 10
+
+
+def test_a_recache_in_the_second_block_rewrites_the_anchors_too(model):
+    reset, _ = stopped_before(model, BUSY, 1, Switch())
+    recached, _ = stopped_before(model, BUSY, 1, Switch("recache"))
+    for a, b in zip(reset.groups, recached.groups, strict=True):
+        assert a.sources == b.sources
+        for layer in range(1, 3):
+            if len(a.v[layer]):
+                assert difference(a.v[layer][:, : a.frames - F], b.v[layer][:, : a.frames - F]) > 1e-3
+
+
+def test_a_block_that_is_written_again_sees_no_frame_of_its_past_twice(model):
+    cache, pasts = new_cache(model, mixed(model), BUSY, 9), []
+
+    def look_before_a_pass(block, step, clean):
+        if (block, step) == (5, 0):
+            pasts.append([list(sources(cache, role))[:-F] for role in ("anchor", "memory")])  # without the open block
+
+    two_scenes(model, Switch("recache"), cache=cache, on_step=look_before_a_pass)
+    rewound, second, _ = pasts
+    assert rewound == [[[0], [1], [2]], [[0], [3], [6], [9]]]
+    assert second == [[[0], [1], [2], [11]], [[0], [3], [6], [9], [10], [11]]], "frame 9 is remembered"
+
+
+@pytest.mark.slow
+def test_only_as_many_finished_blocks_are_held_as_a_recache_needs(model):
+    cache = new_cache(model, mixed(model), CachePolicy(), 30)
+    video = WanVideoModel(model, embeds(model), torch.float32)
+    noise = SeededNoise(3, (F, 16, HEIGHT, WIDTH))
+    made = []
+    for block in rollout(video, cache, TWO_STEPS, noise, [0] * 30, switches={29: Switch("recache")}):
+        made.append(weakref.ref(block.latents))
+        del block
+        gc.collect()
+        assert sum(latents() is not None for latents in made) <= cache.shape.recache_blocks == 2
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_a_recache_can_be_stopped_before_each_of_its_passes(model, passes):
+    calls, seen = [], []
+
+    class Counting(WanVideoModel):
+        def flow(self, *args, **options):
+            calls.append(1)
+            return super().flow(*args, **options)
+
+    def stop(block, step, clean):
+        if block == 4:
+            seen.append(len(calls))
+            if len(seen) > passes:
+                raise Stopped
+
+    video = Counting(model, embeds(model), torch.float32)
+    cache = new_cache(model, mixed(model), CachePolicy(), 6)
+    noise = SeededNoise(3, (F, 16, HEIGHT, WIDTH))
+    with pytest.raises(Stopped):
+        list(rollout(video, cache, TWO_STEPS, noise, [0] * 6, on_step=stop, switches={4: Switch("recache")}))
+    assert seen == [12 + i for i in range(passes + 1)]  # four blocks of two steps and a clean pass
+
+
+# ---------------------------------------------------------------------------------- specification, extension, state
+
+
+def random_switches(seed: int) -> dict[int, Switch]:
+    draw = random.Random(seed)
+    return {block: draw.choice(PAST_CHANGING) for block in sorted(draw.sample(range(1, 12), draw.choice((1, 2, 4, 7))))}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_switched_caches_equal_the_specification_for_random_roles_policies_and_switches(seed):
+    assert_as_specified(seed, switches=random_switches(seed))
+
+
+def test_the_random_switches_reach_memory_windows_and_every_kind():
+    drawn = [(random_setting(seed)[2], random_switches(seed)) for seed in range(40)]
+    assert {switch for _, switches in drawn for switch in switches.values()} == set(PAST_CHANGING)
+    recached = [policy for policy, switches in drawn if any(s.kind == "recache" for s in switches.values())]
+    assert {policy.anchor.recent_frames for policy in recached} >= {0, 5, None}
+    assert any(policy.memory.episodic_frames for policy in recached)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_film_with_switches_is_extended_as_if_it_had_never_stopped(model, seed):
+    switches, prompts = random_switches(seed), [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]
+    whole = latents(film(model, new_cache(model, mixed(model), BUSY, 12), 12, prompts=prompts, switches=switches))
+    for blocks in (1, min(switches), max(switches) + 1):
+        cache = new_cache(model, mixed(model), BUSY, 12)
+        start = whole[:blocks].flatten(0, 1)
+        extended = film(model, cache, 12, prompts=prompts, switches=switches, start_latents=start)
+        assert torch.equal(latents(extended) if extended else whole[:0], whole[blocks:])
+
+
+def test_a_stored_state_keeps_how_far_the_past_reaches(model):
+    cache = new_cache(model, mixed(model), BUSY, 9)
+    two_scenes(model, Switch("flush", re_anchor=True), cache=cache)
+    again = new_cache(model, mixed(model), BUSY, 9)
+    restore_cache(again, cache_state(cache))
+    assert_same_contents(cache, again)
+    assert (again.origin, again.oldest) == (15, 13)
+
+
+def test_history_counts_sinks_from_the_origin_and_reaches_back_to_the_oldest():
+    policy = RolePolicy(sink_frames=3, recent_frames=5)
+    assert policy.history(12) == [0, 1, 2, 7, 8, 9, 10, 11]
+    assert policy.history(12, oldest=10) == [0, 1, 2, 10, 11]
+    assert policy.history(12, oldest=3) == policy.history(12)
+    assert policy.history(12, origin=12) == [7, 8, 9, 10, 11]
+    assert policy.history(15, origin=12) == [10, 11, 12, 13, 14]
+    assert policy.history(18, origin=12) == [12, 13, 14, 15, 16, 17]
+    assert policy.history(24, origin=12) == [12, 13, 14, 19, 20, 21, 22, 23]
+    assert policy.history(12, origin=12, oldest=12) == policy.history(0) == []
+    assert policy.history(6, origin=9, oldest=8) == [], "rewound to before a flush and a cut"
+    assert RolePolicy(recent_frames=None).history(4, origin=3, oldest=2) == [2, 3]
+
+
+@pytest.mark.parametrize("kind", [HeadCache, SwitchingReferenceCache])
+def test_models_without_memory_heads_can_be_flushed(model, kind):
+    cache = new_cache(model, every_head(model, "anchor"), BUSY, 8, kind)
+    assert all(block.event is None for block in two_scenes(model, Switch("flush"), 8, cache=cache))
+
+
+def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
+    shape = new_cache(model, mixed(model), BUSY, 9).shape
+    cache = AutoProfileCache(shape, AutoProfile(), torch.float32)
+    for action in (cache.flush, cache.re_anchor, cache.close, lambda: cache.rewind(1)):
+        with pytest.raises(HeadForcingError, match="while head roles are being found; load a head profile"):
+            action()
+
+
+# --------------------------------------------------------------------------------------------------------------- blends
+
+
+def test_a_blend_is_the_weighted_sum_and_the_shorter_text_counts_as_padded():
+    old, new = torch.tensor([[4.0, 8.0]]), torch.tensor([[0.0, 4.0], [8.0, 0.0]])
+    assert Blend(0, 1, 0.25).of([old, new]).tolist() == [[3.0, 7.0], [2.0, 0.0]]
+    assert Blend(1, 0, 0.25).of([old, new]).tolist() == [[1.0, 5.0], [6.0, 0.0]]
+    assert Blend(0, 1, 0.5).of([old.bfloat16(), new.bfloat16()]).dtype == torch.bfloat16
+
+
+def test_blended_embeddings_are_a_sequence_of_the_prompts_and_then_the_blends():
+    rows = [torch.full((2, 3), float(i)) for i in range(2)]
+    made = BlendedEmbeddings(rows, [Blend(0, 1, 0.25), Blend(0, 1, 0.75)])
+    assert len(made) == 4 and made[1] is rows[1]
+    assert [float(row[0, 0]) for row in made] == [0, 1, 0.25, 0.75]
+    assert [float(row[0, 0]) for row in made[1:3]] == [1, 0.25] and float(made[-1][0, 0]) == 0.75
+    with pytest.raises(IndexError):
+        made[4]
+
+
+TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
+
+
+def plan(text, seconds=0.0, method="self_forcing", **options):
+    return RenderPlan.make(
+        TINY, preset(method), schedule("self_forcing"), parse_timeline(text), 64, 64, seconds, **options
+    )
+
+
+def test_a_blend_goes_over_evenly_and_ends_with_the_new_prompt_alone():
+    made = plan("0:00 a\n0:03 [blend 3] b\n0:06 [blend 1] c", 9)
+    assert made.prompts == (0,) * 4 + (3, 4, 5) + (1,) + (6,) + (2,) * 4
+    assert made.blends == (Blend(0, 1, 0.25), Blend(0, 1, 0.5), Blend(0, 1, 0.75), Blend(1, 2, 0.5))
+    rows = [torch.full((1, 2), float(10**i)) for i in range(3)]
+    assert [float(rows[0, 0]) for rows in made.embeddings(rows)] == [1, 10, 100, 3.25, 5.5, 7.75, 55]
+    assert [made.segment_index(block) for block in (0, 3, 4, 7, 8, 12)] == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("seconds", "prompts"), [(4.4, [2, 3, 1]), (4.0, [2, 1]), (3.2, [1])])
+def test_a_blend_leaves_the_new_prompt_a_block_of_its_own_however_short_it_is(seconds, prompts):
+    made = plan("0:00 a\n0:03 [blend 16] b", seconds)
+    first = made.prompts.index(prompts[0])
+    assert list(made.prompts[first:]) == prompts
+    assert [blend.weight for blend in made.blends] == [(i + 1) / len(prompts) for i in range(len(prompts) - 1)]
+
+
+def test_without_blends_the_embeddings_are_those_of_the_prompts_that_are_reached():
+    made = plan("0:00 a\n0:03 [recache] b\n0:06 c", 5)
+    rows = [torch.zeros(1), torch.ones(1), torch.ones(1)]
+    assert list(made.embeddings(rows)) == rows[:2] and made.blends == () and set(made.prompts) == {0, 1}
+
+
+# ------------------------------------------------------------------------------------------------------- plans and keys
+
+
+def test_switches_are_numbered_behind_the_start_frames_and_pictures_count_them():
+    text = "0:00 a\n0:03 [flush] b\n0:06 c\n0:09 [re-anchor, blend 2] d"
+    made, extended = plan(text, 12), plan(text, 12, start_frames=6)
+    assert made.switches == {4: Switch("flush"), 12: Switch(blend_blocks=2, re_anchor=True)}
+    assert list(extended.switches) == [6, 14]
+    assert made.start_video_frames == [0, 45, 93, 141]
+    assert extended.start_video_frames == [21, 69, 117, 165]
+    assert [extended.segment_index(block) for block in (0, 1, 5, 6)] == [0, 0, 0, 1]
+    lines = describe(extended, torch.float32).splitlines()
+    assert lines[-6].split() == ["2", "0:03.000", "0:03.000", "69", "4", "flush", "b"]
+    assert lines[-3] == "Prompt 4 is blended in over 2 blocks and used alone from frame 189 on."
+
+
+def test_switches_survive_a_model_with_other_blocks():
+    timeline = parse_timeline("0:00 a\n0:01 [flush, blend 2] b\n0:02 [reset] [recache] c", 3)
+    made = RenderPlan.make(TINY, preset("self_forcing"), schedule("causal_forcing_framewise"), timeline, 64, 64)
+    assert made.switches == {5: Switch("flush", 2)}
+    assert [segment.text for segment in made.timeline.segments] == ["a", "b", "[recache] c"]
+    assert made.prompts == (0,) * 5 + (3, 4) + (1,) * 2 + (2,) * 4
+
+
+def test_keys_of_blocks_change_from_their_first_switch_on_and_plain_ones_are_as_they_always_were():
+    rows = [torch.full((1, 2), float(i)) for i in range(3)]
+
+    def keys(tag, other=""):
+        made = plan(f"0:00 a\n0:03 {tag} b\n0:06 {other} c", 9)
+        return video_keys(made, "setup", made.embeddings(rows))
+
+    hashes = [digest(row) for row in rows]
+    plain = keys("[reset]")
+    assert plain == block_keys("setup", [hashes[i] for i in (0,) * 4 + (1,) * 4 + (2,) * 5])
+    tags = ("[recache]", "[flush]", "[re-anchor]", "[flush, re-anchor]", "[blend 1]", "[blend 2]", "[recache, blend 1]")
+    others = [keys(tag) for tag in tags]
+    for i, one in enumerate([plain, *others]):
+        assert one[:4] == plain[:4]
+        assert all(not set(one[4:]) & set(other[4:]) for other in [plain, *others][:i])
+    assert keys("", "[flush]")[:8] == plain[:8] and not set(keys("", "[flush]")[8:]) & set(plain)
+
+
+@pytest.mark.parametrize("tag", ["[recache]", "[flush]", "[re-anchor]", "[blend 2, flush]"])
+def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
+    for at in ("0:03", "0:04"):
+        with pytest.raises(
+            HeadForcingError, match=r"first 7 blocks.*profile, or move this prompt to 0:05.062 or later"
+        ):
+            plan(f"0:00 a\n{at} {tag} b", 9, "head_forcing").check_warm_up()
+    later = plan(f"0:00 a\n0:05.062 {tag} b", 9, "head_forcing")
+    later.check_warm_up()
+    assert later.switches.keys() == {7}
+    plan("0:00 a\n0:03 [blend 2] b", 9, "head_forcing").check_warm_up()
+    plan(f"0:00 a\n0:03 {tag} b", 9).check_warm_up()  # a method without roles finds none
+    with pytest.raises(HeadForcingError, match="to 0:04.500 or later"):
+        plan(f"0:00 a\n0:03 {tag} b", 9, "head_forcing", start_frames=3).check_warm_up()
+    plan(f"0:00 a\n0:04.5 {tag} b", 9, "head_forcing", start_frames=3).check_warm_up()
+
+
+# ----------------------------------------------------------------------------------------------------------------- tags
+
+
+@pytest.mark.parametrize("switch", [*EVERY_SWITCH, Switch("flush", 16, True), Switch(blend_blocks=3)], ids=str)
+@pytest.mark.parametrize("text", ["a fox", "[flush] a fox", "[closeup] a fox", "- a", "[blend 3, flush flush] x"])
+def test_a_switch_and_its_text_are_written_so_that_they_read_back(switch, text):
+    found, rest = read_tag(write_tag(switch, text))
+    assert (found or Switch(), rest) == (switch, text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("cut",), "one of reset, recache, flush, got 'cut'"),
+        (("reset", 17), "0 to 16 blocks, got 17"),
+        (("reset", -1), "got -1"),
+    ],
+)
+def test_a_switch_that_does_not_exist_is_refused(options, message):
+    with pytest.raises(HeadForcingError, match=message):
+        Switch(*options)

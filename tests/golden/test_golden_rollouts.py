@@ -1,0 +1,422 @@
+"""Rolling Forcing and CausVid, which need an order of passes of their own, give the latents their authors' code gives.
+
+The recordings lie in ../shared/golden/peers. Without that folder only the two short ones in tests/golden/peers
+are replayed and the other tests skip. Weights are random, sizes tiny, float32 on CPU. Tolerances are in standard
+deviations of the recorded latents.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods import causvid
+from headforcing.headforcing_core.methods.base import Overlap
+from headforcing.headforcing_core.methods.causvid import overlapping_rollouts
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingCache, context, rolling_rollout
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, replay
+from headforcing.headforcing_core.timeline.clock import video_frames_of
+from headforcing.headforcing_core.weights.checkpoint import load_state_dict
+from safetensors.torch import load_file
+from switching_reference import SwitchingReferenceCache
+
+TOLERANCE = 1e-4
+FRAMES_PER_BLOCK = 3
+ROLLING_RUNS = ["steps5_45", "steps5_15", "steps4_36"]
+CAUSVID_RUNS = ["single_3step", "single_warp4", "long_3step_overlap3", "long_warp4_overlap6"]
+
+
+@dataclass
+class Recording:
+    config: dict
+    tensors: dict[str, torch.Tensor]
+    backbone: WanModel
+
+    def run(self, name: str) -> dict:
+        return self.config["runs"][name]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.config["latent_height"], self.config["latent_width"]
+
+    def shape(self, frames: int) -> CacheShape:
+        config = self.backbone.config
+        heads = [["memory"] * config.num_heads] * config.num_layers
+        return CacheShape.for_model(config, heads, causvid.POLICY, *self.size, FRAMES_PER_BLOCK, frames)
+
+    def schedule(self, name: str) -> Schedule:
+        steps = [step for step in self.run(name)["steps"] if step]
+        return Schedule.warped(steps, self.config["timestep_shift"], FRAMES_PER_BLOCK)
+
+
+def recording(shared_dir: Path | None, method: str) -> Recording:
+    folder = None if shared_dir is None else shared_dir / "golden" / "peers" / method
+    if folder is None or not folder.is_dir():
+        pytest.skip(f"the recordings of {method} (../shared/golden/peers) are not here")
+    config = json.loads((folder / "config.json").read_text())
+    dims = {name: config[name] for name in WanConfig.__dataclass_fields__ if name in config}
+    model_config = WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
+    weights, _ = load_state_dict(folder / config["weights"], num_heads=model_config.num_heads)
+    backbone = WanModel.from_state_dict(model_config, weights, torch.float32)
+    return Recording(config, load_file(folder / "golden.safetensors"), backbone)
+
+
+@pytest.fixture(scope="module")
+def rolling(shared_dir):
+    return recording(shared_dir, "rolling_forcing")
+
+
+@pytest.fixture(scope="module")
+def overlapped(shared_dir):
+    return recording(shared_dir, "causvid")
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference in standard deviations of what is expected."""
+    assert found.shape == expected.shape
+    return float((found - expected).abs().max() / expected.std())
+
+
+class Rolling:
+    """A rolling rollout of a recorded run."""
+
+    def __init__(self, case: Recording, name: str):
+        frames = case.run(name)["frames"]
+        self.blocks = frames // FRAMES_PER_BLOCK
+        self.cache = RollingCache(case.shape(frames))
+        self.schedule = case.schedule(name)
+        self.noise = RecordedNoise(case.tensors["noise"][0], case.tensors["renoise"])
+        self.model = WanVideoModel(case.backbone, [case.tensors["prompt_embeds"][0]], torch.float32)
+
+    def __call__(self, **options):
+        return rolling_rollout(self.model, self.cache, self.schedule, self.noise, [0] * self.blocks, **options)
+
+
+@pytest.mark.parametrize("name", ROLLING_RUNS, ids=[f"rolling_forcing-{name}" for name in ROLLING_RUNS])
+def test_a_rolling_window_gives_the_recorded_latents_and_leaves_the_recorded_cache(rolling, name):
+    video = Rolling(rolling, name)
+    blocks = list(video())
+    assert [block.index for block in blocks] == list(range(video.blocks))
+    worst = error(torch.cat([block.latents for block in blocks]), rolling.tensors[f"latents/{name}"][0])
+    assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their spread"
+
+    cache = video.cache
+    frames = [block * FRAMES_PER_BLOCK + i for block in cache.held for i in range(FRAMES_PER_BLOCK)]
+    assert frames == [slot[0] for slot in rolling.config["cache_states_last_layer"][name][-1]["slots"]]
+    keys, values = (torch.cat(part, dim=1) for part in zip(*cache.past[-1].values(), strict=True))
+    recorded = [rolling.tensors[f"cache_{kind}_last_layer/{name}"][0] for kind in "kv"]
+    # [tokens, heads, d] -> [heads, frames, s, d]; the anchor's keys are recorded without any rotary embedding
+    k, v = (x.unflatten(0, (-1, cache.rope.frame_tokens))[: len(frames)].permute(2, 0, 1, 3) for x in recorded)
+    k = torch.cat((cache.rope.rotate_spatial(k[:, :FRAMES_PER_BLOCK]), k[:, FRAMES_PER_BLOCK:]), dim=1)
+    assert error(cache.rope.rotate_temporal(keys, [0, 0, 0, *frames[FRAMES_PER_BLOCK:]]), k) < TOLERANCE
+    assert error(values, v) < TOLERANCE
+
+
+def test_the_rolling_schedule_is_the_recorded_one(rolling):
+    for name in ROLLING_RUNS:
+        expected = rolling.tensors[f"denoising_steps/{name}"].tolist()
+        assert [1000 * sigma for sigma in rolling.schedule(name).sigmas] == pytest.approx(expected, abs=1e-4)
+    assert rolling.schedule("steps5_45") == SCHEDULE
+
+
+class Tiny:
+    """A video model of random weights, with its calls counted."""
+
+    def __init__(self, model_class=WanVideoModel):
+        torch.manual_seed(0)
+        config = WanConfig(dim=32, ffn_dim=48, num_layers=2, num_heads=2, freq_dim=16, text_dim=8, text_len=4)
+        self.config = config
+        self.video = model_class(WanModel(config).requires_grad_(False), list(torch.randn(2, 3, 8)), torch.float32)
+        self.calls: list[str] = []
+        for name in ("denoise", "denoise_jointly", "write_clean"):
+            if hasattr(self.video, name):
+                setattr(self.video, name, self._counted(name, getattr(self.video, name)))
+
+    def _counted(self, name, call):
+        def counted(*args):
+            self.calls.append(name)
+            return call(*args)
+
+        return counted
+
+    def shape(self, frames: int) -> CacheShape:
+        return CacheShape.for_model(self.config, [["memory"] * 2] * 2, causvid.POLICY, 4, 6, FRAMES_PER_BLOCK, frames)
+
+    def noise(self) -> SeededNoise:
+        return SeededNoise(3, (FRAMES_PER_BLOCK, 16, 4, 6))
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 7, 20, 49, 52])
+def test_a_rolling_video_makes_no_model_call_after_a_stop(stop_at):
+    tiny, counts = Tiny(), []
+
+    def on_step(block, step, latents):
+        counts.append(len(tiny.calls))
+        if len(counts) == stop_at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        list(
+            rolling_rollout(tiny.video, RollingCache(tiny.shape(24)), SCHEDULE, tiny.noise(), [0] * 8, on_step=on_step)
+        )
+    assert len(counts) == stop_at and len(tiny.calls) == counts[-1]
+
+
+def test_between_two_reports_of_a_rolling_video_lies_at_most_one_model_call():
+    tiny, seen = Tiny(), []
+    options = {"on_step": lambda *report: seen.append(len(tiny.calls))}
+    list(rolling_rollout(tiny.video, RollingCache(tiny.shape(24)), SCHEDULE, tiny.noise(), [0] * 8, **options))
+    pieces = [tiny.calls[a:b] for a, b in zip([0, *seen], seen, strict=False)]
+    assert {tuple(piece) for piece in pieces} == {(), ("denoise_jointly",), ("write_clean",)}
+    assert tiny.calls.count("denoise_jointly") == 8 + 5 - 1 and tiny.calls.count("write_clean") == 8
+
+
+def test_every_block_of_a_rolling_video_reports_each_of_its_steps_once():
+    tiny, reports = Tiny(), []
+    options = {"on_step": lambda block, step, latents: reports.append((block, step, latents is not None))}
+    list(rolling_rollout(tiny.video, RollingCache(tiny.shape(18)), SCHEDULE, tiny.noise(), [0] * 6, **options))
+    steps = [(block, step) for block, step, done in reports if done]
+    assert sorted(steps) == [(block, step) for block in range(6) for step in range(1, 6)]
+
+
+def test_a_long_rolling_video_holds_no_more_than_a_short_one():
+    tiny = Tiny()
+    cache = RollingCache(tiny.shape(120))
+    held = []
+    for block in rolling_rollout(tiny.video, cache, SCHEDULE, tiny.noise(), [0] * 40):
+        held.append((len(cache.held), cache.occupied, cache.bytes, sum(len(x) for x in block.unfinished)))
+        assert cache.held[0] == 0 and cache.block == block.index + 1
+        assert all(x.untyped_storage().nbytes() == x.nbytes for x in (block.latents, *block.unfinished))
+    assert held[7:-4] == [held[7]] * 29
+    frames = 8 * FRAMES_PER_BLOCK
+    assert held[7] == (8, frames * 4, 2 * frames * 6 * 16 * 4 * 4, 4 * FRAMES_PER_BLOCK)
+
+
+def test_the_end_of_a_rolling_video_decides_only_about_its_last_blocks():
+    def video(blocks: int) -> list[torch.Tensor]:
+        tiny = Tiny()
+        cache = RollingCache(tiny.shape(3 * blocks))
+        return [x.latents for x in rolling_rollout(tiny.video, cache, SCHEDULE, tiny.noise(), [0] * blocks)]
+
+    short, long = video(7), video(9)
+    assert all(torch.equal(short[i], long[i]) for i in range(3))
+    assert not torch.equal(short[3], long[3])
+
+
+def test_a_change_of_prompt_in_a_rolling_video_reaches_the_blocks_under_way_and_none_before():
+    def video(prompts: list[int]) -> list[torch.Tensor]:
+        tiny = Tiny()
+        cache = RollingCache(tiny.shape(30))
+        return [x.latents for x in rolling_rollout(tiny.video, cache, SCHEDULE, tiny.noise(), prompts)]
+
+    plain, changed = video([0] * 10), video([0] * 7 + [1] * 3)
+    assert [torch.equal(*pair) for pair in zip(plain, changed, strict=True)] == [True] * 3 + [False] * 7
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 9, 10])
+def test_a_rolling_video_goes_on_from_finished_and_unfinished_blocks(count):
+    def video(**options):
+        tiny = Tiny()
+        prompts = [0] * 4 + [1] * 6
+        return list(
+            rolling_rollout(tiny.video, RollingCache(tiny.shape(30)), SCHEDULE, tiny.noise(), prompts, **options)
+        )
+
+    whole = video()
+    made, unfinished = [block.latents for block in whole[:count]], whole[count - 1].unfinished
+    for one, other in zip(whole, video(made=made, unfinished=unfinished), strict=True):
+        assert (one.index, one.prompt) == (other.index, other.prompt)
+        assert torch.equal(one.latents, other.latents)
+        if one.index >= count - 1:
+            assert all(torch.equal(*pair) for pair in zip(one.unfinished, other.unfinished, strict=True))
+    if count < 10:
+        with pytest.raises(HeadForcingError, match=f"after {count} of 10 blocks needs the 4 that were begun"):
+            video(made=made)
+
+
+def test_what_a_rolling_pass_attends_to():
+    held = [0, 3, 4, 5, 6, 7, 8, 9]
+    assert context([0], range(0, 4), clean=False) == {}
+    assert context([0], range(1, 6), clean=False) == {0: 0}
+    assert context(held, range(10, 15), clean=False) == {0: 8, 9: 9}
+    assert context(held, range(10, 11), clean=False) == {0: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}
+    assert context([0, 1, 2, 3, 4, 5], range(6, 7), clean=True) == {block: block for block in range(6)}
+    assert context([0, 1, 2, 3, 4, 5, 6], range(7, 8), clean=True) == {block: block for block in range(1, 7)}
+    assert context(held, range(10, 11), clean=True) == {block: block for block in range(4, 10)}
+
+
+def test_videos_that_no_rolling_window_fits_are_refused():
+    tiny = Tiny()
+
+    def begin(schedule: Schedule, blocks: int):
+        next(rolling_rollout(tiny.video, RollingCache(tiny.shape(30)), schedule, tiny.noise(), [0] * blocks))
+
+    with pytest.raises(HeadForcingError, match="5 steps needs a video of at least 5 blocks .* got 4"):
+        begin(SCHEDULE, 4)
+    with pytest.raises(HeadForcingError, match="at most 6 steps fit, got 7"):
+        begin(Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10)
+    with pytest.raises(HeadForcingError, match="same noise levels"):
+        begin(Schedule.warped([1000, 500], first=[1000]), 10)
+    assert not tiny.calls
+
+
+@pytest.mark.parametrize("cache_class", [HeadCache, SwitchingReferenceCache])
+@pytest.mark.parametrize("name", CAUSVID_RUNS, ids=[f"causvid-{name}" for name in CAUSVID_RUNS])
+def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_class):
+    run, tensors = overlapped.run(name), overlapped.tensors
+    layout = Overlap(21, run.get("overlap", 3), FRAMES_PER_BLOCK)
+    rollouts, given = run.get("rollouts", 1), layout.given_blocks
+    later = range(1, rollouts)
+    noise = RecordedNoise(
+        torch.cat([tensors["noise"][0, 0], *(tensors["noise"][r, 0, layout.overlap :] for r in later)]),
+        torch.cat([tensors["renoise"][0], *(tensors["renoise"][r, given:] for r in later)]),
+    )
+    schedule = causvid.SCHEDULES["4_steps" if run["warp"] else "3_steps"]
+    asked = []
+
+    def reencode(rollout: int, latents: torch.Tensor) -> torch.Tensor:
+        asked.append((rollout, latents))
+        return tensors["reencoded_first_frame"][rollout, 0]
+
+    blocks = list(
+        overlapping_rollouts(
+            WanVideoModel(overlapped.backbone, [tensors["prompt_embeds"][0]], torch.float32),
+            cache_class(overlapped.shape(21), torch.float32),
+            schedule,
+            noise,
+            [0] * (layout.blocks + layout.stride * (rollouts - 1)),
+            reencode,
+            layout,
+        )
+    )
+    assert [block.index for block in blocks] == list(range(layout.blocks + layout.stride * (rollouts - 1)))
+    assert [rollout for rollout, _ in asked] == list(range(rollouts - 1))
+    for number in range(rollouts):
+        own = [block for block in blocks if block.rollout == number]
+        assert [block.given is None for block in own] == [number == 0, *[True] * (len(own) - 1)]
+        parts = [*([own[0].given] if number else []), *(block.latents for block in own)]
+        worst = error(torch.cat(parts), tensors[f"latents/{name}"][number, 0])
+        assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their spread"
+        if number + 1 < rollouts:
+            decoded, latents = 81 - (4 * (layout.overlap - 1) + 1) + 1, asked[number][1]
+            assert video_frames_of(len(latents)) == decoded and torch.equal(latents, torch.cat(parts)[: len(latents)])
+
+
+def test_the_causvid_schedules_are_the_recorded_ones(overlapped):
+    for name in CAUSVID_RUNS:
+        expected = overlapped.tensors[f"denoising_steps/{name}"].tolist()
+        timesteps = [1000 * sigma for sigma in causvid.SCHEDULES[f"{len(expected)}_steps"].sigmas]
+        if not overlapped.run(name)["warp"]:
+            timesteps = [round(timestep) for timestep in timesteps]
+        assert timesteps == pytest.approx(expected, abs=1e-4)
+
+
+def tiny_overlaps(blocks: int, made=(), counted=None, **options):
+    tiny = Tiny(WanVideoModel)
+    cache = HeadCache(tiny.shape(12), torch.float32)
+    sizes = set()
+    for block in overlapping_rollouts(
+        tiny.video,
+        cache,
+        causvid.SCHEDULES["3_steps"],
+        tiny.noise(),
+        [0] * blocks,
+        lambda rollout, latents: latents[-1:] + rollout,
+        Overlap(12, 6),
+        made,
+        **options,
+    ):
+        sizes.add(cache.bytes)
+        yield block
+    assert len(sizes) == 1
+    if counted is not None:
+        counted += tiny.calls
+
+
+def test_a_stored_causvid_video_goes_on_where_it_stopped_without_passes_for_whole_rollouts():
+    whole = list(tiny_overlaps(9))
+    assert [(block.index, block.rollout) for block in whole] == [
+        *((i, 0) for i in range(4)), (4, 1), (5, 1), (6, 2), (7, 2), (8, 3),
+    ]  # fmt: skip
+    for count in (1, 4, 5, 8, 9):
+        calls: list[str] = []
+        again = list(tiny_overlaps(9, [block.latents for block in whole[:count]], calls))
+        assert all(torch.equal(a.latents, b.latents) for a, b in zip(whole, again, strict=True))
+        assert calls.count("denoise") == 3 * (9 - count)
+    assert not calls
+
+
+def test_a_causvid_video_stops_within_one_model_call_and_counts_its_blocks_through():
+    seen: list[int] = []
+
+    def on_step(block, step, latents):
+        seen.append(block)
+        if len(seen) == 25:
+            raise Stop
+
+    with pytest.raises(Stop):
+        list(tiny_overlaps(9, on_step=on_step))
+    assert seen == [*(block for block in range(4) for _ in range(4)), 2, 3, *[4] * 4, *[5] * 3]
+
+
+def test_pictures_of_overlapping_rollouts_follow_one_another():
+    assert Overlap().finished_frames == 19 and Overlap(overlap=6).finished_frames == 16
+    assert Overlap().restart_frames(20) == (18, 36, 54) and Overlap().restart_frames(7) == ()
+    for layout in (Overlap(), Overlap(overlap=6), Overlap(12, 3), Overlap(8, 2, 1)):
+        for rollouts in (1, 2, 5):
+            blocks = layout.blocks + (rollouts - 1) * layout.stride
+            assert layout.rollouts(blocks) == rollouts
+            assert layout.rollouts(blocks + 1) == rollouts + 1
+            assert len(layout.restart_frames(blocks)) == rollouts - 1
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 4, 21, -3])
+def test_an_overlap_that_is_not_whole_blocks_is_refused(overlap):
+    with pytest.raises(HeadForcingError, match="overlap must be whole blocks of 3 latent frames"):
+        Overlap(21, overlap)
+
+
+def test_other_settings_that_rollouts_cannot_be_laid_over_with_are_refused():
+    with pytest.raises(HeadForcingError, match="frames must be whole blocks of 3, got 20"):
+        Overlap(20)
+    tiny = Tiny(WanVideoModel)
+    parts = (tiny.video, HeadCache(tiny.shape(21), torch.float32), causvid.SCHEDULES["4_steps"], tiny.noise())
+    with pytest.raises(HeadForcingError, match="counts blocks of 1 .* makes 3"):
+        next(overlapping_rollouts(*parts, [0] * 7, lambda r, p: torch.zeros(()), Overlap(21, 3, 1)))
+    with pytest.raises(HeadForcingError, match="needs a prompt for every block"):
+        next(overlapping_rollouts(*parts, [], lambda r, p: torch.zeros(())))
+
+
+# ------------------------------------------------------------------------------------------------------------- replay
+
+
+@pytest.mark.parametrize(
+    ("which", "method", "name"),
+    [
+        ("subset", "rolling_forcing", "steps5_15"),
+        ("subset", "causvid", "single_3step"),
+        ("full", "rolling_forcing", "steps5_15"),
+        ("full", "rolling_forcing", "steps4_36"),
+        *(("full", "causvid", name) for name in CAUSVID_RUNS),
+    ],
+    ids=lambda part: part,
+)
+def test_replay_gives_the_recorded_latents_too(repo_root, shared_dir, which, method, name):
+    folder = repo_root / "tests" / "golden" if which == "subset" else shared_dir and shared_dir / "golden"
+    if folder is None or not (folder / "peers" / method).is_dir():
+        pytest.skip(f"the recordings of {method} (../shared/golden/peers) are not here; only the subset was checked")
+    case = Case.open(folder / "peers" / method)
+    expected = case.tensor(f"latents/{name}")
+    expected = expected[0] if method == "rolling_forcing" else expected[:, 0].flatten(0, 1)
+    assert error(replay(case, name).latents, expected) < TOLERANCE

@@ -1,0 +1,146 @@
+"""Graphs of the nodes in API format, and what a server makes of them."""
+
+import contextlib
+import io
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import torch
+from comfy_harness import ComfyServer, RunResult
+from safetensors.torch import load_file
+from websockets.sync.client import connect
+
+Graph = dict[str, dict[str, Any]]
+BALL = "a red ball bouncing on a teal floor"
+RING = "a yellow ring circling on a navy checkerboard"
+
+
+def node(class_type: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
+
+
+def changed(graph: Graph, name: str, **inputs: Any) -> Graph:
+    """The graph with other inputs at one node."""
+    return graph | {name: {**graph[name], "inputs": graph[name]["inputs"] | inputs}}
+
+
+def demo_graph(**sampler: Any) -> Graph:
+    """Two prompts over six seconds with the embedded model; node ids name the nodes."""
+    timeline = {"prompts": f"0:00 {BALL}\n0:03 {RING}", "seconds": 6.0}
+    size = {"width": 64, "height": 64, "seconds": ["timeline", 2], "seed": 0}
+    return {
+        "demo": node("HeadForcingLoadDemo"),
+        "timeline": node("HeadForcingPromptTimeline", clip=["demo", 1], **timeline),
+        "sampler": node("HeadForcingSampler", model=["demo", 0], positive=["timeline", 0], **size | sampler),
+        "video": node(
+            "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="video/demo", fps=16.0
+        ),
+        "report": node("PreviewAny", source=["sampler", 1]),
+    }
+
+
+def short_graph(**sampler: Any) -> Graph:
+    """One prompt from CLIP Text Encode, one block; its latents are saved as they are."""
+    size = {"width": 64, "height": 64, "seconds": 0.5, "seed": 0}
+    return {
+        "demo": node("HeadForcingLoadDemo"),
+        "text": node("CLIPTextEncode", clip=["demo", 1], text=BALL),
+        "sampler": node("HeadForcingSampler", model=["demo", 0], positive=["text", 0], **size | sampler),
+        "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/short"),
+    }
+
+
+def tiny_graph(loader: dict[str, Any], **sampler: Any) -> Graph:
+    """A native checkpoint of 2 layers x 2 heads, two blocks; its latents are saved as they are."""
+    size = {"width": 80, "height": 48, "seconds": 1.0, "seed": 4}  # 3 x 5 tokens
+    return {
+        "model": loader,
+        "text": node("TestFakeText", seed=3, words=8),
+        "profile": node("HeadForcingLoadProfile", profile="hf_tiny_2x2.json"),
+        "sampler": node(
+            "HeadForcingSampler",
+            model=["model", 0],
+            positive=["text", 0],
+            head_profile=["profile", 0],
+            **size | sampler,
+        ),
+        "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/tiny"),
+        "report": node("PreviewAny", source=["sampler", 1]),
+    }
+
+
+def queued(server: ComfyServer, graph: Graph, **options: Any) -> RunResult:
+    """Run a graph that must succeed."""
+    result = server.queue(graph, **options)
+    assert (result.outcome, result.error, result.node_errors) == ("success", None, {})
+    return result
+
+
+def saved_latents(server: ComfyServer, result: RunResult, name: str = "latents") -> torch.Tensor:
+    """What SaveLatent wrote, `[videos, 16, frames, h, w]`."""
+    (saved,) = result.outputs[name]["latents"]
+    return load_file(server.output_dir / saved["subfolder"] / saved["filename"])["latent_tensor"]
+
+
+def sampled(server: ComfyServer, graph: Graph) -> torch.Tensor:
+    return saved_latents(server, queued(server, graph))
+
+
+UNET = node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default")
+BARE = node("HeadForcingLoadModel", checkpoint="hf_tiny.safetensors")
+PUBLISHED = node("HeadForcingLoadModel", checkpoint="hf_tiny_published.pt")
+
+
+def opened(data: bytes) -> tuple[int, int, int, float, dict[str, str]]:
+    """Pictures (decoded one by one), width, height, frame rate and tags of a video file."""
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        size, rate, tags = (stream.width, stream.height), float(stream.average_rate), dict(container.metadata)
+        return sum(1 for _ in container.decode(video=0)), *size, rate, tags
+
+
+@contextlib.contextmanager
+def status_texts(server: ComfyServer) -> Iterator[list[tuple[str, str]]]:
+    """What nodes say below themselves while they run, as (node id, text); every connected browser gets it."""
+    texts: list[tuple[str, str]] = []
+
+    def listen() -> None:
+        with contextlib.suppress(Exception):  # closing the socket is how listening ends
+            for message in socket:
+                if isinstance(message, bytes) and struct.unpack(">I", message[:4])[0] == 3:
+                    end = 8 + struct.unpack(">I", message[4:8])[0]
+                    texts.append((message[8:end].decode(), message[end:].decode()))
+
+    with connect(f"ws://127.0.0.1:{server.port}/ws?clientId=listener", max_size=None, proxy=None) as socket:
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield texts
+    thread.join(5)
+
+
+def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
+    """Run a graph that must fail with one readable sentence that contains `expected`."""
+    result = server.queue(graph)
+    assert result.outcome == "error", (result.outcome, result.error)
+    message = result.error or ""
+    assert all(part in message for part in expected), message
+    assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 500, (
+        message
+    )  # all methods by name
+    return message
+
+
+def _everything_but_output(server: ComfyServer) -> set[Path]:
+    """All files around the output folder that a bad name could reach, but for what the server itself writes."""
+    base = server.base_dir
+    around = {
+        *base.parent.iterdir(),
+        *server.install.tree.iterdir(),
+        *Path("/").iterdir(),
+    }
+    inside = (path for path in base.rglob("*") if server.output_dir not in (path, *path.parents))
+    return around | {path for path in inside if path.relative_to(base).parts[0] not in ("temp", "user", "custom_nodes")}

@@ -1,0 +1,40 @@
+"""The specification of what a prompt switch may do to head-wise caches; none of it is the paper's."""
+
+import torch
+from headforcing.headforcing_core.cache.head_cache import FLUSHED_TO_FRAMES, CacheShape
+from headforcing.headforcing_core.cache.policy import RolePolicy
+from headforcing.headforcing_core.cache.reference import ReferenceCache
+from headforcing.headforcing_core.cache.switching import RoleSwitching
+
+
+class SwitchingReferenceCache(ReferenceCache, RoleSwitching):
+    """Drop-in for `HeadCache`.
+
+    Attributes:
+        origin: the frame that counts as the first; sinks begin there.
+        oldest: recent frames reach back to this one at most.
+    """
+
+    def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
+        super().__init__(shape, dtype, device)
+        self.origin = self.oldest = 0
+
+    def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
+        return policy.history(frames_seen, self.origin, self.oldest)
+
+    def candidate(self) -> int | None:
+        frame = super().candidate()
+        return None if frame is None or frame < self.oldest else frame
+
+    def flush(self) -> None:
+        self.memory.forget(self)
+        self.oldest = max(self.oldest, len(self.past[0]) - FLUSHED_TO_FRAMES)
+
+    def re_anchor(self) -> None:
+        self.origin = len(self.past[0])
+
+    def rewind(self, blocks: int) -> None:
+        self.block -= blocks
+        first = self.block * self.shape.frames_per_block
+        self.past = [past[:first] for past in self.past]
+        self.oldest = max(self.oldest, first)

@@ -1,0 +1,268 @@
+"""Methods side by side: the table, the grid, and what is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import av
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.drift.report import report_video
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.registry import method_names
+from headforcing.headforcing_core.studies.comparison import COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
+from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from tiny_checkpoints import wan_vae
+
+METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
+BALL = "a red ball bouncing on a teal floor"
+
+
+def decoded(path: Path) -> np.ndarray:
+    """Every picture, `[n, H, W, 3]`."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def compare(out: Path, *more: str, methods: list[str] = METHODS) -> int:
+    command = ["compare", "--demo", "--methods", *methods, "--prompts", BALL, "--seconds", "2", "--device", "cpu"]
+    return main([*command, "--out", str(out), "--json", *more])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seconds with three methods."""
+    out = tmp_path_factory.mktemp("compare")
+    assert compare(out, "--scale", "2", "--seed", "3") == 0
+    return out
+
+
+def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
+    found = json.loads((made / "comparison.json").read_text("utf-8"))
+    rows = found["rows"]
+    assert [row["entry"]["method"] for row in rows] == METHODS
+    for row in rows:
+        video = made / f"{row['entry']['method']}-seed3.mp4"
+        assert row["video"] == str(video) and row["pictures"] == 32
+        assert row["drift"] == report_video(video).whole
+        assert row["seconds_per_block"] > 0 and row["reused_blocks"] == 0
+        assert row["cache_bytes"] == row["frame_slots"] * 16 * 32 * 2 * 4  # tokens, head width, key and value, float32
+    heads = 48
+    assert [row["slots_in_use"] for row in rows[1:]] == [9 * heads, 9 * heads], "nine frames are made, room is for more"
+    assert rows[0]["slots_in_use"] < rows[0]["frame_slots"] < rows[2]["frame_slots"] == 12 * heads
+    slots = [row["frame_slots"] for row in rows]
+    assert slots[0] < slots[1], "head-wise caches are smaller than a window"
+    lines = (made / "comparison.md").read_text("utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
+    assert cells[0] == ["method", *COLUMNS] and [line[0] for line in cells[2:]] == METHODS
+    for row, line in zip(rows, cells[2:], strict=True):
+        assert line[1:3] == [f"{row['frame_slots']:,}", f"{row['slots_in_use']:,}"]
+        assert line[5] == f"{row['drift']['flicker']:.4f}" and "-" not in line[1:9]
+    assert "no VBench scores" in lines[6]
+
+
+def test_a_comparison_says_what_it_was_made_from_and_which_weights_its_methods_are_meant_for(made: Path):
+    found = json.loads((made / "comparison.json").read_text("utf-8"))
+    about = found["about"]
+    assert (about["prompts"], about["starts_seconds"], about["seconds"], about["seeds"]) == ([BALL], [0.0], 2.0, [3])
+    assert (about["size"], about["weights"], about["device"]) == ("64x64", assets.model_path().name, "cpu")
+    assert about["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
+    assert (
+        set(about["versions"]) == {"headforcing", "torch", "python"} and about["versions"]["torch"] == torch.__version__
+    )
+    notes = (made / "comparison.md").read_text("utf-8").split("\n\n")[-1]
+    assert notes.strip() == "\n".join(found["notes"]) and "meant for LongLive 1.3B, LoRA merged (Apache-2.0)" in notes
+    with av.open(str(made / "grid.mp4")) as container:
+        tags = json.loads(container.metadata["head_forcing"])
+    assert tags["methods"] == METHODS and tags["seed"] == 3 and tags["versions"] == about["versions"]
+    assert report_video(made / "grid.mp4").prompts == [(0.0, BALL)]
+
+
+def test_the_grid_shows_every_video_under_its_name(made: Path):
+    grid, tiles = decoded(made / "grid.mp4"), [decoded(made / f"{name}-seed3.mp4") for name in METHODS]
+    assert grid.shape == (32, 256 + STRIP, 3 * 256, 3)  # 128 pixels, enlarged to where a name fits
+    for place, tile in enumerate(tiles):
+        column = grid[:, :, 256 * place : 256 * (place + 1)]
+        name = column[:, :STRIP]
+        assert name.min() < 60 and name.max() > 150, "no name above the tile"
+        shrunk = column[:, STRIP:].reshape(32, 128, 2, 128, 2, 3).mean(axis=(2, 4))
+        assert np.abs(shrunk - tile).mean() < 6
+    names = [grid[5, :STRIP, 256 * place : 256 * (place + 1)].astype(int) for place in range(3)]
+    assert np.abs(names[0] - names[1]).max() > 100, "all have the same name"
+
+
+def test_all_methods_get_the_same_noise_and_another_seed_another_video(made: Path, tmp_path: Path):
+    assert compare(tmp_path, "--scale", "2", "--seed", "3", methods=["longlive"]) == 0
+    assert (decoded(tmp_path / "longlive-seed3.mp4") == decoded(made / "longlive-seed3.mp4")).all()
+    assert compare(tmp_path, "--scale", "2", "--seed", "4", methods=["longlive"]) == 0
+    assert (decoded(tmp_path / "longlive-seed4.mp4") != decoded(made / "longlive-seed3.mp4")).any()
+
+
+def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, made: Path):
+    from headforcing.headforcing_core.commands import compare as compare_command
+
+    runs, render_one, calls = tmp_path / "runs", compare_command.render_one, []
+
+    def stopping(own, *args, **options):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(own.method)
+        return render_one(own, *args, **options)
+
+    monkeypatch.setattr(compare_command, "render_one", stopping)
+    same = ["--scale", "2", "--seed", "3", "--runs", str(runs)]
+    assert compare(tmp_path / "out", *same) == 130
+    assert calls == METHODS[:2] and not (tmp_path / "out" / "grid.mp4").exists()
+    monkeypatch.undo()
+    assert compare(tmp_path / "out", *same) == 0
+    rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
+    assert [row["reused_blocks"] for row in rows] == [3, 3, 0]
+    assert all(row["seconds_per_block"] > 0 for row in rows), "what a reused block took is known from its render"
+    assert (decoded(tmp_path / "out" / "grid.mp4") == decoded(made / "grid.mp4")).all()
+
+
+@pytest.mark.parametrize("names", ["no_such_method", "head_forcing,;drop table", "", " ,\n", "x" * 10_000])
+def test_a_method_that_is_not_there_is_refused_with_all_names(names: str, tmp_path: Path, capsys):
+    with pytest.raises(HeadForcingError) as refused:
+        entries_of(names)
+    assert len(str(refused.value).splitlines()) == 1 and len(str(refused.value)) < 1500
+    assert all(name in str(refused.value) for name in method_names())
+    assert compare(tmp_path, methods=[names]) == 2
+    assert capsys.readouterr().err.startswith("error: methods must be names out of head_forcing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_come_by_commas_or_lines_and_once():
+    entries = entries_of(" head_forcing,longlive\n\nhead_forcing , memflow\r\n")
+    assert [entry.method for entry in entries] == ["head_forcing", "longlive", "memflow"]
+
+
+def test_what_one_of_the_methods_cannot_do_is_refused_before_the_first_is_rendered(tmp_path: Path, capsys):
+    tagged = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
+    assert compare(tmp_path, "--prompts", tagged) == 2
+    assert "longlive: this method's prompts take over by recache" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys, monkeypatch):
+    """One takes 332 kB, finished blocks included, three take 995."""
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=600_000))
+    runs = ["--runs", str(tmp_path / "runs")]
+    assert compare(tmp_path / "three", *runs) == 2
+    assert "not enough disk: the render writes about 995 kB" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.mp4")) and not list(tmp_path.rglob("block-*"))
+    assert compare(tmp_path / "one", *runs, methods=["longlive"]) == 0
+
+
+@pytest.mark.slow
+def test_a_method_of_several_rollouts_is_compared_with_the_others_and_goes_on(tmp_path: Path):
+    same = ["--scale", "2", "--seconds", "6", "--runs", str(tmp_path / "runs")]
+    for reused in (0, 9):
+        assert compare(tmp_path / "out", *same, methods=["self_forcing_window_21", "causvid"]) == 0
+        rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
+        assert [(row["pictures"], row["reused_blocks"]) for row in rows] == [(96, reused)] * 2
+        assert rows[0]["frame_slots"] == rows[1]["frame_slots"] == 48 * 21
+
+
+def test_weights_need_a_prompt_and_a_vae(tmp_path: Path, repo_root: Path, capsys):
+    weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
+    assert main(["compare", "--weights", str(weights), "--out", str(tmp_path)]) == 2
+    assert "--weights needs --prompts, and --vae" in capsys.readouterr().err
+
+
+def test_real_weights_are_compared_with_a_text_encoder_s_embeddings_and_a_vae(tmp_path: Path, repo_root: Path):
+    pytest.importorskip("diffusers")  # an optional package, which decodes
+    weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
+    save_embeddings(tmp_path / "texts.safetensors", {"a green apple": torch.randn(12, 48)})
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
+    options = {
+        "--weights": weights,
+        "--num-heads": 4,
+        "--vae": wan_vae(tmp_path / "wan_2.1_vae.safetensors"),
+        "--embeddings": tmp_path / "texts.safetensors",
+        "--profile": tmp_path / "tiny.json",
+        "--prompts": "a green apple",
+        "--seconds": 1,
+        "--size": "96x64",
+        "--dtype": "fp32",
+        "--device": "cpu",
+        "--out": tmp_path / "out",
+    }
+    command = ["compare", "--methods", "head_forcing", "self_forcing", "--json"]
+    assert main([*command, *(str(part) for pair in options.items() for part in pair)]) == 0
+    rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
+    assert [row["pictures"] for row in rows] == [16, 16]
+    assert rows[0]["frame_slots"] == 4 * (4 + 6 + 6 + 6) and rows[1]["frame_slots"] == 4 * 4 * 6
+    grid = decoded(tmp_path / "out" / "grid.mp4")
+    assert grid.shape == (16, 192 + STRIP, 2 * 288, 3), "tiles have the shape of the videos"
+
+
+@pytest.mark.parametrize("scale", ["0", "-2", "1000"])
+def test_a_scale_that_makes_no_video_is_refused(scale: str, tmp_path: Path, capsys):
+    assert compare(tmp_path, "--scale", scale) == 2
+    assert f"--scale must be from 1 to 64, got {scale}" in capsys.readouterr().err
+
+
+def test_other_rotary_positions_are_only_for_tables_of_roles():
+    assert Entry("B", "no_episodic_memory", rope="absolute").policy.rope == "absolute"
+    with pytest.raises(HeadForcingError, match="B: longlive has its own rotary positions"):
+        _ = Entry("B", "longlive", rope="contiguous").policy
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 13])
+@pytest.mark.parametrize("size", [(64, 64), (832, 480), (480, 832), (1280, 720), (16, 4096)])
+def test_a_grid_of_any_number_stays_within_what_players_take(count: int, size: tuple[int, int]):
+    grid = Grid.of(count, *size)
+    assert grid.columns <= 4 and grid.columns * grid.rows >= count > grid.columns * (grid.rows - 1)
+    assert grid.width <= MAX_WIDTH and grid.height <= MAX_HEIGHT
+    assert grid.width % 2 == grid.height % 2 == 0
+
+
+def test_a_grid_holds_a_picture_of_each_video_at_a_time(tmp_path: Path):
+    """However long the videos are; the shortest decides where it ends."""
+    for name, length in (("a", 40), ("b", 33)):
+        with VideoWriter(tmp_path / f"{name}.mp4", 32, 32) as writer:
+            for value in range(length):
+                writer.write(torch.full((1, 32, 32, 3), value * 5, dtype=torch.uint8))
+    seen = []
+    tiles = [("a", tmp_path / "a.mp4"), ("b", tmp_path / "b.mp4")]
+    made = write_grid(tmp_path / "grid.mp4", tiles, on_progress=seen.append)
+    assert seen == list(range(1, 34)) and made.video_frames == 33 and (made.width, made.height) == (512, 256 + STRIP)
+    grid = decoded(made.path)
+    assert np.abs(grid[20, STRIP:].astype(int) - 100).max() < 12
+
+
+GRID = f"""
+import sys
+sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+from pathlib import Path
+from headforcing.headforcing_core.video.grid import write_grid
+from peak_memory import peak_bytes
+video = Path(sys.argv[1])
+print(write_grid(video.with_name("grid.mp4"), [("a", video), ("b", video)]).video_frames, peak_bytes())
+"""
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_grid_does_not_grow_with_its_length(tmp_path: Path):
+    peaks = []
+    for length in (200, 1200):
+        with VideoWriter(tmp_path / f"{length}.mp4", 256, 256) as writer:
+            for value in range(length):
+                writer.write(torch.full((1, 256, 256, 3), value % 200, dtype=torch.uint8))
+        command = [sys.executable, "-c", GRID, str(tmp_path / f"{length}.mp4")]
+        video_frames, peak = map(
+            int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        )
+        assert video_frames == length
+        peaks.append(peak)
+    assert peaks[1] - peaks[0] < 40e6  # all pictures of the longer one would be 440 MB more

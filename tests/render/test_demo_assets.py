@@ -1,0 +1,119 @@
+"""The embedded toy world: its words, its autoencoder, its files."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.demo.autoencoder import (
+    PREVIEW_BIAS,
+    PREVIEW_FACTORS,
+    ToyStreamingDecoder,
+    fit_preview_factors,
+)
+from headforcing.headforcing_core.demo.world import Look
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+
+
+@pytest.fixture(scope="module")
+def autoencoder():
+    return assets.load_autoencoder()
+
+
+def scene(video_frames=17):
+    """A red ball that crosses a teal floor, `[pictures, 64, 64, 3]`."""
+    y, x = torch.meshgrid(torch.arange(64) + 0.5, torch.arange(64) + 0.5, indexing="ij")
+    background = torch.tensor([0.05, 0.34, 0.34]) * (1.2 - 0.5 * y / 64)[..., None]
+    frames = []
+    for i in range(video_frames):
+        ball = (10.5 - ((x - 16 - 2 * i) ** 2 + (y - 30) ** 2).sqrt()).clamp(0, 1)[..., None]
+        frames.append(background * (1 - ball) + ball * torch.tensor([0.92, 0.16, 0.14]))
+    return torch.stack(frames)
+
+
+def test_word_vectors_are_the_ones_the_model_was_trained_with():
+    rows = word_hash.encode("a red ball bouncing on a teal floor")
+    assert rows.shape == (12, 64) and rows.dtype == torch.float32
+    trained = {(0, 0): 0.7363859415054321, (1, 5): 0.5339436531066895, (2, 63): 0.8426765203475952}
+    trained |= {(7, 31): -0.9069499969482422, (11, 0): 0.0}
+    assert {index: rows[index].item() for index in trained} == trained
+    assert rows.double().abs().sum().item() == pytest.approx(474.17762806266546, abs=1e-9)
+
+
+def test_case_and_punctuation_do_not_matter_but_neighbours_do():
+    plain = word_hash.encode("a yellow ring")
+    assert torch.equal(word_hash.encode("A  Yellow, ring!"), plain)
+    assert plain.double().abs().sum().item() == pytest.approx(180.07631636410952, abs=1e-9)
+    assert not torch.equal(word_hash.encode("a yellow ball")[1], plain[1])
+
+
+def test_words_past_the_context_are_ignored():
+    assert torch.equal(word_hash.encode("red " * 30), word_hash.encode("red " * 12))
+    assert torch.equal(word_hash.encode(""), torch.zeros(12, 64))
+
+
+def test_unknown_words_are_named_once_each():
+    assert word_hash.check_prompt("A red dragon, flying on a teal Dragon floor") == ["dragon", "flying"]
+    assert word_hash.check_prompt("a red ball bouncing on a teal floor panning left") == []
+
+
+def test_every_line_of_the_demo_story_is_in_the_language_of_the_toy():
+    lines = [line.split(" ", 1) for line in assets.DEMO_STORY.splitlines()]
+    assert [start for start, _ in lines] == ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50"]
+    for _, prompt in lines:
+        assert Look.parse(prompt).prompt == prompt and word_hash.check_prompt(prompt) == []
+
+
+def test_the_model_file_itself_says_what_its_shapes_cannot():
+    info = inspect_checkpoint(assets.model_path())
+    assert info.config == assets.TOY_CONFIG
+    assert (info.causal_ar, info.frames_per_block) == (True, assets.BLOCK_FRAMES)
+    assert (assets.TOY_CONFIG.text_len, assets.TOY_CONFIG.text_dim) == word_hash.encode("").shape
+
+
+def test_autoencoder_keeps_the_frame_law_and_the_picture(autoencoder):
+    video_frames = scene()
+    latents = autoencoder.encode(video_frames)
+    assert latents.shape == (5, 16, 8, 8)
+    decoded = autoencoder.decode(latents)
+    assert decoded.shape == video_frames.shape and decoded.min() >= 0 and decoded.max() <= 1
+    assert (decoded - video_frames).abs().mean() < 0.03
+    assert autoencoder.encode(video_frames[:1]).shape == (1, 16, 8, 8)
+    assert torch.equal(autoencoder.encode(video_frames[:16]), latents[:4])
+
+
+@pytest.mark.parametrize("chunks", [[5], [1, 2, 2], [1, 1, 1, 1, 1], [3, 2]])
+def test_streaming_decode_is_the_whole_decode_in_pieces(autoencoder, chunks):
+    latents = autoencoder.encode(scene())
+    decoder = ToyStreamingDecoder(autoencoder)
+    for _ in range(2):
+        decoder.reset()
+        pieces = torch.cat([decoder.decode(chunk) for chunk in latents.split(chunks)])
+        assert torch.equal(pieces, autoencoder.decode(latents))
+
+
+def test_autoencoder_loads_in_the_dtype_asked_for():
+    autoencoder = assets.load_autoencoder(dtype=torch.bfloat16)
+    assert autoencoder.decode(torch.zeros(2, 16, 8, 8)).dtype == torch.bfloat16
+    assert not any(parameter.requires_grad for parameter in autoencoder.parameters())
+
+
+def test_preview_factors_show_the_colours_of_the_picture(autoencoder):
+    latents = autoencoder.encode(scene())
+    preview = torch.einsum("fchw,cd->fhwd", latents, torch.tensor(PREVIEW_FACTORS)) + torch.tensor(PREVIEW_BIAS)
+    decoded = autoencoder.decode(latents)[1:].unflatten(0, (-1, 4)).mean(1)
+    colours = decoded.unflatten(1, (8, 8)).unflatten(3, (8, 8)).mean((2, 4)) * 2 - 1
+    assert (preview[1:] - colours).square().mean().sqrt() < 0.1
+
+
+def test_preview_fit_is_the_best_linear_map(autoencoder):
+    latents = torch.randn(9, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    factors, bias = fit_preview_factors(autoencoder, [latents, latents[:4]])
+    assert factors.shape == (16, 3) and bias.shape == (3,)
+
+    def error(factors, bias):
+        decoded = autoencoder.decode(latents)[1:].unflatten(0, (-1, 4)).mean(1)
+        colours = decoded.unflatten(1, (8, 8)).unflatten(3, (8, 8)).mean((2, 4)) * 2 - 1
+        return (torch.einsum("fchw,cd->fhwd", latents[1:], factors) + bias - colours).square().mean()
+
+    assert error(factors, bias) < error(torch.tensor(PREVIEW_FACTORS), torch.tensor(PREVIEW_BIAS))

@@ -1,0 +1,49 @@
+"""Memory over the length of a video, measured on whole processes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = f"""
+import sys, threading
+sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+from headforcing.headforcing_core.commands.cli import main
+from peak_memory import peak_bytes
+peaks, done = [], threading.Event()
+def watch():
+    while not done.wait(0.1):
+        peaks.append(peak_bytes())
+watcher = threading.Thread(target=watch)
+watcher.start()
+code = main(sys.argv[1:])
+done.set()
+watcher.join()
+print(code, *peaks)
+"""
+
+
+def demo(folder: Path, seconds: int) -> tuple[dict, list[float]]:
+    """The report of a demo render with a run folder, and the peak of its process in kB, ten times a second."""
+    arguments = ["demo", "--json", "--out", folder, "--seconds", seconds, "--runs", folder / "runs", "--scale", 1]
+    done = subprocess.run([sys.executable, "-c", RUN, *map(str, arguments)], capture_output=True, text=True, check=True)
+    report, last = done.stdout.splitlines()
+    code, *peaks = last.split()
+    assert code == "0"
+    return json.loads(report), [int(peak) / 1024 for peak in peaks]
+
+
+@pytest.mark.slow
+def test_five_minutes_take_no_more_memory_than_thirty_seconds(tmp_path: Path):
+    """The rule is 5 %, and 1 kB for every picture once everything is in place.
+
+    The latter is measured inside one process: where two put their first allocations differs by megabytes.
+    """
+    (short, short_peaks), (long, long_peaks) = (demo(tmp_path / str(seconds), seconds) for seconds in (30, 300))
+    assert (short["pictures"], long["pictures"]) == (480, 4800)
+    assert long["cache_bytes"] == short["cache_bytes"]
+    assert long_peaks[-1] < 1.05 * short_peaks[-1]
+    early, late = (long_peaks[int(part * len(long_peaks))] for part in (0.3, 0.9))
+    assert late - early < 0.6 * 4800

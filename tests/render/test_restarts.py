@@ -1,0 +1,208 @@
+"""Videos of several rollouts become pictures as CausVid's do: each rollout is decoded as a video of its own."""
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.render import toy_codec
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.base import Overlap
+from headforcing.headforcing_core.timeline.clock import video_frames_of
+from headforcing.headforcing_core.video.restarts import FrameCodec
+from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder
+from headforcing.headforcing_core.video.wan_vae import load_codec
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan_vae
+from torch import Tensor
+
+BALL = "a red ball bouncing on a teal floor"
+
+
+@pytest.fixture(scope="module", params=["toy", "wan"])
+def codec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrameCodec:
+    if request.param == "toy":
+        return toy_codec(torch.device("cpu"))
+    pytest.importorskip("diffusers")  # an optional package
+    return load_codec(wan_vae(tmp_path_factory.mktemp("vae") / "wan_2.1_vae.safetensors"), "cpu", torch.float32)
+
+
+def noise(frames: int, seed: int = 0) -> Tensor:
+    return 0.5 * torch.randn(frames, 16, 2, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def streamed(decoder: StreamingDecoder, latents: Tensor, frames_per_block: int) -> Tensor:
+    chunks = Chunks()
+    parts = [chunk for block in latents.split(frames_per_block) for chunk in chunks.add(block)]
+    return torch.cat([decoder.decode(chunk) for chunk in (*parts, *chunks.rest())])
+
+
+def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
+    """As the authors do it, but for the last rollout, which stays whole: each is decoded from its first frame on, its
+    last `4 * (overlap - 1) + 1` pictures are dropped, and the first of these is what the next one begins with."""
+    video_frames, given = [], latents[:0]
+    rollouts = layout.rollouts(len(latents) // layout.frames_per_block)
+    for number in range(rollouts):
+        first = number * layout.stride * layout.frames_per_block
+        rollout = torch.cat([given, latents[first + len(given) : first + layout.frames]])
+        decoded = codec.new_decoder().decode(rollout)
+        if number + 1 < rollouts:
+            assert len(decoded) == video_frames_of(layout.frames)
+            kept = len(decoded) - video_frames_of(layout.overlap)
+            assert codec.encode is not None
+            given = torch.cat([codec.encode(decoded[kept]), rollout[layout.frames - layout.overlap + 1 :]])
+            decoded = decoded[:kept]
+        video_frames.append(decoded)
+    return torch.cat(video_frames)
+
+
+@pytest.mark.parametrize("frames", [21, 24, 39, 42, 57])
+@pytest.mark.parametrize(("overlap", "frames_per_block"), [(3, 3), (3, 1), (6, 3)])
+def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, frames, overlap, frames_per_block):
+    layout, latents = Overlap(21, overlap, frames_per_block), noise(frames)
+    expected = assembled(codec, latents, layout)
+    restarts = layout.restart_frames(frames // frames_per_block)
+    decoder = codec.decoder(restarts)
+    found = streamed(decoder, latents, frames_per_block)
+    assert found.shape == expected.shape and len(found) == video_frames_of(frames)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    decoder.reset()
+    assert torch.equal(streamed(decoder, latents, frames_per_block), found), "a video after another is like the first"
+    through = codec.new_decoder().decode(latents)
+    first = video_frames_of(restarts[0] + 1) - 1 if restarts else len(found)
+    torch.testing.assert_close(found[:first], through[:first], atol=1e-5, rtol=0)
+    assert not restarts or (found[first] - through[first]).abs().max() > 1e-3
+
+
+def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
+    latents = noise(19, seed=1)
+    video_frames = codec.new_decoder().decode(latents)
+    first = codec.reencode(latents)
+    assert first.shape == (1, 16, 2, 4) and video_frames.shape[0] == 73
+    torch.testing.assert_close(first, codec.encode(video_frames[72]), atol=1e-4, rtol=0)
+    assert (first - codec.encode(video_frames[71])).abs().max() > 1e-3
+
+
+def test_the_wan_encoder_is_the_librarys(tmp_path: Path):
+    diffusers = pytest.importorskip("diffusers")
+    from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
+
+    path = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
+    library = diffusers.AutoencoderKLWan(base_dim=8)
+    library.load_state_dict(convert_wan_vae_to_diffusers(load_file(path)))
+    video_frame = torch.rand(16, 32, 3, generator=torch.Generator().manual_seed(4))
+    mean, std = (torch.tensor(library.config[f"latents_{name}"]).view(-1, 1, 1) for name in ("mean", "std"))
+    with torch.no_grad():
+        moments = library.encode(video_frame.permute(2, 0, 1)[None, :, None] * 2 - 1).latent_dist.mode()[0, :, 0]
+    found = load_codec(path, "cpu", torch.float32).encode(video_frame)
+    torch.testing.assert_close(found[0], (moments - mean) / std, atol=1e-4, rtol=0)
+    assert found.shape == (1, 16, 2, 4) and found.std() > 0.01
+
+
+def test_a_file_without_an_encoder_decodes_but_does_not_encode(tmp_path: Path):
+    pytest.importorskip("diffusers")
+    weights = load_file(wan_vae(tmp_path / "wan_2.1_vae.safetensors"))
+    save_file(
+        {name: t for name, t in weights.items() if not name.startswith("encoder.")}, tmp_path / "half.safetensors"
+    )
+    codec = load_codec(tmp_path / "half.safetensors", "cpu", torch.float32, encodes=False)
+    assert len(codec.decoder().decode(noise(4))) == 13
+    with pytest.raises(HeadForcingError, match="loaded without its encoder"):
+        codec.reencode(noise(4))
+    with pytest.raises(HeadForcingError, match=r"half\.safetensors is not a complete Wan 2\.1 VAE: encoder\."):
+        load_codec(tmp_path / "half.safetensors", "cpu", torch.float32)
+
+
+def test_a_codec_is_named_by_its_weights(tmp_path: Path):
+    pytest.importorskip("diffusers")
+    names = [
+        load_codec(wan_vae(tmp_path / f"{seed}-{place}.safetensors", seed=seed), "cpu", torch.float32).fingerprint()
+        for place, seed in enumerate((2, 2, 3))
+    ]
+    assert names[0] == names[1] != names[2]
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+
+def decoded(path: Path) -> np.ndarray:
+    """Every picture, `[n, H, W, 3]`."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+@pytest.fixture(scope="module")
+def generate(tmp_path_factory: pytest.TempPathFactory, repo_root: Path):
+    """`generate` with a tiny model: called with a name, seconds and more arguments, it gives the exit code."""
+    folder = tmp_path_factory.mktemp("generate")
+    save_embeddings(folder / "texts.safetensors", {"a green apple": torch.randn(12, 48)})
+    common = {
+        "--weights": repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
+        "--num-heads": 4,
+        "--embeddings": folder / "texts.safetensors",
+        "--prompts": "a green apple",
+        "--size": "48x32",
+        "--dtype": "fp32",
+        "--device": "cpu",
+        "--method": "causvid",
+    }
+
+    def run(*more: str | Path) -> int:
+        return main(["generate", *(str(part) for pair in common.items() for part in pair), *map(str, more)])
+
+    return run
+
+
+@pytest.mark.slow
+def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(generate, tmp_path: Path):
+    pytest.importorskip("diffusers")
+    vae = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
+    video, latents = tmp_path / "video.mp4", tmp_path / "latents.safetensors"
+    assert generate("--seconds", "7", "--vae", vae, "--out", video, "--latents", latents) == 0
+    with safe_open(latents, "pt") as file:
+        made, about = file.get_tensor("latents"), json.loads(file.metadata()["head_forcing"])
+    assert len(made) == 30 and about == {"pictures": 112, "restart_frames": [18]}
+    codec = load_codec(vae, "cpu", torch.float32)
+    expected, through = assembled(codec, made, Overlap())[:112], codec.new_decoder().decode(made)[:112]
+    found = torch.from_numpy(decoded(video)).float() / 255
+    assert found.shape == expected.shape
+    apart = [(found - other)[72:90].abs().mean() for other in (expected, through)]
+    assert apart[0] < apart[1] / 2 < 0.15  # H.264 of these pictures is coarse, but what lies there is clear
+    again = tmp_path / "again.safetensors"
+    assert generate("--seconds", "7", "--vae", vae, "--latents", again) == 0  # without a video it is the same
+    assert torch.equal(load_file(again)["latents"], made)
+
+
+def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sentence(generate, tmp_path: Path, capsys):
+    assert generate("--seconds", "5", "--latents", tmp_path / "short.safetensors") == 0
+    assert len(load_file(tmp_path / "short.safetensors")["latents"]) == 21
+    capsys.readouterr()
+    assert generate("--seconds", "5.1", "--latents", tmp_path / "long.safetensors") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "error: vae: this method encodes a picture anew after each rollout of 21 latent frames and got no VAE for "
+        "that; give --vae, the Wan 2.1 VAE, or make at most 5.06 s"
+    )
+    assert not (tmp_path / "long.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_the_demo_goes_on_extends_and_says_how_it_is_made(tmp_path: Path, capsys):
+    def demo(name: str, seconds: float, *more: str) -> str:
+        arguments = ["demo", "--method", "causvid", "--prompts", BALL, "--seconds", str(seconds), "--device", "cpu"]
+        assert main([*arguments, "--out", str(tmp_path / name), "--scale", "1", *more]) == 0
+        return capsys.readouterr().out
+
+    said = demo("short", 7, "--runs", str(tmp_path / "runs"))
+    assert "2 rollouts of 21 latent frames" in said and "meant for CausVid" in said and "reused" not in said
+    said = demo("longer", 11, "--runs", str(tmp_path / "runs"))
+    assert "3 rollouts" in said and "reused   10 blocks" in said
+    demo("straight", 11)
+    assert "reused   15 blocks" in demo("again", 11, "--runs", str(tmp_path / "runs"))
+    videos = [decoded(tmp_path / name / "demo.mp4").astype(int) for name in ("straight", "longer", "again")]
+    assert all(len(video) == 176 and np.abs(video - videos[0]).mean() < 0.1 for video in videos)  # of 255

@@ -1,0 +1,331 @@
+"""Run folders: whatever stops a render, the next one goes on and ends with the same bytes."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.render import video_rollout
+from headforcing.headforcing_core.render.block_keys import finished_blocks, video_keys
+from headforcing.headforcing_core.runs import files as run_files
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.stored import stored_videos
+from toy_renders import STORY, Render, toy_model
+
+OTHER = STORY.replace("yellow ring", "pink star")
+
+
+class Stopped(Exception):
+    pass
+
+
+SETTINGS = {
+    "rebuilt from the blocks": {},
+    "restored from the cache's state": {"state_seconds": 1e-9},
+    "roles found while sampling": {"profile": AutoProfile()},
+    "roles found, state restored": {"profile": AutoProfile(), "state_seconds": 1e-9},
+    "one frame a block": {"family": "causal_forcing_framewise", "seconds": 3.0},
+    "absolute positions": {"method": "no_rope_reencoding", "state_seconds": 1e-9},
+    "everything kept": {"method": "self_forcing"},
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("stop_after", [1, 9])
+def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, setting, stop_after):
+    render = Render(backbone, tmp_path, **SETTINGS[setting])
+    expected = render.straight()
+    first = render.go(stop_after=stop_after)
+    assert torch.equal(first, expected[: len(first)])
+    assert torch.equal(render.go(), expected)
+    found_early = "found" in setting and stop_after == 1  # measuring needs every pass: nothing can be reused
+    assert render.video.reused == (0 if found_early else stop_after)
+    assert render.video.events == render.straight_events
+    calls = []
+    assert torch.equal(render.go(on_step=lambda block, step, latents: calls.append(latents is not None)), expected)
+    assert render.video.reused == render.plan.new_blocks and not any(calls), "nothing was left to denoise"
+
+
+SWITCHED = {
+    "flush": {},
+    "flush, re-anchor": {},
+    "recache": {},
+    "recache, re-anchor, blend 2": {},
+    "blend 3": {},
+    "recache, everything kept": {"method": "self_forcing"},
+    "recache, absolute positions": {"method": "no_rope_reencoding"},
+    "flush, roles found": {"profile": AutoProfile()},
+    "recache, roles found": {"profile": AutoProfile()},
+    "recache, one frame a block": {"family": "causal_forcing_framewise", "seconds": 6.0},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SWITCHED)
+@pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
+def test_a_render_with_a_switch_goes_on_to_the_same_bytes_right_before_and_after_it(
+    backbone, tmp_path, setting, state_seconds
+):
+    words = ", ".join(w for w in setting.split(", ") if w.split()[0] in ("flush", "recache", "re-anchor", "blend"))
+    text = STORY.replace("0:05 ", f"0:05.06 [{words}] ")
+    render = Render(backbone, tmp_path, text, state_seconds=state_seconds, **SWITCHED[setting])
+    expected = render.straight()
+    at = render.plan.timeline.segments[1].start_block
+    assert expected.shape[0] > (at + 2) * render.plan.schedule.frames_per_block
+    for stop_after in (at, at + 1, at + 2):
+        shutil.rmtree(tmp_path)
+        first = render.go(stop_after=stop_after)
+        assert torch.equal(first, expected[: len(first)])
+        assert torch.equal(render.go(), expected)
+        assert render.video.reused == stop_after
+        assert render.video.events == render.straight_events
+    plain = Render(backbone, tmp_path, STORY.replace("0:05 ", "0:05.06 "), **SWITCHED[setting])
+    made = plain.go()
+    assert plain.video.reused == at, "what comes before the switch is the same video"
+    assert not torch.equal(made[-3:], expected[-3:])
+
+
+def test_an_extension_with_a_switch_goes_on_to_the_same_bytes(backbone, tmp_path):
+    start = Render(backbone, tmp_path).straight()[:6]
+    text = STORY.replace("0:05 ", "0:00.75 [recache, re-anchor] ")
+    render = Render(backbone, tmp_path, text, start=start, seconds=3.0)
+    expected = render.straight()
+    for stop_after in (1, 2):
+        shutil.rmtree(tmp_path)
+        render.go(stop_after=stop_after)
+        assert torch.equal(render.go(), expected)
+
+
+def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path):
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+    render.go(stop_after=8)
+    touched = []
+    render.go(on_step=lambda block, step, latents: touched.append(block))
+    assert min(touched) == 8
+    assert len(list(render.folder.glob("*/state-*"))) == 1, "older states are removed"
+
+
+def test_extending_equals_rendering_at_once(backbone, tmp_path):
+    short, long = (Render(backbone, tmp_path, seconds=seconds) for seconds in (6.0, 10.0))
+    short.go()
+    extended = long.go()
+    assert long.video.reused == short.plan.new_blocks
+    assert torch.equal(extended, long.straight())
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.5, 4.0), (1.3, 4.0), (4.0, 1.3), (4.0, 0.5)])
+def test_a_state_fits_longer_and_shorter_versions_of_the_video(backbone, tmp_path, first, then):
+    text = "a red ball bouncing on a teal floor"
+    one, other = (Render(backbone, tmp_path, text, seconds, state_seconds=1e-9) for seconds in (first, then))
+    one.go(stop_after=1)
+    assert torch.equal(other.go(), other.straight())
+    assert other.video.reused == 1
+
+
+def test_a_state_that_does_not_fit_is_made_again_from_the_blocks(backbone, tmp_path, monkeypatch, caplog):
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+    monkeypatch.setattr(video_rollout, "cache_state", lambda cache: ({}, {"groups": []}))
+    render.go(stop_after=5)
+    assert torch.equal(render.go(), render.straight())
+    assert "rebuilt from the finished blocks" in caplog.text
+
+
+def test_a_changed_prompt_renders_again_only_from_its_first_block(backbone, tmp_path):
+    first, second = Render(backbone, tmp_path), Render(backbone, tmp_path, text=OTHER)
+    before = first.go()
+    switch = first.plan.prompts.index(1)
+    after = second.go()
+    assert second.video.reused == switch
+    assert torch.equal(after[: 3 * switch], before[: 3 * switch])
+    assert torch.equal(after, second.straight())
+    assert not torch.equal(after[3 * switch :], before[3 * switch :])
+    first.go()
+    assert first.video.reused == first.plan.new_blocks, "the first version is still there"
+
+
+def test_start_frames_are_part_of_the_setup(backbone, tmp_path):
+    start = Render(backbone, tmp_path).straight()[:6]
+    render = Render(backbone, tmp_path, start=start, seconds=4.5)
+    render.go(stop_after=2)
+    assert torch.equal(render.go(), render.straight())
+    assert Render(backbone, tmp_path, start=start + 1, seconds=4.5).setup != render.setup
+    (video,) = stored_videos(tmp_path)
+    assert torch.equal(video.latents(), torch.cat([start, render.straight()]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 4}, {"method": "fifo_eviction"}, {"method": "no_rope_reencoding"}, {"profile": AutoProfile()}],
+    ids=str,
+)
+def test_another_setup_shares_nothing(backbone, tmp_path, change):
+    assert Render(backbone, tmp_path, **change).setup != Render(backbone, tmp_path).setup
+
+
+# --- damage
+
+
+def test_two_renders_do_not_write_to_one_folder(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    with RunFolder(tmp_path, render.setup, {}):
+        with pytest.raises(HeadForcingError, match="another render is writing to"):
+            render.go()
+    render.go(stop_after=1)
+
+
+def test_a_full_disk_ends_with_one_sentence_and_loses_nothing(backbone, tmp_path, monkeypatch):
+    render = Render(backbone, tmp_path)
+    save = run_files.save_file
+
+    def full(tensors, path, metadata):
+        if len(list(render.folder.glob("*/block-*"))) == 4:
+            raise OSError(28, "No space left on device")
+        save(tensors, path, metadata)
+
+    monkeypatch.setattr(run_files, "save_file", full)
+    with pytest.raises(HeadForcingError, match="No space left on device.*make room and queue the same render again"):
+        render.go()
+    monkeypatch.setattr(run_files, "save_file", save)
+    assert not list(render.folder.glob("*/.*.tmp"))
+    assert torch.equal(render.go(), render.straight())
+    assert render.video.reused == 4
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(backbone, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    render = Render(backbone, tmp_path / "file")
+    with pytest.raises(HeadForcingError, match="cannot be written"):
+        render.go(on_step=lambda *_: pytest.fail("work was begun"))
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 2), (3, 0), (5, 4)], ids=lambda at: f"block {at[0]} step {at[1]}")
+@pytest.mark.parametrize("kind", [Stopped, type("BaseStopped", (BaseException,), {})])
+def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, at, kind):
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+
+    def interrupt(block, step, latents):
+        if (block, step) == at:
+            raise kind
+
+    with pytest.raises(kind):
+        render.go(on_step=interrupt)
+    assert torch.equal(render.go(), render.straight())
+    assert render.video.reused == at[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process, which this system does not have")
+def test_twenty_kills_at_random_moments_lose_nothing(tmp_path):
+    """SIGKILL at random moments of a demo run, while denoising, writing blocks or states; then the render goes on."""
+    render = Render(toy_model(), tmp_path, seconds=60.0, state_seconds=0.05)
+    expected = render.straight()
+    pick = random.Random(0)
+    kills = 0
+    for _ in range(200):
+        child = os.fork()
+        if child == 0:
+            try:
+                render.go()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        if kills < 20:
+            time.sleep(pick.uniform(0.02, 0.2))
+            os.kill(child, signal.SIGKILL)
+            kills += 1
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+    assert kills == 20
+    assert torch.equal(render.go(), expected)
+    assert render.video.events == render.straight_events
+    assert render.problems == []
+    assert not list(Path(tmp_path).glob("*/.*.tmp"))
+
+
+def test_a_disk_too_full_for_the_state_does_not_end_the_render(backbone, tmp_path, monkeypatch, caplog):
+    render, save = Render(backbone, tmp_path, state_seconds=1e-9), run_files.save_file
+
+    def full(tensors, path, metadata):
+        if "latents" not in tensors:
+            raise OSError(28, "No space left on device")
+        save(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(run_files, "save_file", full)
+    assert torch.equal(render.go(), render.straight())
+    assert "going on without a stored cache state" in caplog.text
+
+
+def test_a_note_that_cannot_be_written_leaves_the_old_one(backbone, tmp_path, monkeypatch):
+    render = Render(backbone, tmp_path)
+    render.go(stop_after=3)
+
+    def full(path, text, encoding):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(HeadForcingError, match="make room"):
+            render.go()
+    (video,) = stored_videos(tmp_path)
+    assert video.finished == 3
+
+
+# --- looking after runs
+
+
+def test_only_a_video_that_was_begun_counts_as_begun(backbone, tmp_path):
+    begun, other = Render(backbone, tmp_path), Render(backbone, tmp_path, "a pink star gliding on a black floor")
+    assert begun.setup == other.setup and finished_blocks(tmp_path, begun.setup, begun.keys) == 0
+    begun.go(stop_after=1)
+    assert finished_blocks(tmp_path, begun.setup, begun.keys) > 0
+    assert finished_blocks(tmp_path, other.setup, other.keys) == 0
+
+
+def test_roles_are_found_in_one_render_and_recalled_in_the_next(backbone, tmp_path):
+    render = Render(backbone, tmp_path, profile=AutoProfile())
+    render.go(stop_after=9)
+    assert render.video.found_now
+    render.go()
+    assert render.video.found_profile is not None and not render.video.found_now
+
+
+def test_a_renamed_folder_can_be_loaded_and_missing_start_frames_are_named(backbone, tmp_path):
+    start = Render(backbone, tmp_path / "other").straight()[:6]
+    render = Render(backbone, tmp_path, start=start, seconds=1.5)
+    render.go()
+    (video,) = stored_videos(tmp_path)
+    expected = video.latents()
+    video.folder.rename(tmp_path / "my favourite")
+    (video,) = stored_videos(tmp_path)
+    assert torch.equal(video.latents(), expected)
+    next((tmp_path / "my favourite").glob("start-*")).unlink()
+    with pytest.raises(HeadForcingError, match="start frames of this video"):
+        video.latents()
+
+
+def test_stored_videos_are_listed_with_what_is_finished(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    render.go(stop_after=5)
+    (video,) = stored_videos(tmp_path)
+    assert video.finished == 5 and len(video.keys) == render.plan.new_blocks
+    assert torch.equal(video.latents(), render.straight()[:15])
+    assert video.about["prompts"] == [segment.text for segment in render.plan.timeline.segments]
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / "video-x.json").write_text("{")
+    assert len(stored_videos(tmp_path)) == 1
+
+
+def test_a_block_key_depends_on_every_prompt_before_it(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    other = replace(render.plan, prompts=(1, *render.plan.prompts[1:]))
+    keys = video_keys(other, render.setup, render.embeds)
+    assert not set(keys) & set(render.keys)

@@ -1,0 +1,230 @@
+"""The files of a run folder: damage is named, equal contents are equal files, and nothing else is ever removed."""
+
+import json
+import logging
+import os
+import shutil
+
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.hashing import file_hash
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.runs.files import FORMAT_VERSION
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.stored import prune, stored_videos
+from toy_renders import Render, files
+
+KINDS = {  # of files, and the render that leaves all of them
+    "found": ("run", "video", "block", "state", "found", "seconds"),
+    "start": ("run", "video", "block", "state", "start", "opening", "seconds"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(backbone, tmp_path_factory):
+    """Two finished renders by name, and their latents."""
+    start = Render(backbone, tmp_path_factory.mktemp("runs")).straight()[:6]
+    made = {}
+    for name, options in {"found": {"profile": AutoProfile()}, "start": {"start": start, "seconds": 3.0}}.items():
+        render = Render(backbone, tmp_path_factory.mktemp("runs"), state_seconds=1e-9, **options)
+        made[name] = (render, render.go(), render.folder)
+    return made
+
+
+def copied(finished, name, tmp_path):
+    """A copy of a finished render that a test may spoil, and its latents."""
+    render, latents, folder = finished[name]
+    render.folder = tmp_path / "runs"
+    shutil.copytree(folder, render.folder)
+    return render, latents
+
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "flipped":
+        data[len(data) // 2] ^= 1
+    else:
+        data = data[: len(data) // 2]
+    path.write_bytes(data)
+
+
+def of_kind(render, kind):
+    return [path for path in files(render) if path.name.startswith(f"{kind}-")]
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut short"])
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in KINDS.items() for kind in kinds])
+def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, how, caplog):
+    render, expected = copied(finished, name, tmp_path)
+    path = of_kind(render, kind)[-1]
+    damage(path, how)
+    assert torch.equal(render.go(), expected)
+    assert render.video.seconds_per_block is None or kind != "seconds"
+    assert [problem for problem in render.video.problems if f"{path.name} is damaged" in problem]
+    assert path.name in caplog.text
+    assert all(file_hash(found) == found.stem.rpartition("-")[2] for found in files(render))
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut short"])
+@pytest.mark.parametrize("kind", ["run", "video", "block", "found"])
+def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tmp_path, kind, how, capsys):
+    render, latents = copied(finished, "found", tmp_path)
+    path = of_kind(render, kind)[-1]
+    damage(path, how)
+    before = {path.name: path.read_bytes() for path in files(render)}
+    assert main(["runs", "list", str(render.folder), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    shown = main(["runs", "show", str(render.folder)])
+    said = capsys.readouterr()
+    assert (listed["runs"] == [], shown) == ((True, 2) if kind == "video" else (False, 0))
+    assert f"{path.name} is damaged" in (said.err if shown else said.out)
+    assert [path.name in problem for problem in listed["problems"]] == ([True] if kind in ("run", "video") else [])
+    if kind == "block":
+        assert len(stored_videos(render.folder)[0].latents()) == len(latents) - 3
+    assert {path.name: path.read_bytes() for path in files(render)} == before
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_file_of_a_run_is_covered_by_its_hash(finished, tmp_path, name):
+    render, _ = copied(finished, name, tmp_path)
+    assert {path.name.split("-")[0] for path in files(render)} == set(KINDS[name])
+    assert all(file_hash(path) == path.stem.rpartition("-")[2] for path in files(render))
+
+
+def test_a_newer_format_is_refused_politely(finished, tmp_path, capsys):
+    render, _ = copied(finished, "found", tmp_path)
+    (path,) = of_kind(render, "run")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
+    path.rename(path.with_name(f"run-{file_hash(path)}.json"))
+    refusal = f"format version 99, this version of Head Forcing reads {FORMAT_VERSION}; update"
+    left = files(render)
+    with pytest.raises(HeadForcingError, match=refusal):
+        render.go()
+    assert main(["runs", "show", str(render.folder)]) == 2
+    assert refusal in capsys.readouterr().err
+    assert stored_videos(render.folder) == []
+    assert files(render) == left, "nothing was thrown away"
+
+
+# --- one file for each block
+
+
+def names(render):
+    return [path.name for path in files(render) if not path.name.startswith("seconds")]
+
+
+def test_the_same_render_again_leaves_the_same_files(finished, tmp_path):
+    render, expected = copied(finished, "start", tmp_path)
+    before = names(render)
+    for path in of_kind(render, "block")[2:] + of_kind(render, "state"):
+        path.unlink()
+    assert torch.equal(render.go(), expected)
+    assert render.video.reused == 2 and names(render) == before
+    of_kind(render, "block")[0].unlink()
+    of_kind(render, "state")[0].unlink()
+    render.go(stop_after=1)
+    assert torch.equal(render.go(), expected) and render.video.reused == len(expected) // 3
+    assert render.problems == [], "what goes on from equal bytes is as good as it was"
+
+
+@pytest.mark.parametrize("stop_after", [None, 6], ids=["finished", "stopped again"])
+def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
+    """The keys are the same, the rounding is not: with other attention, or on another machine."""
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+    first = render.go()
+    of_kind(render, "block")[3].unlink()
+    render.attention = explicit
+    render.go(stop_after=stop_after)
+    render.attention = None
+    again = render.go()
+    assert render.video.reused == (stop_after or render.plan.new_blocks)
+    assert len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
+    assert torch.equal(again[:9], first[:9]) and not torch.equal(again[9:], first[9:])
+    if stop_after:
+        assert [p for p in render.problems if "block-00006" in p and "does not continue the block before it" in p]
+    (video,) = stored_videos(tmp_path)
+    assert torch.equal(video.latents(), again) and video.run.problems == []
+
+
+def test_of_two_files_that_a_kill_left_the_later_one_counts(backbone, tmp_path):
+    render = Render(backbone, tmp_path, seconds=3.0)
+    render.go()
+    old = of_kind(render, "block")[1:]
+    kept = [(path.name, path.read_bytes()) for path in old]
+    for path in old:
+        path.unlink()
+    render.attention = explicit
+    expected = render.go()
+    for name, data in kept:
+        path = old[0].with_name(name)
+        path.write_bytes(data)
+        os.utime(path, (1_000_000, 1_000_000))
+    assert torch.equal(render.go(), expected)
+
+
+# --- pruning
+
+
+@pytest.fixture
+def three(backbone, tmp_path):
+    """Runs that were written one after another, the first longer than the others."""
+    renders = [Render(backbone, tmp_path, seed=seed) for seed in (1, 2, 3)]
+    for age, render in enumerate(renders):
+        render.go(stop_after=1 if age else 3)
+        for path in (render.folder / render.setup[:16]).iterdir():
+            os.utime(path, (1_000_000 + age, 1_000_000 + age))
+    return [tmp_path / render.setup[:16] for render in renders]
+
+
+def size(folder):
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_old_runs_can_be_pruned_but_not_one_in_use(three, tmp_path):
+    assert prune(tmp_path, keep_bytes=size(three[2]) + 10) == [three[1], three[0]]
+    with RunFolder(tmp_path, json.loads(next(three[2].glob("run-*")).read_text())["setup"], {}):
+        assert prune(tmp_path, keep_bytes=0) == []
+    assert three[2].exists() and not three[1].exists()
+
+
+def test_an_older_run_is_not_kept_because_it_is_smaller(three, tmp_path):
+    (three[1] / "notes.txt").write_text("mine")
+    with open(next(three[1].glob("block-*")), "ab") as file:
+        file.write(bytes(10_000_000))
+    os.utime(file.name, (1_000_001, 1_000_001))
+    assert prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10) == [three[1], three[0]]
+    assert [path.name for path in three[1].iterdir()] == ["notes.txt"], "what is not ours stays"
+
+
+def test_folders_that_are_no_runs_are_left_alone(three, tmp_path, caplog):
+    for name, others in {
+        "project": ["thesis.txt", "block-diagram.svg", "run-1.json", "video-x.json"],
+        "figures": ["block-00001-aaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb.safetensors"],
+        "forged": ["run-0123456789abcdef.json"],
+    }.items():
+        (tmp_path / name / "chapters").mkdir(parents=True)
+        for other in others:
+            (tmp_path / name / other).write_text("{}")
+    damage(next(three[0].glob("run-*")), "flipped")
+    (three[1] / "block-dir").mkdir()
+    (tmp_path / "link").symlink_to(three[2])
+    before = {path for path in tmp_path.rglob("*") if three[1] not in path.parents and three[2] not in path.parents}
+    with caplog.at_level(logging.WARNING):
+        assert prune(tmp_path, keep_bytes=0) == [three[2], three[1]]
+    assert set(tmp_path.rglob("*")) == before - {three[2]} | {three[1] / "block-dir"}
+    assert f"{three[0]} is not pruned" in caplog.text and "figures is not pruned" in caplog.text
+
+
+def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
+    Render(backbone, tmp_path).go(stop_after=2)
+    assert main(["runs", "list", str(tmp_path)]) == 0
+    assert " 2/13 blocks " in capsys.readouterr().out
+    assert main(["runs", "prune", str(tmp_path), "--keep-gb", "0", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["removed"]) == 1
+    assert main(["runs", "list", str(tmp_path)]) == 0
+    assert "no runs" in capsys.readouterr().out
+    assert main(["runs", "prune", str(tmp_path), "--keep-gb", "nan"]) == 2
+    assert main(["runs", "list", str(tmp_path / "missing")]) == 2

@@ -1,0 +1,376 @@
+"""Streaming decode and encode: exact chunks, whole files or none, constant memory, a sheet a person can read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from flat_colour import FlatColourDecoder, decoded, latents
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.timeline.clock import video_frames_of
+from headforcing.headforcing_core.video import writer as video_writer
+from headforcing.headforcing_core.video.stream import Chunks, VideoStream, contact_sheet, write_video
+from headforcing.headforcing_core.video.writer import VideoWriter
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+
+def chunks_of(blocks):
+    chunks = Chunks()
+    for block in blocks:
+        yield from chunks.add(block)
+    yield from chunks.rest()
+
+
+@given(st.lists(st.integers(0, 7), max_size=12))
+def test_chunks_hold_every_frame_once_and_keep_the_rule(sizes):
+    frames = torch.arange(sum(sizes))
+    chunks = list(chunks_of(frames.split(sizes)))
+    assert torch.equal(torch.cat([*chunks, frames[:0]]), frames)
+    assert all(len(chunk) > 0 for chunk in chunks)
+    assert [len(chunk) for chunk in chunks[:1]] in ([], [1])
+    assert all(len(chunk) >= 2 for chunk in chunks[1:-1])
+    assert max(map(len, chunks), default=0) <= max(sizes, default=0) + 1
+
+
+@pytest.mark.parametrize(
+    "sizes, expected",
+    [
+        ([3, 3, 3], [1, 2, 3, 3]),
+        ([1] * 6, [1, 2, 2, 1]),
+        ([1], [1]),
+        ([2, 2], [1, 3]),
+    ],
+)
+def test_chunks_of_the_usual_block_sizes(sizes, expected):
+    assert [len(chunk) for chunk in chunks_of(torch.zeros(n, 1) for n in sizes)] == expected
+
+
+def test_a_block_is_decoded_as_soon_as_it_exists():
+    taken = []
+
+    def blocks():
+        for number in range(3):
+            taken.append(number)
+            yield torch.zeros(3, 1)
+
+    chunks = chunks_of(blocks())
+    next(chunks), next(chunks)
+    assert taken == [0]
+
+
+@pytest.mark.parametrize("frames, video_frames", [(0, 0), (1, 1), (3, 9), (21, 81), (240, 957)])
+def test_time_law(frames, video_frames):
+    assert video_frames_of(frames) == video_frames
+
+
+@pytest.mark.parametrize("block", [3, 1, 5])
+def test_video_has_every_picture_in_order_with_its_colour(tmp_path, block):
+    progress = []
+    info = write_video(
+        tmp_path / "v.mp4", latents(13).split(block), FlatColourDecoder(), on_progress=progress.append, crf=4
+    )
+    assert (info.video_frames, info.width, info.height, info.seconds) == (49, 48, 32, 49 / 16)
+    assert progress[-1] == 49 and progress == sorted(progress)
+    wanted = latents(13)[:, 0, 0, 0].repeat_interleave(torch.tensor([1] + [4] * 12)).numpy() * 255
+    np.testing.assert_allclose(decoded(info.path).mean((1, 2, 3)), wanted, atol=2)
+
+
+def test_colours_survive_in_both_ways_comfyui_reads_them(tmp_path):
+    colours = np.array([(235, 41, 36), (26, 87, 87), (163, 219, 214), (255, 140, 20)], np.uint8)
+    video_frames = torch.from_numpy(colours)[:, None, None].expand(-1, 64, 64, -1)
+    with VideoWriter(tmp_path / "v.mp4", 64, 64, crf=4) as writer:
+        writer.write(video_frames)
+    assert np.abs(decoded(tmp_path / "v.mp4")[:, 30, 30].astype(int) - colours).max() <= 4
+    assert np.abs(decoded(tmp_path / "v.mp4", "gbrpf32le")[:, 30, 30] * 255 - colours).max() <= 4
+
+
+def test_file_is_a_plain_mp4_with_its_tags(tmp_path):
+    tags = {"prompt": '{"1": {"class_type": "é"}}', "workflow": "w" * 100_000, "head_forcing": "{}"}
+    write_video(tmp_path / "v.mp4", latents(4).split(3), FlatColourDecoder(), metadata=tags)
+    with av.open(str(tmp_path / "v.mp4")) as container:
+        stream = container.streams.video[0]
+        assert {key: container.metadata[key] for key in tags} == tags
+        assert (stream.frames, stream.average_rate, stream.codec_context.name) == (13, 16, "h264")
+        assert stream.codec_context.pix_fmt == "yuv420p"
+    data = (tmp_path / "v.mp4").read_bytes()
+    assert b"moof" not in data and data.index(b"moov") < data.index(b"mdat")
+
+
+@pytest.mark.slow
+def test_the_same_pictures_are_the_same_file_whatever_the_pace(tmp_path):
+    """At a width of twelve blocks of 16 pixels, where x264's macroblock trees would differ from run to run."""
+    y, x = torch.meshgrid(torch.arange(192), torch.arange(192), indexing="ij")
+    moving = [
+        ((x + 3 * i) % 48 < 24).float() * 0.6 + ((y - 60 - i) ** 2 + (x - 2 * i) ** 2 < 400) * 0.4 for i in range(72)
+    ]
+    video_frames = torch.stack(moving)[..., None].expand(-1, -1, -1, 3)
+    files = []
+    for attempt in range(8):
+        with VideoWriter(tmp_path / f"{attempt}.mp4", 192, 192) as writer:
+            for chunk in video_frames.split(12):
+                writer.write(chunk)
+                time.sleep(0.02 * (attempt % 3))
+        files.append((tmp_path / f"{attempt}.mp4").read_bytes())
+    assert len(set(files)) == 1
+
+
+def test_trim_cuts_the_end_and_decodes_nothing_beyond_it_but_takes_all_blocks(tmp_path):
+    decoder, taken = FlatColourDecoder(), []
+    blocks = (taken.append(block) or block for block in latents(12).split(3))
+    info = write_video(tmp_path / "v.mp4", blocks, decoder, video_frames=16)
+    assert info.video_frames == 16 == len(decoded(info.path))
+    assert (len(taken), decoder.decoded_frames) == (4, 6)
+
+
+def test_scale_makes_every_pixel_a_crisp_square(tmp_path):
+    video_frame = (
+        (torch.rand(1, 4, 6, 3, generator=torch.Generator().manual_seed(0)) > 0.5)
+        .float()[..., :1]
+        .expand(-1, -1, -1, 3)
+    )
+
+    class OneFrame(FlatColourDecoder):
+        def decode(self, latents):
+            return video_frame
+
+    info = write_video(tmp_path / "v.mp4", [latents(1)], OneFrame(), scale=8, crf=1)
+    assert (info.width, info.height) == (48, 32)
+    enlarged = np.kron(video_frame[0, :, :, 0].numpy(), np.ones((8, 8)))
+    assert np.abs(decoded(info.path)[0, :, :, 0] / 255 - enlarged).max() < 0.1
+
+
+def test_a_failed_run_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "v.mp4"
+    path.write_bytes(b"old")
+
+    def blocks():
+        yield latents(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_video(path, blocks(), FlatColourDecoder())
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.slow
+def test_a_growing_video_plays_while_it_grows_and_becomes_a_plain_file(tmp_path):
+    path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
+    seen = []
+    with VideoStream(path, FlatColourDecoder(), crf=4, metadata={"prompt": "{}"}, partial=partial) as stream:
+        for block in latents(60).split(3):
+            stream.add(block)
+            if stream.video_frames > 100:
+                seen.append(len(decoded(partial)))
+        assert not path.exists()
+        assert seen == sorted(seen) and seen[-1] >= stream.video_frames - 70, "x264 holds back some pictures, no more"
+        info = stream.finish()
+    assert list(tmp_path.iterdir()) == [path] and info.video_frames == 237
+    with av.open(str(path)) as container:
+        video_frames = container.streams.video[0]
+        assert (video_frames.frames, video_frames.start_time, container.metadata["prompt"]) == (237, 0, "{}")
+        times = [frame.pts * frame.time_base * 16 for frame in container.decode(video=0)]
+    assert times == list(range(237))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_had_grown_before_a_failure_stays_and_plays_to_its_last_picture(tmp_path, error):
+    path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
+    partial.write_bytes(b"of an earlier attempt")
+    with pytest.raises(error), VideoStream(path, FlatColourDecoder(), crf=4, partial=partial) as stream:
+        stream.add(latents(9))
+        raise error
+    assert list(tmp_path.iterdir()) == [partial]
+    assert len(decoded(partial)) == 33
+
+
+def test_a_video_that_is_killed_while_it_grows_plays_up_to_there(tmp_path):
+    program = textwrap.dedent(f"""
+        import os, signal, sys, torch
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+        from flat_colour import FlatColourDecoder, latents
+        from headforcing.headforcing_core.video.stream import VideoStream
+        from pathlib import Path
+        with VideoStream("v.mp4", FlatColourDecoder(), partial=Path("v.part.mp4")) as stream:
+            stream.add(latents(60))
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path)
+    assert run.returncode == -9 and len(decoded(tmp_path / "v.part.mp4")) > 150
+
+
+def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path):
+    pytest.importorskip("resource", reason="file sizes are limited through POSIX")
+    program = textwrap.dedent(f"""
+        import resource, signal, sys, torch
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+        from flat_colour import FlatColourDecoder, latents
+        from headforcing.headforcing_core.video.stream import write_video
+        from pathlib import Path
+        class Noise(FlatColourDecoder):
+            def decode(self, latents):
+                return torch.rand(super().decode(latents).shape)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        try:
+            write_video("v.mp4", latents(120).split(3), Noise(), partial=Path("v.part.mp4"))
+        except Exception as error:
+            print(type(error).__name__, error)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout.startswith("HeadForcingError the video v.mp4 cannot be written: File too large"), run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["v.part.mp4"]
+    shown = 0
+    with av.open(str(tmp_path / "v.part.mp4")) as container, pytest.raises(av.error.InvalidDataError):
+        for _ in container.decode(video=0):  # the last picture is cut off
+            shown += 1
+    assert shown > 16
+
+
+def test_a_locked_file_is_said_and_what_was_made_stays(tmp_path, monkeypatch):
+    """As on Windows, where a file that a player has open cannot be replaced."""
+
+    def locked(source, target):
+        raise PermissionError(13, "The process cannot access the file", str(target))
+
+    monkeypatch.setattr("headforcing.headforcing_core.files.os.replace", locked)
+    partial = tmp_path / "v.part.mp4"
+    with pytest.raises(HeadForcingError, match=r"v\.mp4 cannot be written: The process cannot access the file"):
+        write_video(tmp_path / "v.mp4", latents(6).split(3), FlatColourDecoder(), partial=partial)
+    assert list(tmp_path.iterdir()) == [partial] and len(decoded(partial)) == 21
+
+
+def test_somebody_who_watches_the_growing_file_does_not_cost_the_video(tmp_path, monkeypatch):
+    """As on Windows, where an open file can be neither removed nor written again."""
+    watched = tmp_path / "v.part.mp4"
+    unlink, opened = Path.unlink, av.open
+
+    def refuse(self, missing_ok=False):
+        if self == watched:
+            raise PermissionError(13, "used by another process")
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for path in (tmp_path / "first.mp4", tmp_path / "second.mp4"):
+        info = write_video(path, latents(6).split(3), FlatColourDecoder(), partial=watched)
+        assert len(decoded(info.path)) == 21
+
+        def locked(file, mode="r", **options):
+            if file == str(watched) and mode == "w":
+                raise PermissionError(13, "used by another process")
+            return opened(file, mode, **options)
+
+        monkeypatch.setattr(video_writer.av, "open", locked)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.mp4", "second.mp4", "v.part.mp4"]
+
+
+def test_nothing_to_write_is_an_error_and_no_file(tmp_path):
+    with pytest.raises(HeadForcingError, match="no latent frames"):
+        write_video(tmp_path / "v.mp4", [], FlatColourDecoder())
+    with pytest.raises(HeadForcingError, match="no frame was written"), VideoWriter(tmp_path / "v.mp4", 8, 8):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
+    with pytest.raises(HeadForcingError, match="63x32.*62x32"):
+        VideoWriter(tmp_path / "v.mp4", 63, 32)
+    with pytest.raises(HeadForcingError, match=r"\[n, 32, 48, 3\], got \[1, 32, 46, 3\]"):
+        with VideoWriter(tmp_path / "v.mp4", 48, 32) as writer:
+            writer.write(torch.zeros(1, 32, 46, 3))
+    with pytest.raises(HeadForcingError, match="at least 1 frame, got 0"):
+        write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), video_frames=0)
+    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder",))
+    with pytest.raises(HeadForcingError, match="no H.264 encoder"):
+        VideoWriter(tmp_path / "v.mp4", 48, 32)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_without_a_quality_setting_is_used_where_x264_is_missing(tmp_path, monkeypatch):
+    encoder = next((name for name in video_writer._ENCODERS[1:2] if name in av.codecs_available), None)
+    if encoder is None:
+        pytest.skip("this PyAV has no other H.264 encoder that runs everywhere")
+    monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder", encoder))
+    info = write_video(tmp_path / "v.mp4", latents(4).split(3), FlatColourDecoder(64, 64))
+    assert len(decoded(info.path)) == 13
+
+
+def test_decoder_is_free_again_after_success_and_failure(tmp_path):
+    decoder = FlatColourDecoder()
+    write_video(tmp_path / "v.mp4", [latents(3)], decoder)
+    assert decoder.chunks == []
+    with pytest.raises(ZeroDivisionError):
+        write_video(tmp_path / "v.mp4", (latents(3 // n) for n in (1, 0)), decoder)
+    assert decoder.chunks == []
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_length():
+    """600 against 60 pictures of 320x480: a writer that kept them would need 250 MB more (as floats, 1 GB)."""
+    program = textwrap.dedent(f"""
+        import sys, tempfile, torch
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
+        from peak_memory import peak_bytes
+        from headforcing.headforcing_core.video.stream import contact_sheet, write_video
+        class Noise:
+            def reset(self): self.first = True
+            def decode(self, latents):
+                pictures = 4 * len(latents) - 3 * self.first
+                self.first = False
+                return torch.rand(pictures, 40, 60, 3)
+        with tempfile.TemporaryDirectory() as folder:
+            for blocks in (5, 50):
+                write_video(folder + "/v.mp4", (torch.zeros(3, 16, 5, 8) for _ in range(blocks)), Noise(), scale=8)
+                contact_sheet(folder + "/v.mp4", folder + "/s.png")
+                print(peak_bytes())
+    """)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    short, long = (int(peak) / 2**20 for peak in run.stdout.split())
+    assert long - short < 60
+
+
+def sheet_of(tmp_path, frames=61, **options):
+    info = write_video(tmp_path / "v.mp4", latents(frames).split(3), FlatColourDecoder(), crf=4)
+    contact_sheet(info.path, tmp_path / "s.png", **options)
+    return np.asarray(Image.open(tmp_path / "s.png"), dtype=int)
+
+
+def test_contact_sheet_tiles_the_video_from_its_first_to_its_last_picture(tmp_path):
+    sheet = sheet_of(tmp_path, columns=4, rows=2)
+    tile_height = round(128 * 32 / 48)
+    assert sheet.shape == (2 * 16 + 34 + 2 * (tile_height + 4) - 4, 2 * 16 + 4 * 132 - 4, 3)
+    middles = [
+        sheet[16 + 34 + row * (tile_height + 4) + 60, 16 + column * 132 + 64, 0]
+        for row in range(2)
+        for column in range(4)
+    ]
+    np.testing.assert_allclose(middles, np.linspace(0.1, 0.9, 8) * 255, atol=6)
+
+
+def test_contact_sheet_marks_each_prompt_where_it_begins(tmp_path):
+    blue, orange = (86, 156, 255), (255, 159, 64)
+    sheet = sheet_of(tmp_path, columns=4, rows=2, labels=[(9.0, "second " * 100), (0.0, "first")])
+    rows = [50 + 28 - 6, 50 + 28 + 85 + 4 + 28 - 6]
+    bars = [tuple(sheet[y, 16 + column * 132 + 64]) for y in rows for column in range(4)]
+    assert bars == [blue] * 5 + [orange] * 3
+
+
+def test_contact_sheet_of_a_short_video_shows_each_picture_once(tmp_path):
+    assert sheet_of(tmp_path, frames=1).shape[1] == 2 * 16 + 128
+
+
+def test_contact_sheet_refuses_what_is_not_a_video(tmp_path):
+    (tmp_path / "v.mp4").write_text("no video")
+    with pytest.raises(HeadForcingError, match="cannot be read as a video"):
+        contact_sheet(tmp_path / "v.mp4", tmp_path / "s.png")
+    with pytest.raises(HeadForcingError, match="cannot be read as a video"):
+        contact_sheet(tmp_path / "missing.mp4", tmp_path / "s.png")
+    assert not (tmp_path / "s.png").exists()

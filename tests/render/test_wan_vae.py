@@ -1,0 +1,237 @@
+"""The Wan VAE on the command line: streaming against diffusers' one-shot decode."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.video import wan_vae as core_wan_vae
+from headforcing.headforcing_core.video.stream import StreamingDecoder, write_video
+from headforcing.headforcing_core.video.wan_vae import load_codec
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan_t2v, wan_vae
+from torch import Tensor
+from torch.nn import Parameter
+
+FRAMES, HEIGHT, WIDTH = 10, 3, 5
+CHUNKINGS = {
+    "all at once": [10],
+    "one by one": [1] * 10,
+    "blocks of three": [3, 3, 3, 1],
+    "as the video writer cuts": [1, 2, 3, 3, 1],
+    "uneven": [2, 5, 1, 2],
+}
+
+
+@pytest.fixture(scope="module")
+def vae_path(tmp_path_factory) -> Path:
+    pytest.importorskip("diffusers")  # an optional package, and every test takes this file
+    return wan_vae(tmp_path_factory.mktemp("vae") / "wan_2.1_vae.safetensors")
+
+
+@pytest.fixture(scope="module")
+def latents() -> Tensor:
+    return 0.3 * torch.randn(FRAMES, 16, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def library(vae_path):
+    """The complete VAE in diffusers, every tensor of the file in its place."""
+    from diffusers import AutoencoderKLWan
+    from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
+
+    vae = AutoencoderKLWan(base_dim=8)
+    vae.load_state_dict(convert_wan_vae_to_diffusers(load_file(vae_path)))
+    return vae.eval()
+
+
+@pytest.fixture(scope="module")
+def one_shot(library, latents) -> Tensor:
+    mean, std = (torch.tensor(library.config[f"latents_{name}"]).view(1, -1, 1, 1, 1) for name in ("mean", "std"))
+    with torch.no_grad():
+        decoded = library.decode(latents.movedim(0, 1)[None] * std + mean).sample[0]
+    return (decoded.movedim(0, -1) + 1) / 2
+
+
+def load_streaming_decoder(path: Path, dtype: torch.dtype = torch.bfloat16) -> StreamingDecoder:
+    return load_codec(path, "cpu", dtype, encodes=False).decoder()
+
+
+def stream(path: Path, latents: Tensor, chunking: list[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    decoder = load_streaming_decoder(path, dtype)
+    return torch.cat([decoder.decode(chunk) for chunk in latents.split(chunking)])
+
+
+@pytest.mark.parametrize("chunking", CHUNKINGS.values(), ids=CHUNKINGS)
+def test_every_chunking_equals_the_librarys_one_shot_decode(vae_path, latents, one_shot, chunking):
+    video_frames = stream(vae_path, latents, chunking)
+    assert video_frames.shape == (4 * (FRAMES - 1) + 1, 8 * HEIGHT, 8 * WIDTH, 3)
+    assert video_frames.dtype == torch.float32 and video_frames.device.type == "cpu"
+    assert 0 <= video_frames.min() and video_frames.max() <= 1 and one_shot.std() > 0.05
+    torch.testing.assert_close(video_frames, one_shot, atol=1e-5, rtol=0)
+
+
+def test_reset_starts_a_new_video(vae_path, latents):
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    first = decoder.decode(latents[:4])
+    assert not torch.equal(decoder.decode(latents[:4])[-13:], first)  # until then the past counts
+    decoder.reset()
+    assert torch.equal(decoder.decode(latents[:4]), first)
+
+
+def test_latents_are_unnormalised_with_wans_constants(vae_path, latents):
+    """The decoder of latents that normalise to zero sees exactly the means, and one standard deviation more for one."""
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    seen = []
+    decoder._post_quant_conv.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0, :, 0, 0, 0]))
+    decoder.decode(torch.stack([torch.zeros(16, 2, 2), torch.ones(16, 2, 2)]))
+    mean = [-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508]
+    mean += [0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921]
+    std = [2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743]
+    std += [3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160]
+    torch.testing.assert_close(seen[0], torch.tensor(mean))
+    torch.testing.assert_close(seen[1], torch.tensor(mean) + torch.tensor(std))
+
+
+def test_bfloat16_is_close_to_float32(vae_path, latents, one_shot):
+    video_frames = stream(vae_path, latents.bfloat16(), [1, 9], torch.bfloat16)
+    assert video_frames.dtype == torch.float32
+    assert (video_frames - one_shot).abs().mean() < 0.02
+
+
+def test_a_pixels_channels_side_by_side_are_the_same_pictures(vae_path, latents, one_shot, monkeypatch):
+    monkeypatch.setattr(core_wan_vae, "CHANNELS_LAST", ("cpu",))
+    decoder = load_streaming_decoder(vae_path, dtype=torch.float32)
+    weight = decoder._decoder.conv_in.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last_3d) and not weight.is_contiguous()
+    torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_video(vae_path, latents):
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+
+    def held_bytes() -> int:
+        gc.collect()
+        tensors = [
+            thing for thing in gc.get_objects() if type(thing) in (Tensor, Parameter) and thing.device.type == "cpu"
+        ]
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+    sizes = []
+    for _ in range(8):
+        decoder.decode(latents[:3])
+        sizes.append(held_bytes())
+    assert len(set(sizes)) == 1
+
+
+def test_the_encoder_is_not_loaded(vae_path, tmp_path, latents, one_shot):
+    decoder_only = {name: t for name, t in load_file(vae_path).items() if not name.startswith(("encoder.", "conv1."))}
+    save_file(decoder_only, tmp_path / "decoder.safetensors")
+    torch.testing.assert_close(stream(tmp_path / "decoder.safetensors", latents, [10]), one_shot, atol=1e-5, rtol=0)
+
+
+def test_wans_own_pth_and_diffusers_own_file_give_the_same(vae_path, library, latents, one_shot, tmp_path):
+    torch.save(load_file(vae_path), tmp_path / "Wan2.1_VAE.pth")
+    library.save_pretrained(tmp_path)
+    for name in ("Wan2.1_VAE.pth", "diffusion_pytorch_model.safetensors"):
+        torch.testing.assert_close(stream(tmp_path / name, latents, [1, 9]), one_shot, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dim", [4, 12])
+def test_the_base_width_comes_from_the_tensors(vae_path, tmp_path, latents, dim):
+    """96 as released; pruned VAEs in the same layout have less."""
+    assert stream(wan_vae(tmp_path / vae_path.name, dim=dim), latents[:3], [1, 2]).shape[0] == 9
+
+
+def test_it_fits_the_video_writer(vae_path, latents, tmp_path):
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    info = write_video(tmp_path / "video.mp4", latents[..., :2, :2].split(3), decoder)
+    assert (info.video_frames, info.width, info.height) == (37, 16, 16)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def drop(weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {other: tensor for other, tensor in weights.items() if other != name}
+
+
+def resize(weights: dict[str, Tensor], name: str, shape: list[int]) -> dict[str, Tensor]:
+    return weights | {name: torch.zeros(shape)}
+
+
+def write_wrong_file(kind: str, vae_path: Path, folder: Path) -> Path:
+    weights, path = load_file(vae_path), folder / "model.safetensors"
+    if kind == "transformer":
+        return wan_t2v(path)
+    if kind == "text":
+        path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 253815318\n")
+    elif kind == "truncated":
+        path.write_bytes(vae_path.read_bytes()[:-1000])
+    elif kind == "empty":
+        path.touch()
+    elif kind == "image VAE":
+        save_file({"decoder.conv_in.weight": torch.zeros(8, 4, 3, 3)}, path)
+    elif kind == "Wan 2.2 VAE":
+        save_file(resize(weights, "decoder.conv1.weight", [32, 48, 3, 3, 3]), path)
+    elif kind == "incomplete":
+        save_file(drop(weights, "decoder.upsamples.7.time_conv.weight"), path)
+    elif kind == "no width":
+        save_file(drop(weights, "decoder.head.0.gamma"), path)
+    elif kind == "wrong shape":
+        save_file(resize(weights, "decoder.middle.1.proj.weight", [7, 5]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("transformer", r"not a Wan 2\.1 VAE \(it holds blocks\.0.*\): use wan_2\.1_vae\.safetensors"),
+        ("image VAE", r"not a Wan 2\.1 VAE \(it holds decoder\.conv_in\.weight\)"),
+        ("Wan 2.2 VAE", r"the VAE of Wan 2\.2, with 48 latent channels .* 16: use"),
+        ("text", "text or web page"),
+        ("truncated", "damaged or cut short"),
+        ("empty", "empty"),
+        ("absent", "not found"),
+        ("incomplete", r"not a complete Wan 2\.1 VAE: decoder\.up_blocks\.1\..*time_conv\.weight is missing"),
+        ("no width", "not a complete Wan 2.1 VAE"),
+        ("wrong shape", r"proj\.weight is of shape \[7, 5\], expected \[32, 32, 1, 1\]"),
+    ],
+)
+def test_a_wrong_file_is_named_in_one_sentence(vae_path, tmp_path, kind, message):
+    path = write_wrong_file(kind, vae_path, tmp_path)
+    with pytest.raises(HeadForcingError, match=message) as caught:
+        load_streaming_decoder(path)
+    assert "model.safetensors" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_diffusers_says_what_to_install(vae_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(HeadForcingError, match=r'pip install "headforcing\[vae\]"'):
+        load_streaming_decoder(vae_path)
+
+
+def test_too_old_diffusers_says_so(vae_path, monkeypatch):
+    """Before 0.35 the decoder took no first_chunk."""
+    decoder = type("", (torch.nn.Module,), {"forward": lambda self, x, feat_cache=None, feat_idx=(0,): x})
+    old = SimpleNamespace(__version__="0.33.1", AutoencoderKLWan=lambda base_dim: SimpleNamespace(decoder=decoder()))
+    converter = SimpleNamespace(convert_wan_vae_to_diffusers=dict)
+    old.loaders = SimpleNamespace(single_file_utils=converter)
+    monkeypatch.setitem(sys.modules, "diffusers", old)
+    monkeypatch.setitem(sys.modules, "diffusers.loaders", old.loaders)
+    monkeypatch.setitem(sys.modules, "diffusers.loaders.single_file_utils", converter)
+    with pytest.raises(HeadForcingError, match=r"0\.35 or newer \(version 0\.33\.1 is too old\)"):
+        load_streaming_decoder(vae_path)
+
+
+@pytest.mark.parametrize("shape", [(16, 4, 4), (0, 16, 4, 4), (2, 48, 4, 4), (1, 2, 16, 4, 4)])
+def test_latents_of_another_shape_are_refused(vae_path, shape):
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    with pytest.raises(HeadForcingError, match=r"\[frames, 16, h, w\]"):
+        decoder.decode(torch.zeros(shape))

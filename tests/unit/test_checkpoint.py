@@ -1,0 +1,650 @@
+"""Checkpoints in every published layout load to the same weights; everything else is refused in one clear sentence."""
+
+import json
+import os
+import pickle
+import random
+import struct
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import checkpoint_files as files
+import pytest
+import torch
+from checkpoint_files import Weights
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.lora import read_patches
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+WEIGHTS = files.wan_weights()
+OTHER = files.wan_weights(seed=1)
+MODULES = ["blocks.0.self_attn.q", "blocks.1.cross_attn.o", "blocks.2.ffn.0", "blocks.2.ffn.2"]
+FACTORS = files.lora_factors(MODULES, files.wan_shapes())
+
+
+def save(path: Path, content: Any, metadata: dict[str, str] | None = None) -> Path:
+    if path.suffix == ".safetensors":
+        save_file(content, path, metadata)
+    else:
+        torch.save(content, path)
+    return path
+
+
+def assert_same(state: Weights, expected: Weights) -> None:
+    assert state.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(state[name], tensor), name
+
+
+# ---- layouts and names ----------------------------------------------------------------------------------------------
+
+LAYOUTS: dict[str, tuple[str, object, str]] = {
+    "bare": ("a.safetensors", WEIGHTS, "bare"),
+    "bare pt": ("a.pt", WEIGHTS, "bare"),
+    "self forcing": (
+        "a.pt",
+        {"critic": OTHER, "generator_ema": files.prefixed(WEIGHTS, "model."), "step": 7},
+        "generator_ema",
+    ),
+    "trainer": (
+        "a.pt",
+        {"generator": files.prefixed(OTHER, "model."), "generator_ema": files.fsdp(WEIGHTS)},
+        "generator_ema",
+    ),
+    "causal forcing": ("a.pt", {"generator": files.prefixed(WEIGHTS, "model.")}, "generator"),
+    "whole fsdp": ("a.pt", {"generator_ema": files.prefixed(WEIGHTS, "model._fsdp_wrapped_module.")}, "generator_ema"),
+    "model": ("a.pt", {"model": WEIGHTS, "optimizer": {"x": torch.ones(3)}}, "model"),
+    "state_dict": ("a.pt", {"state_dict": files.prefixed(WEIGHTS, "module.")}, "state_dict"),
+    "model_state_dict": ("a.pt", {"model_state_dict": WEIGHTS, "epoch": torch.tensor(3)}, "model_state_dict"),
+    "unknown wrapper": ("a.pt", {"ema": WEIGHTS, "step": torch.tensor(3)}, "ema"),
+    "dotted wrapper": ("a.safetensors", files.prefixed(WEIGHTS, "generator_ema.model."), "generator_ema"),
+    "comfyui": ("a.safetensors", files.prefixed(WEIGHTS, "model.diffusion_model."), "bare"),
+    "diffusion_model": ("a.safetensors", files.prefixed(WEIGHTS, "diffusion_model."), "bare"),
+    "transformer": ("a.safetensors", files.prefixed(WEIGHTS, "transformer."), "bare"),
+    "compiled": ("a.safetensors", files.prefixed(WEIGHTS, "_orig_mod.model."), "bare"),
+    "peft": ("a.safetensors", files.peft(WEIGHTS), "bare"),
+    "content decides, not the suffix": ("really_a.pt.safetensors", WEIGHTS, "bare"),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_every_layout_gives_the_same_weights_and_fingerprint(case: str, tmp_path: Path) -> None:
+    name, content, layout = LAYOUTS[case]
+    path = save(tmp_path / name, content)
+    if case.startswith("content"):
+        path = path.rename(tmp_path / "safetensors_named.pt")
+    state, info = load_state_dict(path)
+    assert_same(state, WEIGHTS)
+    assert (info.layout, info.naming) == (layout, "wan")
+    assert info.container == ("safetensors" if name.endswith(".safetensors") else "pt")
+    assert info.fingerprint == inspect_checkpoint(save(tmp_path / "reference.safetensors", WEIGHTS)).fingerprint
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer.", "model."])
+def test_diffusers_names_become_wan_names(prefix: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "d.safetensors", files.prefixed(files.diffusers(WEIGHTS), prefix))
+    state, info = load_state_dict(path)
+    assert_same(state, WEIGHTS)
+    assert info.naming == "diffusers"
+
+
+def test_the_ema_is_preferred_and_others_are_chosen_by_name(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "a.pt", {"generator": files.prefixed(OTHER, "model."), "generator_ema": WEIGHTS, "critic": OTHER}
+    )
+    assert_same(load_state_dict(path)[0], WEIGHTS)
+    state, info = load_state_dict(path, weights="generator")
+    assert_same(state, OTHER)
+    assert info.available == ("generator_ema", "generator")
+    assert info.fingerprint != inspect_checkpoint(path).fingerprint
+
+
+@pytest.mark.parametrize("weights", ["generator_ema", "critic", "bare"])
+def test_asking_for_weights_that_are_not_there_names_those_that_are(weights: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "no_ema.pt", {"generator": WEIGHTS, "critic": OTHER})
+    with pytest.raises(HeadForcingError, match=rf"no_ema\.pt has no weights called '{weights}'.*one of generator$"):
+        inspect_checkpoint(path, weights)
+
+
+def test_dimensions_are_read_from_the_shapes(tmp_path: Path) -> None:
+    weights = files.wan_weights(dim=384, ffn=100, layers=2, text=40, freq=64)
+    info = inspect_checkpoint(save(tmp_path / "a.safetensors", weights))
+    c = info.config
+    assert (c.dim, c.ffn_dim, c.num_layers, c.num_heads, c.text_dim, c.freq_dim) == (384, 100, 2, 3, 40, 64)
+    assert (c.in_dim, c.out_dim, c.patch_size, c.text_len) == (16, 16, (1, 2, 2), 512)
+    assert (info.family, info.dtype) == ("wan2.1-t2v-custom", "float32")
+    assert info.parameters == sum(t.numel() for t in weights.values())
+    assert info.bytes == (tmp_path / "a.safetensors").stat().st_size
+    assert (info.causal_ar, info.frames_per_block) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "family", "tensors", "parameters"),
+    [
+        ({"dim": 1536, "ffn": 8960, "layers": 30}, "wan2.1-t2v-1.3b", 825, 1_418_996_800),
+        ({"dim": 5120, "ffn": 13824, "layers": 40}, "wan2.1-t2v-14b", 1095, 14_288_491_584),
+    ],
+)
+def test_a_full_size_file_is_described_in_under_a_second(
+    dimensions: dict[str, int], family: str, tensors: int, parameters: int, tmp_path: Path
+) -> None:
+    shapes = files.wan_shapes(**dimensions, text=4096, freq=256)
+    path = files.sparse_safetensors(tmp_path / "big.safetensors", shapes)
+    start = time.process_time()  # of this process, so that a busy machine does not matter
+    info = inspect_checkpoint(path)
+    assert time.process_time() - start < 1
+    assert (info.family, len(shapes), info.parameters) == (family, tensors, parameters)
+    assert info.config.head_dim == 128
+    assert family in info.summary() and "big.safetensors" in info.summary()
+
+
+@pytest.mark.parametrize("metadata", [{"num_heads": "4"}, {"config": json.dumps({"transformer": {"num_heads": 4}})}])
+def test_the_file_may_state_its_heads_and_an_argument_overrules_it(metadata: dict[str, str], tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", WEIGHTS, metadata)
+    assert inspect_checkpoint(path).config.num_heads == 4
+    assert inspect_checkpoint(path, num_heads=2).config.num_heads == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, "[1]", '{"transformer": 3}', '{"transformer": {"num_heads": "x"}}']
+)
+def test_foreign_metadata_counts_as_saying_nothing(text: str, tmp_path: Path) -> None:
+    info = inspect_checkpoint(save(tmp_path / "a.safetensors", WEIGHTS, {"config": text, "head_forcing": text}))
+    assert (info.config.num_heads, info.causal_ar, info.frames_per_block) == (1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("dim", "heads", "match"), [(128, 3, "128"), (128, 0, "is 0"), (128, 128, "even"), (72, None, "give")]
+)
+def test_impossible_heads_are_refused(dim: int, heads: int | None, match: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", files.wan_weights(dim=dim))
+    with pytest.raises(HeadForcingError, match=f"num_heads.*{match}|{match} num_heads"):
+        inspect_checkpoint(path, num_heads=heads)
+
+
+def test_weights_keep_their_dtype_unless_told_and_plain_fp8_becomes_bf16(tmp_path: Path) -> None:
+    stored = {n: t.to(torch.float8_e4m3fn if t.ndim == 2 else torch.bfloat16) for n, t in WEIGHTS.items()}
+    path = save(tmp_path / "fp8.safetensors", stored)
+    state, info = load_state_dict(path)
+    assert info.dtype == "float8_e4m3fn"
+    assert_same(state, {name: tensor.to(torch.bfloat16) for name, tensor in stored.items()})
+    assert {t.dtype for t in load_state_dict(path, dtype=torch.float32)[0].values()} == {torch.float32}
+    half = save(tmp_path / "half.pt", {n: t.half() for n, t in WEIGHTS.items()})
+    assert {t.dtype for t in load_state_dict(half)[0].values()} == {torch.float16}
+
+
+def test_changing_a_loaded_weight_in_place_leaves_the_file_alone(tmp_path: Path) -> None:
+    for name in ("a.safetensors", "a.pt"):
+        path = save(tmp_path / name, WEIGHTS)
+        before = path.read_bytes()
+        state, _ = load_state_dict(path)
+        state["blocks.0.modulation"].zero_()
+        assert path.read_bytes() == before
+
+
+def test_harmless_extra_tensors_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    extra = {"vae.decoder.x.weight": torch.ones(3), "logvar_linear.weight": torch.ones(2)}
+    state, _ = load_state_dict(save(tmp_path / "a.safetensors", WEIGHTS | extra))
+    assert_same(state, WEIGHTS)
+    assert "ignoring 2 tensors" in caplog.text
+
+
+def test_the_recorded_files_agree(shared_dir: Path | None) -> None:
+    folder = shared_dir and shared_dir / "golden" / "self_forcing_tiny_d32"
+    if folder is None or not folder.is_dir():
+        pytest.skip("the shared golden files are not beside the repository")
+    bare, bare_info = load_state_dict(folder / "model.safetensors")
+    wrapped, info = load_state_dict(folder / "self_forcing_layout.pt", num_heads=4)
+    assert_same(wrapped, bare)
+    assert info.fingerprint == bare_info.fingerprint
+    assert info.config == bare_info.config
+    assert (info.layout, info.available, info.config.head_dim) == ("generator_ema", ("generator_ema",), 32)
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+class RunsCode:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"echo run > '{self.marker}'",)
+
+
+def half_of(path: Path) -> Path:
+    os.truncate(path, path.stat().st_size // 2)
+    return path
+
+
+def grown(path: Path, start: bytes, size: int) -> Path:
+    path.write_bytes(start)
+    os.truncate(path, size)
+    return path
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def without(names: str) -> Weights:
+    return {name: tensor for name, tensor in WEIGHTS.items() if not name.startswith(names)}
+
+
+def channels(count: int) -> Weights:
+    return files.wan_weights(channels=count)
+
+
+def pt_zip(path: Path, entry: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(entry, "not a pickle")
+    return path
+
+
+T = torch.ones(2, 2)
+PEFT_LORA = {
+    f"base_model.model.{m}.lora_{h}.weight": t for m, f in FACTORS.items() for h, t in zip("AB", f, strict=True)
+}
+I2V_PARTS = {"img_emb.proj.0.weight": T, "blocks.0.cross_attn.k_img.weight": T.clone()}
+SD = {"model.diffusion_model.input_blocks.0.0.weight": T, "first_stage_model.decoder.conv_in.weight": T.clone()}
+LOOK_ALIKES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
+    "I2V by channels": (lambda d: save(d / "x.safetensors", channels(36)), ("image-to-video", "Self Forcing")),
+    "I2V by parts": (lambda d: save(d / "x.safetensors", WEIGHTS | I2V_PARTS), ("image-to-video",)),
+    "I2V in diffusers names": (
+        lambda d: save(d / "x.safetensors", files.diffusers(WEIGHTS) | {"blocks.0.attn2.add_k_proj.weight": T}),
+        ("image-to-video",),
+    ),
+    "14B I2V at full size": (
+        lambda d: files.sparse_safetensors(
+            d / "x.safetensors",
+            files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256, channels=36),
+        ),
+        ("image-to-video",),
+    ),
+    "Wan2.2 5B": (lambda d: save(d / "x.safetensors", channels(48)), ("Wan2.2 5B", "48")),
+    "other channels": (lambda d: save(d / "x.safetensors", channels(32)), ("32 input channels",)),
+    "VACE": (lambda d: save(d / "x.safetensors", WEIGHTS | {"vace_blocks.0.after_proj.weight": T}), ("VACE",)),
+    "VACE addon": (lambda d: save(d / "x.safetensors", {"vace_blocks.0.after_proj.weight": T}), ("VACE",)),
+    "PEFT LoRA": (lambda d: save(d / "x.safetensors", PEFT_LORA), ("is a LoRA", "--lora", "base model")),
+    "LongLive LoRA": (
+        lambda d: save(d / "x.pt", {"generator_lora": PEFT_LORA, "critic_lora": PEFT_LORA}),
+        ("is a LoRA", "--lora"),
+    ),
+    "kohya LoRA": (
+        lambda d: save(d / "x.safetensors", {"lora_unet_blocks_0_self_attn_q.lora_down.weight": T}),
+        ("is a LoRA",),
+    ),
+    "unmerged PEFT": (
+        lambda d: save(d / "x.pt", {"model": files.peft(WEIGHTS) | PEFT_LORA}),
+        ("LoRA", "not merged"),
+    ),
+    "Stable Diffusion": (lambda d: save(d / "x.safetensors", SD), ("Stable Diffusion", "Wan")),
+    "Flux": (lambda d: save(d / "x.safetensors", {"double_blocks.0.img_attn.qkv.weight": T}), ("Flux", "Wan")),
+    "VAE": (lambda d: save(d / "x.pt", {"encoder.conv1.weight": T, "decoder.conv1.weight": T}), ("VAE",)),
+    "umT5": (
+        lambda d: save(d / "x.safetensors", {"shared.weight": T, "encoder.block.0.x": T + 1}),
+        ("text encoder",),
+    ),
+    "umT5 of Wan": (lambda d: save(d / "x.pt", {"token_embedding.weight": T}), ("text encoder",)),
+    "unknown model": (lambda d: save(d / "x.safetensors", {"backbone.stem.weight": T}), ("backbone.stem.weight",)),
+    "another Wan variant": (
+        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.1.cam_encoder.weight": T}),
+        ("variant", "blocks.1.cam_encoder.weight"),
+    ),
+    "scaled fp8": (
+        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.scale_weight": torch.ones(1)}),
+        ("quantised", "Load Diffusion Model", "MODEL"),
+    ),
+    "fp8 of lightx2v": (
+        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.weight_scale": torch.ones(1)}),
+        ("quantised", "Load Diffusion Model"),
+    ),
+    "comfy_quant": (
+        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.comfy_quant": torch.ones(9, dtype=torch.uint8)}),
+        ("quantised",),
+    ),
+    "packed 4 bit": (
+        lambda d: files.sparse_safetensors(d / "x.safetensors", files.wan_shapes(), dtype="F4", width=1),
+        ("patch_embedding.weight", "dimensions"),
+    ),
+    "int8": (
+        lambda d: save(
+            d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.weight": torch.ones(192, 128, dtype=torch.int8)}
+        ),
+        ("quantised",),
+    ),
+    "GGUF": (lambda d: written(d / "x.gguf", b"GGUF\x03\0\0\0" + bytes(99)), ("GGUF", "Unet Loader", "MODEL")),
+    "GGUF renamed": (lambda d: written(d / "x.safetensors", b"GGUF\x03\0\0\0" + bytes(99)), ("GGUF",)),
+    "one block missing": (
+        lambda d: save(d / "x.safetensors", without("blocks.1.")),
+        ("27 of 96", "blocks.1.self_attn.q"),
+    ),
+    "one tensor missing": (
+        lambda d: save(d / "x.safetensors", without("head.head.bias")),
+        ("1 of 96", "head.head.bias"),
+    ),
+    "head missing": (lambda d: save(d / "x.safetensors", without("head.")), ("incomplete", "head.modulation")),
+    "no blocks": (lambda d: save(d / "x.safetensors", without("blocks.")), ("incomplete", "blocks.0.ffn.0.weight")),
+    "wrong shape": (
+        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.2.ffn.2.bias": torch.ones(7)}),
+        ("blocks.2.ffn.2.bias", "(7,)", "(128,)"),
+    ),
+    "wrong number of axes": (
+        lambda d: save(d / "x.safetensors", WEIGHTS | {"head.modulation": torch.ones(())}),
+        ("head.modulation", "3 dimensions"),
+    ),
+    "two copies": (
+        lambda d: save(d / "x.pt", WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model.")),
+        ("two tensors", "patch_embedding.weight"),
+    ),
+    "only a critic": (lambda d: save(d / "x.pt", {"critic": WEIGHTS}), ("no model weights",)),
+    "a tensor": (lambda d: save(d / "x.pt", T), ("Tensor", "dict of weights")),
+    "an empty dict": (lambda d: save(d / "x.pt", {}), ("no model weights",)),
+    "text as .pt": (lambda d: written(d / "x.pt", b"version https://git-lfs.github.com/spec/v1\n"), ("text",)),
+    "web page as .safetensors": (lambda d: written(d / "x.safetensors", b"<!DOCTYPE html><html>401</html>"), ("text",)),
+    "noise": (lambda d: written(d / "x.pt", random.Random(0).randbytes(5000)), ("neither", "download")),
+    "truncated safetensors": (lambda d: half_of(save(d / "x.safetensors", WEIGHTS)), ("cut short", "download")),
+    "header without offsets": (
+        lambda d: written(d / "x.safetensors", struct.pack("<Q", 31) + b'{"a":{"dtype":"F32","shape":[]}}'),
+        ("damaged",),
+    ),
+    "nested header": (
+        lambda d: written(d / "x.safetensors", struct.pack("<Q", 100_001) + b"{" + b"[" * 100_000),
+        ("damaged",),
+    ),
+    "truncated header": (lambda d: written(d / "x.safetensors", struct.pack("<Q", 5000) + b'{"a":'), ("cut short",)),
+    "five bytes": (lambda d: written(d / "x.safetensors", b"12345"), ("cut short",)),
+    "truncated pt": (lambda d: half_of(save(d / "x.pt", WEIGHTS)), ("cut short", "download")),
+    "huge header": (
+        lambda d: grown(d / "x.safetensors", struct.pack("<Q", 200_000_000) + b"{", 300_000_000),
+        ("200 MB", "download"),
+    ),
+    "zip": (lambda d: pt_zip(d / "x.pt", "readme.txt"), ("zip",)),
+    "zip with a bad pickle": (lambda d: pt_zip(d / "x.pt", "x/data.pkl"), ("damaged",)),
+    "zero bytes": (lambda d: written(d / "x.safetensors", b""), ("empty",)),
+    "folder": (lambda d: d, ("folder",)),
+    "missing": (lambda d: d / "nowhere.safetensors", ("nowhere.safetensors", "not found")),
+    "impossible name": (lambda d: d / ("x" * 400), ("not found",)),
+    "NUL in the name": (lambda d: d / "a\0b", ("not found",)),
+}
+
+
+@pytest.mark.parametrize("case", LOOK_ALIKES)
+def test_a_look_alike_gets_one_clear_sentence_at_once(case: str, tmp_path: Path) -> None:
+    build, words = LOOK_ALIKES[case]
+    path = build(tmp_path)
+    start = time.process_time()
+    with pytest.raises(HeadForcingError) as caught:
+        inspect_checkpoint(path)
+    assert time.process_time() - start < 1
+    message = str(caught.value)
+    assert path.name in message and "\n" not in message and len(message) < 400 + 2 * len(str(path))
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("how", ["torch", "torch inside", "torch legacy", "pickle"])
+def test_a_pickle_that_would_run_code_does_not(how: str, tmp_path: Path) -> None:
+    marker, path = tmp_path / "marker", tmp_path / "evil.pt"
+    evil = RunsCode(marker)
+    if how == "pickle":
+        path.write_bytes(pickle.dumps({"generator": evil}))
+    else:
+        content = {"generator": WEIGHTS, "config": evil} if how == "torch inside" else evil
+        torch.save(content, path, _use_new_zipfile_serialization=how != "torch legacy")
+    with pytest.raises(HeadForcingError, match="evil.pt .*could run code|evil.pt .*can run code"):
+        load_state_dict(path)
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(evil))  # the same object does run code when nothing stops it
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pt"])
+def test_damage_anywhere_is_an_error_message_or_harmless(name: str, tmp_path: Path) -> None:
+    small = files.wan_weights(dim=2, ffn=2, layers=1, text=2, freq=2)
+    good = save(tmp_path / name, small).read_bytes()
+    rng, refused = random.Random(1), 0
+    for i in range(150):
+        bad = bytearray(good)
+        for _ in range(4):  # the names and shapes are at the start of one container and at both ends of the other
+            bad[rng.randrange(5000 if rng.random() < 0.8 else len(bad))] = rng.randrange(256)
+        bad = bad[: rng.randrange(len(bad))] if i % 5 == 0 else bad
+        try:
+            inspect_checkpoint(written(tmp_path / f"bad{i}", bytes(bad)), num_heads=1)
+        except HeadForcingError:
+            refused += 1
+    assert refused > 30
+
+
+# ---- LoRA -----------------------------------------------------------------------------------------------------------
+
+
+def lora(form: str, alpha: float = 2.0) -> tuple[Weights, float]:
+    """The factors in one of the published forms, and the scale that form implies (rank 4)."""
+    result: Weights = {}
+    for module, (down, up) in FACTORS.items():
+        if form == "kohya":
+            base = "lora_unet_" + module.replace(".", "_")
+            result |= {
+                f"{base}.lora_down.weight": down,
+                f"{base}.lora_up.weight": up,
+                f"{base}.alpha": torch.tensor(alpha),
+            }
+            continue
+        prefix, a, b = {
+            "peft": ("base_model.model.", "lora_A", "lora_B"),
+            "peft named": ("base_model.model.model.", "lora_A.default", "lora_B.default"),
+            "comfyui": ("diffusion_model.", "lora_A", "lora_B"),
+            "comfyui down": ("diffusion_model.", "lora_down", "lora_up"),
+            "bare": ("", "lora_A", "lora_B"),
+        }[form]
+        result |= {f"{prefix}{module}.{a}.weight": down, f"{prefix}{module}.{b}.weight": up}
+    return result, (alpha / 4 if form == "kohya" else 1.0)
+
+
+def merge_lora(state: Weights, lora_state: Weights, strength: float = 1.0) -> int:
+    """Merge a LoRA into `state`, keeping each dtype; how many tensors changed."""
+    patches = read_patches(state, lora_state, "the LoRA")
+    for target, patch in patches.items():
+        state[target] = patch.apply(state[target], strength).to(state[target].dtype)
+    return len(patches)
+
+
+@pytest.mark.parametrize("form", ["peft", "peft named", "kohya", "comfyui", "comfyui down", "bare"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_lora_form_merges_as_the_formula_says(form: str, dtype: torch.dtype) -> None:
+    state = {name: tensor.to(dtype) for name, tensor in WEIGHTS.items()}
+    original = dict(state)
+    tensors, scale = lora(form)
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    assert merge_lora(state, tensors, strength=0.7) == len(MODULES)
+    for name, before in original.items():
+        if not name.endswith(".weight") or name.removesuffix(".weight") not in FACTORS:
+            assert state[name] is before
+            continue
+        down, up = (factor.to(dtype).double() for factor in FACTORS[name.removesuffix(".weight")])
+        expected = before.double() + 0.7 * scale * up @ down
+        assert state[name].dtype == dtype
+        # float32 arithmetic, and in bf16 one rounding at the end (to 8 significant bits: relative error 2**-8 at most)
+        tolerance = 1e-5 + (2**-8 * expected.abs() if dtype == torch.bfloat16 else 0)
+        assert ((state[name].double() - expected).abs() <= tolerance).all()
+
+
+def test_diffusers_named_loras_and_full_differences_merge() -> None:
+    state = dict(WEIGHTS)
+    down, up = FACTORS["blocks.0.self_attn.q"]
+    weight, bias, norm = torch.randn(128, 128), torch.randn(128), torch.randn(128)
+    modulation, head, patch = torch.randn(1, 6, 128), torch.randn(1, 2, 128), torch.randn(128, 16, 1, 2, 2)
+    changes = {
+        "transformer.blocks.0.attn1.to_q.lora_A.weight": down,
+        "transformer.blocks.0.attn1.to_q.lora_B.weight": up,
+        "diffusion_model.blocks.0.self_attn.q.diff": weight,
+        "diffusion_model.blocks.0.self_attn.q.diff_b": bias,
+        "diffusion_model.blocks.1.norm3.diff": norm,
+        "diffusion_model.blocks.1.diff_m": modulation,
+        "diffusion_model.head.modulation.diff": head,
+        "diffusion_model.patch_embedding.diff": patch,
+    }
+    assert merge_lora(state, changes, 0.5) == 6
+    expected = {
+        "blocks.0.self_attn.q.weight": up @ down + weight,
+        "blocks.0.self_attn.q.bias": bias,
+        "blocks.1.norm3.weight": norm,
+        "blocks.1.modulation": modulation,
+        "head.modulation": head,
+        "patch_embedding.weight": patch,
+    }
+    for name, delta in expected.items():
+        torch.testing.assert_close(state[name], WEIGHTS[name] + 0.5 * delta)
+
+
+A, B = (f"blocks.0.self_attn.q.lora_{half}.weight" for half in "AB")
+GOOD_A, GOOD_B = FACTORS["blocks.0.self_attn.q"]
+BAD_LORAS: dict[str, tuple[Weights, str]] = {
+    "no LoRA": ({"foo.weight": T}, "foo.weight"),
+    "nothing": ({}, "no LoRA tensors"),
+    "a layer too many": (
+        {A: GOOD_A, B: GOOD_B, A.replace("0", "35"): GOOD_A, B.replace("0", "35"): GOOD_B},
+        "blocks.35",
+    ),
+    "text encoder": ({"lora_te_text_model_x.lora_down.weight": T}, "lora_te"),
+    "DoRA": ({A: GOOD_A, B: GOOD_B, "blocks.0.self_attn.q.dora_scale": T}, "dora_scale"),
+    "half": ({A: GOOD_A}, "half"),
+    "14B": ({A: torch.ones(4, 5120), B: torch.ones(5120, 4)}, "another size"),
+    "ranks differ": ({A: GOOD_A, B: torch.ones(128, 3)}, "another size"),
+    "difference of another size": ({"blocks.0.self_attn.q.diff": torch.ones(5120, 5120)}, "another size"),
+    "twice": ({A: GOOD_A, B: GOOD_B, "model." + A: GOOD_A}, "twice"),
+    "alpha not a number": (
+        {A: GOOD_A, B: GOOD_B, A.replace("lora_A.weight", "alpha"): torch.tensor(torch.nan)},
+        "alpha",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LORAS)
+def test_a_lora_that_does_not_fit_changes_nothing(case: str) -> None:
+    tensors, word = BAD_LORAS[case]
+    state = dict(WEIGHTS)
+    with pytest.raises(HeadForcingError, match=word):
+        merge_lora(state, tensors)
+    assert all(state[name] is WEIGHTS[name] for name in WEIGHTS)
+
+
+def test_loading_merges_a_lora_file_and_the_fingerprint_tells(tmp_path: Path) -> None:
+    base = save(tmp_path / "base.pt", {"generator": files.prefixed(WEIGHTS, "model.")})
+    adapter = save(tmp_path / "lora.pt", {"generator_lora": lora("peft")[0], "critic_lora": lora("peft")[0]})
+    expected = dict(WEIGHTS)
+    merge_lora(expected, lora("peft")[0], 0.5)
+    state, info = load_state_dict(base, lora=adapter, lora_strength=0.5)
+    assert_same(state, expected)
+    assert info.lora == "lora.pt"
+    assert info.fingerprint != inspect_checkpoint(base).fingerprint
+    assert info.fingerprint == inspect_checkpoint(save(tmp_path / "merged.safetensors", expected)).fingerprint
+
+
+def test_lora_and_strength_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
+    base = save(tmp_path / "base.safetensors", WEIGHTS)
+    with pytest.raises(HeadForcingError, match="base.safetensors is not a LoRA"):
+        load_state_dict(base, lora=base)
+    with pytest.raises(HeadForcingError, match="gone.pt was not found"):
+        load_state_dict(base, lora=tmp_path / "gone.pt")
+    with pytest.raises(HeadForcingError, match="lora_strength is nan"):
+        load_state_dict(base, lora_strength=float("nan"))
+
+
+# ---- conversion -----------------------------------------------------------------------------------------------------
+
+
+def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive(tmp_path: Path) -> None:
+    source = save(
+        tmp_path / "sf.pt", {"generator": OTHER, "generator_ema": files.prefixed(WEIGHTS, "model."), "critic": OTHER}
+    )
+    before = inspect_checkpoint(source, num_heads=4)
+    progress: list[tuple[int, int]] = []
+    out = tmp_path / "new" / "sf.safetensors"
+    info = convert(
+        source, out, num_heads=4, frames_per_block=3, on_progress=lambda n, total: progress.append((n, total))
+    )
+
+    assert_same(load_file(out), {name: tensor.to(torch.bfloat16) for name, tensor in WEIGHTS.items()})
+    with safe_open(out, "pt") as file:
+        metadata = file.metadata()
+    assert json.loads(metadata["config"]) == {"transformer": {"causal_ar": True, "num_heads": 4}}
+    history = json.loads(metadata["head_forcing"])
+    assert (history["source"], history["source_layout"], history["frames_per_block"]) == ("sf.pt", "generator_ema", 3)
+    assert history["fingerprint"] == info.fingerprint != before.fingerprint, "the weights were rounded"
+    assert (info.causal_ar, info.frames_per_block, info.config.num_heads, info.dtype) == (True, 3, 4, "bfloat16")
+    assert (info.container, info.layout, info.naming) == ("safetensors", "bare", "wan")
+
+    data = 2 * before.parameters
+    assert data < out.stat().st_size < data + 32_000
+    assert progress[-1] == (data, data) and len(progress) == len(WEIGHTS)
+    assert info == inspect_checkpoint(out)
+
+
+def test_converting_again_keeps_everything(tmp_path: Path) -> None:
+    source = save(tmp_path / "d.safetensors", files.diffusers(WEIGHTS))
+    first = convert(source, tmp_path / "1.safetensors", num_heads=2, frames_per_block=1)
+    second = convert(first.path, tmp_path / "2.safetensors")
+    assert second.fingerprint == first.fingerprint
+    assert (second.frames_per_block, second.config) == (1, first.config)
+    assert_same(load_file(second.path), load_file(first.path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_converting_merges_the_lora_in_float32(dtype: torch.dtype, tmp_path: Path) -> None:
+    base = save(tmp_path / "base.safetensors", WEIGHTS)
+    adapter = save(tmp_path / "style.safetensors", lora("comfyui")[0])
+    info = convert(base, tmp_path / "out.safetensors", dtype=dtype, lora=adapter, lora_strength=0.25, causal=False)
+    merged = dict(WEIGHTS)
+    merge_lora(merged, lora("comfyui")[0], 0.25)
+    assert_same(load_file(info.path), {name: tensor.to(dtype) for name, tensor in merged.items()})
+    assert (info.lora, info.causal_ar) == ("style.safetensors", False)
+    assert json.loads(info.metadata["head_forcing"])["lora_strength"] == 0.25
+    assert json.loads(info.metadata["head_forcing"])["fingerprint"] == info.fingerprint
+
+
+def test_a_conversion_that_fails_leaves_no_file_and_spares_the_old_one(tmp_path: Path) -> None:
+    source = save(tmp_path / "a.safetensors", WEIGHTS)
+    (tmp_path / "out").mkdir()
+    out = written(tmp_path / "out" / "b.safetensors", b"old")
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, out, on_progress=stop)
+    assert [path.name for path in out.parent.iterdir()] == ["b.safetensors"]
+    assert out.read_bytes() == b"old"
+
+
+def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = save(tmp_path / "a.safetensors", WEIGHTS)
+    adapter = save(tmp_path / "lora.safetensors", lora("bare")[0])
+    (tmp_path / "link.safetensors").symlink_to(source)
+    listing = sorted(tmp_path.iterdir())
+    out = tmp_path / "b.safetensors"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"out": source}, "is the input itself"),
+        ({"out": tmp_path / "link.safetensors"}, "is the input itself"),
+        ({"out": adapter, "lora": adapter}, "is the input itself"),
+        ({"out": tmp_path / "b.pt"}, "ends in .safetensors"),
+        ({"out": out, "dtype": torch.int8}, "dtype is torch.int8"),
+        ({"out": out, "frames_per_block": 0}, "frames_per_block is 0"),
+        ({"out": out, "lora_strength": float("inf")}, "lora_strength is inf"),
+        ({"out": out, "lora": source}, "not a LoRA"),
+    ]
+    for arguments, match in cases:
+        with pytest.raises(HeadForcingError, match=match):
+            convert(source, **arguments)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 1000})())
+    with pytest.raises(HeadForcingError, match="make room"):
+        convert(source, out)
+    assert sorted(tmp_path.iterdir()) == listing

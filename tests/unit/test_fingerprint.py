@@ -1,0 +1,135 @@
+"""Weights have a name, quantised ones too: what one model made is never taken for what another would make."""
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+PATH = Path(__file__).resolve().parents[2] / "nodes" / "host" / "fingerprint.py"  # the package of nodes needs ComfyUI
+spec = importlib.util.spec_from_file_location("headforcing.nodes.host.fingerprint_alone", PATH)
+fingerprint_module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fingerprint_module)
+fingerprint = fingerprint_module.fingerprint
+
+
+class GGMLTensor(Tensor):
+    """As ComfyUI-GGUF's: raw bytes, a type, and a shape that is not that of the bytes."""
+
+    def __new__(cls, data, tensor_type=2):
+        made = data.as_subclass(cls)
+        made.tensor_type = tensor_type
+        return made
+
+    @property
+    def shape(self):
+        return torch.Size((8, 8))
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        out = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(out, cls) and args and isinstance(args[0], cls):
+            out.tensor_type = getattr(args[0], "tensor_type", None)
+        return out
+
+
+class QuantizedTensor(Tensor):
+    """As ComfyUI's: without any storage of its own."""
+
+    @staticmethod
+    def __new__(cls, data, scale):
+        return Tensor._make_wrapper_subclass(cls, data.shape, dtype=torch.bfloat16, device=data.device)
+
+    def __init__(self, data, scale):
+        self._qdata, self._scale = data, scale
+
+    def __tensor_flatten__(self):
+        return ["_qdata", "_scale"], {}
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return cls(args[0]._qdata, args[0]._scale)
+        raise NotImplementedError(f"{function} would have to dequantise")
+
+
+def numbers(count=40_000, seed=0):
+    return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def model(weight, patches=None):
+    """A MODEL of one layer with this weight."""
+    net = nn.Module()
+    net.head, net.blocks = nn.Linear(2, 2, bias=False), nn.ModuleList([nn.Module()])
+    nn.init.ones_(net.head.weight)
+    net.blocks[0].q = nn.Module()
+    net.blocks[0].q.weight = weight
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches=patches or {})
+
+
+KINDS = {
+    "gguf": lambda data: nn.Parameter(GGMLTensor(data), requires_grad=False),
+    "quantised": lambda data: nn.Parameter(QuantizedTensor(data, torch.tensor(0.5)), requires_grad=False),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantised_weights_have_names_of_their_own(kind: str):
+    data, other = numbers(), numbers(seed=1)
+    assert type(KINDS[kind](data)) is not nn.Parameter
+    assert fingerprint(model(KINDS[kind](data))) == fingerprint(model(KINDS[kind](data.clone())))
+    merged = data.clone()
+    merged[20_000:] += 1  # a LoRA that reaches only some rows
+    found = {fingerprint(model(KINDS[kind](x))) for x in (data, other, merged, data[:30_000])}
+    assert len(found) == 4
+
+
+def test_the_type_and_the_scale_of_quantised_weights_count():
+    data = numbers()
+    weights = [GGMLTensor(data, 2), GGMLTensor(data, 8), *(QuantizedTensor(data, torch.tensor(s)) for s in (1.0, 2.0))]
+    assert len({fingerprint(model(weight)) for weight in [*weights, nn.Parameter(data.float())]}) == 5
+
+
+def test_a_weight_that_is_not_there_is_passed_over():
+    assert fingerprint(model(None)) == fingerprint(model(torch.empty(4, device="meta")))
+
+
+def layers(count=4, size=6):
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Module()
+    net.blocks = nn.ModuleList(nn.Linear(size, size) for _ in range(count))
+    net.head = nn.Linear(size, 3)
+    for parameter in net.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={})
+
+
+def test_one_number_in_any_tensor_changes_the_name():
+    first = fingerprint(layers())
+    names = [name for name, _ in layers().model.diffusion_model.named_parameters()]
+    found = {first}
+    for name in names:
+        changed = layers()
+        weight = changed.model.diffusion_model.get_parameter(name).data
+        weight.view(-1)[-1] += 1e-6
+        found.add(fingerprint(changed))
+    assert len(found) == 1 + len(names) and fingerprint(layers()) == first
+
+
+def test_every_value_of_a_patch_and_its_strength_count():
+    lora = torch.arange(12.0).reshape(3, 4)
+    other = lora.clone()
+    other[2, 3] += 1e-6
+
+    def patched(weights, strength=1.0, offset=None, place="diffusion_model.blocks.0.weight"):
+        made = layers()
+        made.patches = {place: [(strength, ("diff", (weights,)), 1.0, offset, None)]}
+        return fingerprint(made)
+
+    named = [
+        fingerprint(layers()), patched(lora), patched(other), patched(lora, 0.5), patched(lora, offset=(0, 1, 2)),
+        patched(lora, place="diffusion_model.blocks.1.weight"),
+    ]  # fmt: skip
+    assert len(set(named)) == len(named) and patched(lora.clone()) == patched(lora)

@@ -1,0 +1,172 @@
+"""What importing the pack costs, what its modules may import, and that the package names what is on disk."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("headforcing_core", "kernels", "nodes")
+HOST_MODULES = {"comfy", "comfy_api", "comfy_extras", "comfy_execution", "folder_paths", "nodes", "server", "execution"}
+OPTIONAL = {
+    "triton",
+    "flash_attn",
+    "flash_attn_interface",
+    "sageattention",
+    "xformers",
+    "matplotlib",
+    "transformers",
+    "diffusers",
+    "sentencepiece",
+    "ftfy",
+}
+SOURCES = [ROOT / "__init__.py", *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))]
+EVERY_SOURCE = pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(ROOT)) for path in SOURCES])
+
+
+def absolute_imports(tree: ast.AST) -> Iterator[str]:
+    """Top-level names of everything imported absolutely, anywhere in the tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").split(".")[0]
+
+
+def runs_at_import(tree: ast.Module) -> Iterator[ast.AST]:
+    """The statements that importing the module runs: no function bodies, nothing under `if TYPE_CHECKING`."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        yield node
+        waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def modules_after(statement: str, folder: Path) -> set[str]:
+    program = f"{statement}\nimport json, sys\nprint(json.dumps([sorted(sys.modules), sys.path]))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    modules, path = json.loads(done.stdout)
+    assert str(ROOT) not in {str(Path(entry).resolve()) for entry in path if entry}
+    return {name.split(".")[0] for name in modules}
+
+
+def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
+    found = modules_after(
+        "import headforcing; assert headforcing.WEB_DIRECTORY and headforcing.comfy_entrypoint", tmp_path
+    )
+    assert not found & {"torch", "numpy", "av", "comfy", "comfy_api", "folder_paths"}
+    assert "headforcing" in found
+
+
+def test_importing_the_command_line_imports_no_optional_package(tmp_path):
+    found = modules_after("import headforcing.headforcing_core.commands.cli", tmp_path)
+    assert "torch" in found
+    assert not found & {
+        "transformers",
+        "diffusers",
+        "matplotlib",
+        "flash_attn",
+        "sageattention",
+        "comfy",
+        "sentencepiece",
+    }
+
+
+def test_the_repository_root_is_not_importable_in_tests():
+    roots = {Path(entry).resolve() for entry in sys.path if entry} | ({Path.cwd()} if "" in sys.path else set())
+    assert ROOT not in roots
+    assert "headforcing_core" not in sys.modules and "kernels" not in sys.modules
+
+
+def test_the_sources_were_found():
+    assert len(SOURCES) > 20
+    assert ROOT / "headforcing_core" / "model" / "wan.py" in SOURCES
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if ROOT / "nodes" not in p.parents], ids=lambda p: p.name)
+def test_only_nodes_import_the_host(path):
+    assert not set(absolute_imports(parsed(path))) & HOST_MODULES
+
+
+@EVERY_SOURCE
+def test_modules_of_the_pack_are_imported_relatively(path):
+    """`nodes` and `kernels` are also names of other people's modules, and the root is no import folder."""
+    forbidden = {"nodes", "kernels", "headforcing_core", "headforcing"}
+    assert not set(absolute_imports(parsed(path))) & forbidden
+
+
+@EVERY_SOURCE
+def test_no_optional_package_is_imported_at_import_time(path):
+    found = {name for node in runs_at_import(parsed(path)) for name in absolute_imports_of(node)}
+    assert not found & OPTIONAL
+
+
+def absolute_imports_of(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from absolute_imports(ast.Module(body=[node], type_ignores=[]))
+
+
+def test_the_import_checks_see_what_they_forbid():
+    tree = ast.parse(
+        "try:\n    import triton.language\nexcept ImportError:\n    pass\ndef f():\n    from comfy import x"
+    )
+    assert set(absolute_imports(tree)) == {"triton", "comfy"}
+    assert {name for node in runs_at_import(tree) for name in absolute_imports_of(node)} == {"triton"}
+
+
+def test_requirements_never_make_pip_replace_torch_or_triton():
+    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    names = {re.split(r"[^A-Za-z0-9_.-]", line.strip())[0].lower() for line in lines}
+    assert names
+    assert not names & {"torch", "torchvision", "torchaudio", "triton", "triton-windows", "xformers", "flash-attn"}
+    assert not any(line.lstrip().startswith("-") for line in lines), "an option such as --extra-index-url"
+
+
+def test_everything_in_requirements_is_a_dependency_of_the_package_and_the_other_way_round():
+    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    listed = {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {name for name in project["dependencies"] if not name.startswith("torch")} == listed
+
+
+def test_the_package_list_is_what_is_on_disk():
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    folders = [ROOT, *(path.parent for package in PACKAGES for path in (ROOT / package).rglob("__init__.py"))]
+    folders.remove(ROOT / "headforcing_core" / "demo" / "training")  # how the demo model was made is not installed
+    on_disk = {".".join(("headforcing", *folder.relative_to(ROOT).parts)) for folder in folders}
+    assert set(tool["packages"]) == on_disk
+    assert tool["package-dir"] == {"headforcing": "."}
+
+
+@pytest.mark.parametrize("name", bundled_profiles())
+def test_every_shipped_profile_loads_and_says_where_it_comes_from(name):
+    profile = load_profile(bundled_profiles()[name])
+    assert profile.name == name
+    assert {"source", "licence"} <= set(profile.provenance)
+    assert profile.counts()["memory"] > 0
+
+
+def test_profiles_are_shipped_for_the_model_and_the_demo():
+    assert {"self_forcing", "toy_world"} <= set(bundled_profiles())

@@ -1,0 +1,167 @@
+"""Roles, policies and presets: what each keeps, and errors that name the field and the value."""
+
+from collections import Counter
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import (
+    PRESETS,
+    ROLE_ARRANGEMENTS,
+    CachePolicy,
+    EpisodicPolicy,
+    HeadRole,
+    RolePolicy,
+    arrange_roles,
+    preset,
+)
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core.model.wan import WanConfig
+
+TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
+ROLES = [["local", "anchor", "memory"] * 2, ["memory"] * 6]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("total_frames", [3, 9, 240])
+def test_every_preset_makes_a_cache_and_announces_its_size(name, total_frames):
+    shape = CacheShape.for_model(TINY, ROLES, preset(name), 4, 6, 3, total_frames)
+    assert 0 < shape.frame_slots <= 12 * total_frames
+    assert HeadCache(shape, torch.float16).bytes == shape.bytes(torch.float16)
+
+
+def test_the_preset_table_holds_the_paper_its_ablations_and_the_baselines():
+    paper = preset("head_forcing")
+    assert paper.local == RolePolicy(0, 1, 0)
+    assert paper.anchor == RolePolicy(3, 1, 0)
+    assert paper.memory == RolePolicy(0, 3, 5)
+    assert (paper.rope, paper.episodic.novelty_threshold, paper.episodic.update_interval) == ("contiguous", 0.95, 3)
+    ablations = {
+        "no_rope_reencoding": {"rope": "absolute"},
+        "uniform_admission": {"episodic": EpisodicPolicy(admission="uniform")},
+        "fifo_eviction": {"episodic": EpisodicPolicy(eviction="fifo")},
+        "random_tokens": {"episodic": EpisodicPolicy(token_selection="random")},
+        "no_episodic_memory": {"memory": RolePolicy(recent_frames=8)},
+    }
+    for name, change in ablations.items():
+        assert preset(name) == replace(paper, **change), name
+    assert preset("self_forcing").memory.recent_frames is None
+    windows = {"self_forcing_window_21": (0, 18), "self_forcing_sink": (1, 17)}
+    for name, (sinks, recent) in windows.items():
+        assert preset(name) == CachePolicy.uniform(RolePolicy(sinks, recent), "absolute")
+        assert sinks + recent + 3 == 21
+
+
+def test_no_episodic_memory_holds_a_window_of_the_same_size():
+    with_memory, without = preset("head_forcing").memory, preset("no_episodic_memory").memory
+    assert with_memory.capacity(3, 999) == without.capacity(3, 999) == 11
+
+
+def test_only_methods_that_treat_roles_differently_need_a_profile():
+    need = {name for name, policy in PRESETS.items() if policy.needs_profile}
+    assert need == {name for name in PRESETS if not name.startswith(("self_forcing", "uniform_memory"))}
+
+
+def test_an_unknown_method_is_refused_with_the_list_of_names():
+    with pytest.raises(HeadForcingError, match="method must be one of head_forcing, .*self_forcing.*, got 'nope'"):
+        preset("nope")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RolePolicy(sink_frames=-1), "sink_frames must not be negative, got -1"),
+        (lambda: RolePolicy(recent_frames=-2), "recent_frames must not be negative, got -2"),
+        (lambda: RolePolicy(episodic_frames=-5), "episodic_frames must not be negative, got -5"),
+        (lambda: RolePolicy(episodic_frames=1), "episodic_frames must be 0 .* or at least 2"),
+        (lambda: RolePolicy(sink_frames=1, episodic_frames=4), "either sink_frames or episodic_frames"),
+        (lambda: EpisodicPolicy(admission="yes"), "admission must be one of novelty, uniform, got 'yes'"),
+        (lambda: EpisodicPolicy(eviction="lru"), "eviction must be one of summary, fifo, got 'lru'"),
+        (lambda: EpisodicPolicy(token_selection=""), "token_selection must be one of prompt, random, got ''"),
+        (lambda: EpisodicPolicy(update_interval=0), "update_interval must be at least 1 block, got 0"),
+        (lambda: EpisodicPolicy(novelty_threshold=2.5), "novelty_threshold compares cosines, got 2.5"),
+        (lambda: EpisodicPolicy(novelty_threshold=float("nan")), "novelty_threshold compares cosines, got nan"),
+        (lambda: CachePolicy(rope="relative"), "rope must be one of contiguous, absolute, got 'relative'"),
+        (lambda: CachePolicy(local=RolePolicy(episodic_frames=2)), "only memory heads hold episodic memory"),
+        (lambda: CachePolicy(anchor=RolePolicy(episodic_frames=2)), "only memory heads hold episodic memory"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_field_and_value(make, message):
+    with pytest.raises(HeadForcingError, match=message):
+        make()
+
+
+def test_policies_cannot_be_changed_after_they_were_checked():
+    with pytest.raises(FrozenInstanceError):
+        PRESETS["head_forcing"].rope = "absolute"
+
+
+def test_an_unknown_role_is_refused():
+    with pytest.raises(HeadForcingError, match="role must be one of local, anchor, memory, got 'boss'"):
+        CachePolicy().of("boss")
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 3, 7])
+@pytest.mark.parametrize("recent", [0, 1, 4, None])
+@pytest.mark.parametrize("seen", [0, 1, 2, 5, 29])
+def test_history_is_sinks_then_recents_without_repetition(sinks, recent, seen):
+    kept = RolePolicy(sinks, recent).history(seen)
+    expected = {n for n in range(seen) if n < sinks or recent is None or n >= seen - recent}
+    assert kept == sorted(expected)
+    for f in (1, 3):
+        if seen + f <= 32:
+            assert len(kept) + f <= RolePolicy(sinks, recent).capacity(f, 32)
+
+
+def test_a_short_video_needs_no_more_slots_than_it_has_frames():
+    assert RolePolicy(0, 3, 5).capacity(3, 9) == 9
+    assert RolePolicy(0, None).capacity(3, 243) == 243
+    assert RolePolicy(3, 1).capacity(3, 243) == 7
+
+
+def test_memory_numbers_replace_only_those_of_memory_heads():
+    changed = preset("fifo_eviction").with_memory(4, 6, 0.8, 2)
+    assert changed.memory == RolePolicy(0, 6, 4)
+    assert changed.episodic == EpisodicPolicy(0.8, 2, eviction="fifo")
+    assert (changed.local, changed.anchor) == (CachePolicy().local, CachePolicy().anchor)
+    for name in ("self_forcing", "no_episodic_memory"):
+        assert preset(name).with_memory(4, 6, 0.8, 2) == preset(name)
+
+
+def test_merging_a_role_into_memory_touches_no_other_role():
+    assert arrange_roles(ROLES, "profile") == ROLES
+    assert arrange_roles(ROLES, "local_to_memory") == [["memory", "anchor", "memory"] * 2, ["memory"] * 6]
+    assert arrange_roles(ROLES, "anchor_to_memory") == [["local", "memory", "memory"] * 2, ["memory"] * 6]
+
+
+def test_shuffling_keeps_the_counts_and_depends_on_the_seed_alone():
+    def counts(roles):
+        return Counter(role for layer in roles for role in layer)
+
+    shuffled = [arrange_roles(ROLES, "shuffled", seed) for seed in (1, 1, 2)]
+    assert shuffled[0] == shuffled[1] != shuffled[2]
+    assert all(counts(roles) == counts(ROLES) and [len(layer) for layer in roles] == [6, 6] for roles in shuffled)
+    assert shuffled[0] != ROLES
+
+
+def test_roles_may_be_enum_members_and_come_out_as_plain_text():
+    roles = arrange_roles([[HeadRole.LOCAL, "memory"]], "profile")
+    assert roles == [["local", "memory"]]
+    assert type(roles[0][0]) is str
+
+
+def test_an_unknown_arrangement_or_role_is_refused():
+    with pytest.raises(HeadForcingError, match="roles must be one of profile, .*, got 'mirrored'"):
+        arrange_roles(ROLES, "mirrored")
+    with pytest.raises(ValueError, match="captain"):
+        arrange_roles([["captain"]], "profile")
+
+
+@pytest.mark.parametrize("name", bundled_profiles())
+@pytest.mark.parametrize("arrangement", ROLE_ARRANGEMENTS)
+def test_every_shipped_profile_can_be_arranged_in_every_way(name, arrangement):
+    profile = load_profile(bundled_profiles()[name])
+    roles = arrange_roles(profile.roles, arrangement, seed=7)
+    assert (len(roles), {len(layer) for layer in roles}) == (profile.num_layers, {profile.num_heads})

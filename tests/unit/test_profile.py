@@ -1,0 +1,367 @@
+"""Head profiles: classification, the file format, bundled files, and every way a file can be wrong.
+
+`python tests/unit/test_profile.py` writes the imported ones of the shipped profiles again from ../shared. That of the
+toy model is measured: `headforcing profile profiles/toy_world.json --demo --preset full`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from forcing_kv_heads import import_forcing_kv
+from headforcing.headforcing_core.cache.policy import HeadRole
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import (
+    BUNDLED_FOLDER,
+    MAX_FILE_BYTES,
+    HeadProfile,
+    bundled_profiles,
+    classify,
+    default_profile,
+    load_profile,
+    stability,
+)
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+
+SHARED = Path(__file__).parents[3] / "shared"
+SAME_LIST = "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely stable."
+FORCING_KV = {  # name: (list, families, remark)
+    "self_forcing": ("selfforcing", ["self_forcing"], ""),
+    "causal_forcing": ("causalforcing", ["causal_forcing_chunkwise"], SAME_LIST),
+    "longlive": ("longlive", ["longlive"], ""),
+    "raven": ("raven", ["raven"], SAME_LIST),
+    "krea_14b": ("realtime_14b", ["krea_14b"], "For Krea Realtime 14B."),
+}
+
+
+def shipped_profiles(shared: Path) -> dict[str, HeadProfile]:
+    """The imported ones of the bundled profiles, made from their sources."""
+    made = {}
+    for name, (stem, families, remark) in FORCING_KV.items():
+        data = json.loads((shared / "heads" / f"forcingkv_heads_{stem}.json").read_text())
+        made[name] = import_forcing_kv(data, name, families, remark)
+    return made
+
+
+def random_shares(layers: int, heads: int, seed: int = 0):
+    draw = random.Random(seed)
+
+    def one():
+        parts = [draw.random() for _ in range(3)]
+        return tuple(part / sum(parts) for part in parts)
+
+    return tuple(tuple(one() for _ in range(heads)) for _ in range(layers))
+
+
+def measured(layers: int = 5, heads: int = 3) -> HeadProfile:
+    shares = random_shares(layers, heads)
+    details = {"window_frames": 21, "rope": "absolute", "prompts_hash": "ab12", "seed": 7, "blocks": [3, 9], "steps": 4}
+    note = {"source": "test", "licence": "Apache-2.0", "note": "ünïcode"}
+    return HeadProfile("probe", layers, heads, classify(shares), shares, measured=details, provenance=note)
+
+
+# ------------------------------------------------------------------------------------------------------ classification
+
+
+def test_a_wan_sized_model_has_90_anchors_72_local_and_198_memory_heads():
+    profile = HeadProfile("p", 30, 12, classify(random_shares(30, 12)))
+    assert profile.counts() == {"local": 72, "anchor": 90, "memory": 198}
+
+
+def test_anchors_rank_by_sink_share_and_come_before_local_heads():
+    shares = [[(0.9, 0.0, 0.1), (0.3, 0.0, 0.7)], [(0.1, 0.1, 0.8), (0.0, 0.9, 0.1)]]
+    assert classify(shares, 0.25, 0.25) == (("anchor", "memory"), ("local", "memory"))
+    assert classify(shares, 0.5, 0.25) == (("anchor", "anchor"), ("local", "memory"))
+
+
+def test_ranking_is_over_the_whole_model_not_per_layer():
+    shares = [[(0.9, 0.1, 0.0)] * 3, [(0.1, 0.9, 0.0)] * 3]
+    assert classify(shares, 0.5, 0.0) == (("anchor",) * 3, ("memory",) * 3)
+
+
+def test_ties_go_to_the_lower_layer_and_head():
+    shares = [[(0.2, 0.6, 0.2)] * 2] * 2
+    assert classify(shares, 0.25, 0.25) == (("anchor", "local"), ("memory", "memory"))
+
+
+@pytest.mark.parametrize(
+    ("heads", "fraction", "anchors"), [(2, 0.25, 1), (6, 0.25, 2), (10, 0.35, 4), (50, 0.29, 15), (4, 0, 0), (4, 1, 4)]
+)
+def test_halves_round_up_as_a_person_expects(heads, fraction, anchors):
+    roles = classify(random_shares(1, heads), fraction, 0.0)
+    assert roles[0].count("anchor") == anchors
+
+
+def test_local_heads_take_at_most_what_the_anchors_leave():
+    assert set(classify(random_shares(2, 2), 0.75, 0.75)[0] + classify(random_shares(2, 2), 0.75, 0.75)[1]) == {
+        "anchor",
+        "local",
+    }
+
+
+def test_thresholds_change_without_measuring_again():
+    changed = measured(30, 12).with_thresholds(35, 10)
+    assert changed.counts() == {"local": 36, "anchor": 126, "memory": 198}
+    assert (changed.anchor_fraction, changed.local_fraction) == (0.35, 0.1)
+    assert changed.with_thresholds(25, 20) == measured(30, 12)
+
+
+@pytest.mark.parametrize("percent", [-1, 101, float("nan"), float("inf")])
+def test_impossible_thresholds_are_refused(percent):
+    with pytest.raises(HeadForcingError, match="anchor_fraction must be"):
+        measured().with_thresholds(percent, 20)
+
+
+def test_an_imported_profile_says_why_its_thresholds_are_fixed():
+    with pytest.raises(HeadForcingError, match="holds roles only.*measured shares"):
+        default_profile(30, 12).with_thresholds(25, 20)
+
+
+def test_a_profile_of_another_model_is_refused_with_both_sizes():
+    default_profile(30, 12).check_model(30, 12)
+    with pytest.raises(HeadForcingError, match="'self_forcing' is for 30x12 heads, the model has 40x40"):
+        default_profile(30, 12).check_model(40, 40)
+
+
+def test_stability_is_shared_heads_over_mean_size():
+    first = [["anchor", "anchor", "local", "memory"]]
+    second = [["anchor", "memory", "local", "memory"]]
+    assert stability([first, second]) == pytest.approx(
+        {"local": 1, "anchor": 1 / 1.5, "memory": 1 / 1.5, "mean": 7 / 9}
+    )
+    assert stability([first])["mean"] == 1
+    for wrong in ([], [first, [["anchor"]]]):
+        with pytest.raises(HeadForcingError, match="stability needs"):
+            stability(wrong)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_a_saved_profile_loads_equal_with_exact_shares(tmp_path):
+    profile = replace(measured(), families=("self_forcing",))
+    profile.save(tmp_path / "deep" / "probe.json")
+    assert load_profile(tmp_path / "deep" / "probe.json") == profile
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["probe.json"]
+
+
+def test_the_file_has_one_layer_a_line():
+    lines = [line.strip().rstrip(",") for line in measured().to_json().splitlines()]
+    assert [json.loads(line) for line in lines if line.startswith('["')] == [list(row) for row in measured().roles]
+    assert sum(line.startswith("[[") for line in lines) == 5
+
+
+def test_role_enum_members_are_accepted_as_roles():
+    profile = HeadProfile("p", 1, 3, ((HeadRole.LOCAL, HeadRole.ANCHOR, HeadRole.MEMORY),))
+    assert HeadProfile.from_json(profile.to_json()).roles == (("local", "anchor", "memory"),)
+
+
+def test_unknown_keys_are_ignored():
+    data = json.loads(measured().to_json()) | {"colour": [1, 2]}
+    assert HeadProfile.from_json(json.dumps(data)) == measured()
+
+
+def test_a_profile_that_json_cannot_hold_is_not_written(tmp_path):
+    for value in (float("nan"), object(), {1, 2}):
+        with pytest.raises(HeadForcingError, match="cannot be written"):
+            replace(measured(), measured={"seed": value}).save(tmp_path / "p.json")
+    assert not list(tmp_path.iterdir())
+
+
+GOOD = json.loads(measured().to_json())
+FIRST_SHARES = GOOD["shares"][0][0]
+
+
+def without(key: str) -> dict:
+    return {name: value for name, value in GOOD.items() if name != key}
+
+
+def with_shares(entry: object) -> dict:
+    return GOOD | {"shares": [[entry, *GOOD["shares"][0][1:]], *GOOD["shares"][1:]]}
+
+
+def with_role(role: object) -> dict:
+    return GOOD | {"roles": [[role, *GOOD["roles"][0][1:]], *GOOD["roles"][1:]]}
+
+
+MALFORMED = {
+    "zero bytes": ("", "JSON"),
+    "not JSON": ("local anchor memory", "JSON"),
+    "truncated": (json.dumps(GOOD)[:-200], "JSON"),
+    "trailing data": (json.dumps(GOOD) + "{}", "JSON"),
+    "binary": (b"\x80\x02\xff\xfe\x00", "not text"),
+    "a pickle": (b"\x80\x04\x95\x1a\x00\x00\x00", "not text"),
+    "UTF-16": (json.dumps(GOOD).encode("utf-16"), "not text"),
+    "a list": ([GOOD], "JSON object"),
+    "null": (None, "JSON object"),
+    "nested 10,000 deep": ("[" * 10_000 + "]" * 10_000, "nested too deeply"),
+    "roles nested 10,000 deep": ('{"format_version": 1, "roles": ' + "[" * 10_000, "nested too deeply|JSON"),
+    "a number of 10,000 digits": ('{"format_version": ' + "1" * 10_000 + "}", "JSON|format_version"),
+    "no version": (without("format_version"), "format_version must be"),
+    "newer version": (GOOD | {"format_version": 2}, "newer version"),
+    "version zero": (GOOD | {"format_version": 0}, "format_version must be"),
+    "version true": (GOOD | {"format_version": True}, "format_version must be"),
+    "version as text": (GOOD | {"format_version": "1"}, "format_version must be"),
+    "no name": (without("name"), "'name' is missing"),
+    "no layers": (without("num_layers"), "'num_layers' is missing"),
+    "no heads": (without("num_heads"), "'num_heads' is missing"),
+    "no roles": (without("roles"), "'roles' is missing"),
+    "empty name": (GOOD | {"name": " "}, "needs a name"),
+    "name is a list": (GOOD | {"name": ["p"]}, "needs a name"),
+    "layers as text": (GOOD | {"num_layers": "5"}, "num_layers must be a whole number"),
+    "layers as float": (GOOD | {"num_layers": 5.0}, "num_layers must be a whole number"),
+    "negative heads": (GOOD | {"num_heads": -3}, "num_heads must be a whole number"),
+    "no layers at all": (GOOD | {"num_layers": 0, "roles": []}, "num_layers must be a whole number"),
+    "wrong layer count": (GOOD | {"num_layers": 30}, "roles must have 30 layers, found 5"),
+    "a billion layers": (GOOD | {"num_layers": 10**9}, "roles must have 1000000000 layers"),
+    "wrong head count": (GOOD | {"num_heads": 12}, "roles of layer 0 must have 12 heads, found 3"),
+    "ragged roles": (GOOD | {"roles": [*GOOD["roles"][:4], ["local"]]}, "roles of layer 4 must have 3 heads, found 1"),
+    "roles as text": (GOOD | {"roles": "local"}, "roles must have 5 layers, found 'local'"),
+    "a layer as text": (GOOD | {"roles": ["abc"] * 5}, "roles of layer 0 must have 3 heads"),
+    "unknown role": (with_role("sink"), "role of layer 0, head 0 must be local, anchor or memory, found 'sink'"),
+    "role as number": (with_role(1), "role of layer 0, head 0 must be"),
+    "role as list": (with_role(["local"]), "role of layer 0, head 0 must be"),
+    "fewer share layers": (GOOD | {"shares": GOOD["shares"][:-1]}, "shares must have 5 layers, found 4"),
+    "ragged shares": (GOOD | {"shares": [*GOOD["shares"][:4], []]}, "shares of layer 4 must have 3 heads, found 0"),
+    "two shares": (with_shares(FIRST_SHARES[:2]), "shares of layer 0, head 0 must be three numbers"),
+    "shares as text": (with_shares(["0.2", "0.3", "0.5"]), "must be three numbers"),
+    "shares as booleans": (with_shares([True, False, False]), "must be three numbers"),
+    "share missing": (with_shares([0.5, None, 0.5]), "must be three numbers"),
+    "NaN share": (with_shares([float("nan"), 0.5, 0.5]), "sum to 1, found nan, 0.5, 0.5"),
+    "infinite share": (with_shares([float("inf"), 0.0, 0.0]), "sum to 1"),
+    "negative share": (with_shares([-0.2, 0.7, 0.5]), "0 or more and sum to 1"),
+    "shares of 1.1": (with_shares([0.2, 0.4, 0.5]), "sum to 1, found 0.2, 0.4, 0.5"),
+    "shares of 0.99": (with_shares([0.2, 0.4, 0.39]), "sum to 1"),
+    "shares in percent": (with_shares([20, 30, 50]), "sum to 1"),
+    "huge share": (with_shares([10**400, 0.5, 0.5]), "sum to 1"),
+    "fraction in percent": (GOOD | {"anchor_fraction": 25}, "anchor_fraction must be a number in 0-1, found 25"),
+    "fraction NaN": (GOOD | {"local_fraction": float("nan")}, "local_fraction must be"),
+    "fraction as text": (GOOD | {"local_fraction": "0.2"}, "local_fraction must be"),
+    "families as text": (GOOD | {"families": "self_forcing"}, "families must be a list"),
+    "family as number": (GOOD | {"families": [1]}, "families must be a list"),
+    "measured as list": (GOOD | {"measured": []}, "measured must be an object"),
+    "provenance as text": (GOOD | {"provenance": "mine"}, "provenance must be an object"),
+    "larger than 16 MB": (" " * (MAX_FILE_BYTES + 1), "larger than any head profile"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_file_gives_one_clear_error_at_once(case, tmp_path):
+    content, message = MALFORMED[case]
+    path = tmp_path / "broken.json"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    start = time.perf_counter()
+    with pytest.raises(HeadForcingError, match=message) as error:
+        load_profile(path)
+    assert time.perf_counter() - start < 1
+    text = str(error.value)
+    assert text.startswith("broken.json: ")
+    assert len(text) < 300 and "\n" not in text
+
+
+def test_something_that_is_not_a_file_gives_one_clear_error(tmp_path):
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path, tmp_path / "missing.json", tmp_path / "loop.json", tmp_path / "pipe.json", "nul\0.json"):
+        with pytest.raises(HeadForcingError, match="found a folder or nothing|cannot be read"):
+            load_profile(path)
+
+
+# ------------------------------------------------------------------------------------------------------- bundled files
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "counts"),
+    [
+        ("self_forcing", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
+        ("causal_forcing", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
+        ("raven", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
+        ("longlive", (30, 12), {"local": 0, "anchor": 154, "memory": 206}),
+        ("krea_14b", (40, 40), {"local": 0, "anchor": 800, "memory": 800}),
+        ("toy_world", (8, 6), {"local": 10, "anchor": 12, "memory": 26}),
+    ],
+)
+def test_bundled_profiles_load_and_say_where_they_come_from(name, size, counts):
+    profile = load_profile(bundled_profiles()[name])
+    assert (profile.num_layers, profile.num_heads) == size
+    assert profile.counts() == counts
+    assert {"source", "licence", "note"} <= set(profile.provenance)
+    if name in FORCING_KV:
+        assert "NOT the paper's three-way measurement" in profile.provenance["note"]
+    assert profile.to_json() == bundled_profiles()[name].read_text()
+
+
+def test_the_default_follows_the_family_and_then_the_size():
+    assert default_profile(30, 12).name == "self_forcing"
+    assert default_profile(30, 12, "longlive").name == "longlive"
+    assert default_profile(30, 12, "causal_forcing_chunkwise").name == "causal_forcing"
+    assert default_profile(30, 12, "unheard of").name == "self_forcing"
+    assert default_profile(40, 40).name == "krea_14b"
+    assert default_profile(8, 6).name == "toy_world"
+    with pytest.raises(HeadForcingError, match="7x5 heads; load one"):
+        default_profile(7, 5, "self_forcing")
+
+
+def test_shipped_files_equal_a_fresh_import():
+    if not SHARED.is_dir():
+        pytest.skip(f"the sources of the bundled profiles are not at {SHARED}")
+    for name, profile in shipped_profiles(SHARED).items():
+        assert load_profile(bundled_profiles()[name]) == profile, name
+
+
+def test_the_toy_models_profile_is_a_measurement_of_the_embedded_model():
+    profile = load_profile(bundled_profiles()["toy_world"])
+    assert profile.roles == classify(profile.shares) and profile.families == ("toy_world",)
+    assert (profile.anchor_fraction, profile.local_fraction) == (0.25, 0.20)
+    expected = {
+        "fingerprint": inspect_checkpoint(assets.model_path()).fingerprint,
+        "prompts": 20,
+        "blocks": 41,  # 30 s
+        "steps": 4,
+        "window_frames": 21,
+        "sink_frames": 1,
+        "size": "64x64",
+    }
+    assert {key: profile.measured[key] for key in expected} == expected
+    assert profile.with_thresholds(50, 0).counts() == {"local": 0, "anchor": 24, "memory": 24}
+
+
+def test_an_import_maps_static_to_anchor_and_dynamic_to_memory():
+    layers = [
+        {"layer_idx": 0, "static_head": [2, 0], "dynamic_head": [1]},
+        {"layer_idx": 1, "static_head": [], "dynamic_head": [0, 1, 2]},
+    ]
+    profile = import_forcing_kv(layers, "two", ["x"], "A remark.")
+    assert profile.roles == (("anchor", "memory", "anchor"), ("memory",) * 3)
+    assert (
+        profile.shares is None and profile.anchor_fraction is None and profile.provenance["note"].endswith("A remark.")
+    )
+    assert import_forcing_kv({"description": "why", "layers": layers}, "two").provenance["criterion"] == "why"
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"layer_idx": 0, "static_head": [0, 1], "dynamic_head": [1]},
+        {"layer_idx": 0, "static_head": [0], "dynamic_head": [2]},
+        {"layer_idx": 3, "static_head": [0], "dynamic_head": [1]},
+    ],
+)
+def test_an_import_refuses_lists_that_are_not_a_partition(layer):
+    with pytest.raises(HeadForcingError, match="every head once"):
+        import_forcing_kv([layer], "bad")
+
+
+if __name__ == "__main__":
+    for profile in shipped_profiles(SHARED).values():
+        profile.save(BUNDLED_FOLDER / f"{profile.name}.json")

@@ -1,0 +1,289 @@
+"""The drift report of video files: what is read from them, what is said, what is drawn, what is refused."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.commands import cli
+from headforcing.headforcing_core.drift.metrics import GROUPS
+from headforcing.headforcing_core.drift.report import NOTE, DriftReport, report_frames, report_video
+from headforcing.headforcing_core.drift.video_tags import VideoTags, read_tags
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.plots import page
+from headforcing.headforcing_core.plots.drift import drift_picture
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.video.writer import VideoWriter
+
+WIDTH, HEIGHT = 96, 64
+STORY = "0:00 a red ball\n0:05 a yellow ring\n0:10 a cyan star"
+TIMES = [(0.0, "a red ball"), (81 / 16, "a yellow ring"), (165 / 16, "a cyan star")]  # 57 + 2 blocks, 153 + 1
+
+
+def scene(i: int) -> np.ndarray:
+    """A square going round, on a floor whose colour changes at pictures 81 and 165, `[H, W, 3]`."""
+    picture = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    picture[:] = ((200, 40, 40), (40, 40, 120), (30, 160, 90))[(i >= 81) + (i >= 165)]
+    x, y = int(40 + 30 * np.cos(i / 64 * 2 * np.pi)), int(24 + 16 * np.sin(i / 64 * 2 * np.pi))
+    picture[y : y + 14, x : x + 14] = 240
+    return picture
+
+
+def write(path: Path, count: int, metadata: dict[str, str] | None = None, fps: float = 16) -> Path:
+    with VideoWriter(path, WIDTH, HEIGHT, fps, crf=10, metadata=metadata, preset="ultrafast") as writer:
+        for i in range(count):
+            writer.write(torch.from_numpy(scene(i))[None])
+    return path
+
+
+def tag(**values) -> dict[str, str]:
+    return {"head_forcing": json.dumps({"seed": 7, "method": "fifo_eviction", **values})}
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> Path:
+    """15 s under three prompts, whose times the file says."""
+    texts, starts = [text for _, text in TIMES], [start for start, _ in TIMES]
+    folder = tmp_path_factory.mktemp("story")
+    return write(folder / "story.mp4", 240, tag(prompts=texts, starts_seconds=starts, frames_per_block=3))
+
+
+@pytest.fixture(scope="module")
+def measured(story: Path) -> DriftReport:
+    return report_video(story)
+
+
+# --- what a report says ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_tells_its_length_size_method_and_prompts(measured: DriftReport):
+    assert (measured.video_frames, measured.fps, measured.size, measured.seconds) == (240, 16.0, (WIDTH, HEIGHT), 15.0)
+    assert (measured.tags.method, measured.tags.seed, measured.frames_per_block) == ("fifo_eviction", 7, 3)
+    assert measured.prompts == TIMES
+    assert [(found.video_frame, found.seconds_to_80) for found in measured.switches] == [(81, 0.0), (165, 0.0)]
+
+
+def test_the_text_has_every_number_beside_that_of_the_first_5_seconds(measured: DriftReport):
+    text = measured.text()
+    assert NOTE in text and "not VBench scores" in NOTE and "first 5 s" in text and "story.mp4: 15.00 s" in text
+    lines = text.splitlines()
+    for rows in GROUPS.values():
+        for row in rows:
+            (line,) = [line for line in lines if line.startswith(f"  {row.name} ")]
+            whole, first, _ = line[52:].split()
+            values = measured.whole[row.key], measured.first[row.key]
+            assert [whole, first] == ["-" if value is None else row.form(value) for value in values]
+    assert any("5.06 s  80 % after 0.00 s" in line and "a yellow ring" in line for line in lines)
+    assert max(map(len, lines)) < 200
+
+
+def test_the_beginning_is_measured_as_if_the_video_ended_there(measured: DriftReport, tmp_path: Path):
+    alone = report_video(write(tmp_path / "short.mp4", 80), frames_per_block=3)
+    assert alone.first_seconds == 5.0 and alone.whole == alone.first
+    for key in ("flicker", "motion", "edge_ratio", "frozen_share"):
+        assert measured.first[key] == pytest.approx(alone.whole[key], rel=0.02), key
+
+
+def test_the_dict_is_json_without_surprises(measured: DriftReport):
+    found = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
+    assert found["note"] == NOTE and found["whole"]["flicker"] == measured.whole["flicker"]
+    assert {len(values) for values in found["series"].values()} == {15}
+    assert found["first"]["seconds"] == 5 and len(found["switches"]) == 2
+    assert found["prompts"][1] == {"seconds": 81 / 16, "text": "a yellow ring"}
+
+
+def test_a_round_of_4_seconds_is_seen_in_the_file(tmp_path: Path):
+    found = report_video(write(tmp_path / "loop.mp4", 81))
+    assert found.whole["repetition_lag_seconds"] is None  # 5 s show one round only, the lag is 3/4 at most
+    loop = report_frames((scene(i % 64)[None] for i in range(300)), 16.0)
+    assert loop.whole["repetition_lag_seconds"] == pytest.approx(4.0, abs=0.1)
+
+
+# --- prompts and blocks ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_given_prompts_win_over_the_files_and_snap_to_its_blocks(story: Path):
+    found = report_video(story, [(0, "one"), (7.1, "two")], frames_per_block=1)
+    assert found.prompts == [(0.0, "one"), (113 / 16, "two")] and found.frames_per_block == 1
+    assert report_video(story, parse_timeline(STORY)).prompts == TIMES
+    assert report_video(story, [(0, "one"), (99, "never")]).prompts == [(0.0, "one")]
+
+
+def test_prompts_without_times_are_mentioned(tmp_path: Path):
+    found = report_video(write(tmp_path / "old.mp4", 20, tag(prompts=["a", "b"])))
+    assert found.prompts == [] and "2 prompts but not when they start" in found.text()
+    single = report_video(write(tmp_path / "single.mp4", 20, tag(prompts=["a"])))
+    assert single.prompts == [(0.0, "a")] and "not when" not in single.text()
+
+
+def graph(**sampler) -> dict:
+    timeline = {"prompts": STORY, "seconds": 15.0, "clip": ["9", 1]}
+    return {
+        "1": {"class_type": "HeadForcingPromptTimeline", "inputs": timeline},
+        "2": {"class_type": "HeadForcingSampler", "inputs": {"seed": 3, "positive": ["1", 0], **sampler}},
+    }
+
+
+def test_the_workflow_in_a_file_tells_prompts_and_blocks():
+    tags = read_tags({"prompt": json.dumps(graph(method="no_episodic_memory"))}, 16)
+    assert tags == VideoTags("no_episodic_memory", 3, 3, tuple(text for _, text in TIMES), tuple(TIMES))
+    framewise = read_tags({"prompt": json.dumps(graph(model_family="causal_forcing_framewise"))}, 16)
+    assert framewise.frames_per_block == 1 and framewise.prompts[1] == (81 / 16, "a yellow ring")
+    faster = read_tags({"prompt": json.dumps(graph())}, 32)
+    assert faster.prompts[1][0] == 81 / 32
+
+
+def test_a_workflow_that_is_not_clear_is_not_guessed_at():
+    two = graph() | {"3": graph()["1"]}
+    goes_on = graph(start_frames=["7", 0])
+    linked = graph()
+    linked["1"]["inputs"]["prompts"] = ["8", 0]
+    for unclear in (two, goes_on, linked):
+        assert read_tags({"prompt": json.dumps(unclear)}, 16).prompts == ()
+    for odd in ("{", "[]", "3", '{"1": 5, "2": {"class_type": "HeadForcingSampler"}}'):
+        assert read_tags({"prompt": odd}, 16) == VideoTags()
+        assert read_tags({"head_forcing": odd}, 16).prompts == ()
+    bad = {"prompts": ["a", "b"], "starts_seconds": [0, "x"], "seed": True, "method": 4}
+    assert read_tags({"head_forcing": json.dumps(bad)}, 16) == VideoTags(texts=("a", "b"))
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_in_memory_gives_the_same_numbers(story: Path, measured: DriftReport):
+    assert report_video(io.BytesIO(story.read_bytes())).whole == measured.whole
+
+
+def test_a_part_of_a_file_keeps_its_prompts_and_seams(story: Path):
+    part = report_video(story, start_seconds=4.0, duration_seconds=8.0)
+    assert part.video_frames == 128
+    assert part.prompts == [(0.0, "a red ball"), (17 / 16, "a yellow ring"), (101 / 16, "a cyan star")]
+    late = report_video(story, start_seconds=6.0)
+    assert late.video_frames == 144 and late.prompts[0] == (0.0, "a yellow ring")
+
+
+def test_progress_is_told_and_may_stop_the_reading(story: Path):
+    seen: list[tuple[int, int]] = []
+    report_video(story, on_progress=lambda *so_far: seen.append(so_far))
+    assert seen == [(i, 240) for i in range(1, 241)]
+
+    def stop(done: int, expected: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        report_video(story, on_progress=stop)
+
+
+def sound_only(path: Path) -> Path:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
+    (tmp_path / "text.mp4").write_text("no video")
+    with pytest.raises(HeadForcingError, match="there is no video file .*nothing.mp4"):
+        report_video(tmp_path / "nothing.mp4")
+    with pytest.raises(HeadForcingError, match="there is no video file"):
+        report_video(tmp_path)
+    with pytest.raises(HeadForcingError, match="text.mp4 cannot be read as a video"):
+        report_video(tmp_path / "text.mp4")
+    with pytest.raises(HeadForcingError, match="sound.m4a has no video track"):
+        report_video(sound_only(tmp_path / "sound.m4a"))
+    with pytest.raises(HeadForcingError, match="one.mp4 has 1 frame: .* 2 or more"):
+        report_video(write(tmp_path / "one.mp4", 1))
+    with pytest.raises(HeadForcingError, match="has 0 frames"):
+        report_video(write(tmp_path / "some.mp4", 10), start_seconds=60.0)
+    with pytest.raises(HeadForcingError, match="frames_per_block must be"):
+        report_video(tmp_path / "some.mp4", frames_per_block=-1)
+    with pytest.raises(HeadForcingError, match="0.5 frames per second"):
+        report_frames([], fps=0.5)
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", sorted(page.THEMES))
+@pytest.mark.filterwarnings("error")
+def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftReport, theme: str):
+    pytest.importorskip("matplotlib")
+    picture = drift_picture(measured, theme)
+    assert picture.mode == "RGB" and picture.width == 900 and 1500 < picture.height < 2600
+    pixels = np.asarray(picture)
+    assert (pixels[:, -4:] == pixels[0, 0]).all() and (pixels[-4:] == pixels[0, 0]).all()
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100
+    assert drift_picture(measured, theme).tobytes() == picture.tobytes()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [2, 10, 20, 100])
+def test_videos_of_any_length_can_be_measured_and_drawn(count: int):
+    pytest.importorskip("matplotlib")
+    odd = VideoTags("$\\frac{1$", 1, 3, ("$x_",) * 9, tuple((i * 0.7, "$x_ " * 20) for i in range(9)))
+    found = report_frames((scene(i)[None] for i in range(count)), name="$\\frac" * 20, tags=odd)
+    assert found.text() and json.dumps(found.to_dict(), allow_nan=False)
+    assert drift_picture(found).width == 900
+
+
+def test_a_still_black_video_can_be_measured_and_drawn():
+    pytest.importorskip("matplotlib")
+    found = report_frames([np.zeros((100, 8, 8, 3), np.uint8)], fps=24)
+    assert found.whole["longest_freeze_seconds"] == 99 / 24 and found.whole["sharpness_ratio"] is None
+    assert drift_picture(found, "light").width == 900 and "first 4.17 s" in found.text()
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_text_and_draws(story: Path, tmp_path: Path, capsys):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "made" / "drift.png"
+    assert cli.main(["report", str(story), "--plot", str(picture), "--theme", "dark"]) == 0
+    out = capsys.readouterr()
+    assert NOTE in out.out and out.out.rstrip().endswith(f"picture  {picture}") and "240" in out.err
+    assert picture.stat().st_size > 10_000
+
+
+def test_the_command_reads_prompts_from_a_file_and_prints_one_json_object(story: Path, tmp_path: Path, capsys):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("0:00 one\n0:07 two")
+    command = ["report", str(story), "--json", "--frames-per-block", "1", "--prompts", f"@{prompts}"]
+    assert cli.main(command) == 0
+    out = capsys.readouterr()
+    found = json.loads(out.out)
+    assert out.err == "" and found["frames_per_block"] == 1
+    assert found["prompts"] == [{"seconds": 0.0, "text": "one"}, {"seconds": 113 / 16, "text": "two"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nothing.mp4"], "there is no video file"),
+        (["--plot", "picture.jpg"], "must end in .png"),
+        (["--frames-per-block", "0"], "must be 1 or more"),
+        (["--prompts", "@missing.txt"], "cannot be read"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_use(story: Path, capsys, arguments: list[str], complaint: str):
+    given = arguments if arguments[0].endswith(".mp4") else [str(story), *arguments]
+    assert cli.main(["report", *given]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_numbers_are_there_and_the_picture_says_what_to_install(
+    story: Path, tmp_path: Path, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["report", str(story), "--json"]) == 0
+    assert cli.main(["report", str(story), "--json", "--plot", str(tmp_path / "x.png")]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "x.png").exists()

@@ -1,0 +1,174 @@
+"""What a render tells about itself: latents that wander are seen, memory's decisions are followed."""
+
+import json
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.memory import MemoryEvent
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.commands import cli
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.drift.latents import RunMeter, novelty_trace
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.plots.latents import run_picture
+from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
+
+
+def metered(blocks):
+    meter = RunMeter()
+    for block in blocks:
+        meter.add(block)
+    return meter
+
+
+def wandering(blocks=4):
+    """Channel 5 moves by half a unit a block, channel 9 spreads; the others stay as they are."""
+    first = torch.randn(3, 16, 6, 10, generator=torch.Generator().manual_seed(0))
+    for step in range(blocks):
+        block = first.clone()
+        block[:, 5] += 0.5 * step
+        block[:, 9] *= 1 + step
+        yield block
+
+
+def event(block: int, delta: float, admitted: bool, merged=None, dropped=None) -> MemoryEvent:
+    return MemoryEvent(block, 3 * block - 3, delta, admitted, merged, dropped)
+
+
+EVENTS = [event(1, -1.0, True), event(4, 0.6, True), event(7, 0.98, False), event(10, 0.5, True, [[0], [9]])]
+
+
+def test_a_channel_that_wanders_and_one_that_spreads_are_found():
+    blocks = list(wandering())
+    found = metered(blocks).report()
+    std = blocks[0][:, 5].std(correction=0)
+    assert torch.allclose(found.mean_drift[:, 5], torch.arange(4) * 0.5 / std)
+    assert torch.allclose(found.std_ratio[:, 9], torch.arange(1.0, 5.0))
+    assert torch.allclose(found.mean_drift[:, :5], torch.zeros(4, 5), atol=1e-6)
+    plain = found.to_dict()
+    assert plain["channel"] in (5, 9) and plain["blocks"] == 4 and len(plain["mean"][0]) == 16
+    assert "channels in the last block 1.00 to 4.00 of the first block's" in found.text()
+
+
+def test_likeness_to_the_first_frame_is_one_zero_and_minus_one():
+    frame = torch.zeros(1, 2, 2, 2)
+    frame[0, 0] = 1
+    found = metered([frame, frame.flip(1), -frame]).report()
+    assert found.cosine.tolist() == pytest.approx([1, 0, -1])
+    assert "1.00 in the first block, -1.00 in the last, lowest -1.00 in block 2" in found.text()
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(HeadForcingError, match="at least one finished block"):
+        RunMeter().report()
+    with pytest.raises(HeadForcingError, match=r"\[frames, channels, h, w\]"):
+        RunMeter().add(torch.zeros(16, 8, 8))
+
+
+def test_the_novelty_trace_follows_what_memory_did():
+    found = novelty_trace(EVENTS)
+    assert found["after_block"] == [1, 4, 7, 10] and found["frame"] == [0, 9, 18, 27]
+    assert found["similarity"] == [None, 0.6, 0.98, 0.5] and found["mean_similarity"] == pytest.approx(2.08 / 3)
+    assert found["admissions"] == 3 and found["remembered"] == [1, 2, 2, 2]
+    assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["remembered"] == [1, 1]
+    assert novelty_trace([])["mean_similarity"] is None
+    text = metered(wandering()).report(EVENTS).text()
+    assert "3 of 4 candidates remembered, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
+
+
+def test_a_flush_empties_what_is_counted_as_remembered():
+    flushed = [event(1, -1.0, True), event(4, 0.5, True), event(7, -1.0, True), event(10, 0.5, True)]
+    assert novelty_trace(flushed)["remembered"] == [1, 2, 1, 2]
+
+
+def test_blocks_may_lie_on_another_device_than_the_first():
+    meter = metered(wandering())
+    moved: list[str] = []
+
+    class Elsewhere(torch.Tensor):
+        def cpu(self):
+            moved.append("cpu")
+            return super().cpu()
+
+    meter.add(torch.zeros(3, 16, 6, 10).as_subclass(Elsewhere))
+    assert moved == ["cpu"], "what it keeps of the first block is on the CPU"
+
+
+def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is_some():
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    report = metered(wandering()).report(EVENTS)
+    first, again = run_picture(report, "dark", 0.95), run_picture(report, "dark", 0.95)
+    assert first.size[0] == 900 and first.tobytes() == again.tobytes()
+    without = run_picture(metered(wandering()).report(), "dark")
+    assert without.size[1] < first.size[1]
+
+
+def demo(tmp_path, capsys, *more: str):
+    found = str(tmp_path / "found")
+    assert cli.main(["demo", "--seconds", "6", "--out", str(tmp_path), "--found-profiles", found, "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, capsys):
+    made = demo(tmp_path, capsys, "--runs", str(tmp_path / "runs"))["run"]
+    assert made["blocks"] == 9 == len(made["occupied_frame_slots"])
+    assert made["occupied_frame_slots"][0] <= made["occupied_frame_slots"][-1] <= 205
+    again = demo(tmp_path, capsys, "--runs", str(tmp_path / "runs"))["run"]
+    assert again["cosine_to_first_frame"] == made["cosine_to_first_frame"] and again["novelty"] == made["novelty"]
+    picture = tmp_path / "run.png"
+    assert cli.main(["runs", "show", str(tmp_path / "runs"), "--plot", str(picture), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["cosine_to_first_frame"] == made["cosine_to_first_frame"] and shown["novelty"] == made["novelty"]
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert cli.main(["runs", "show", str(tmp_path / "runs"), shown["name"]]) == 0
+    assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("case", ["start frames", "roles found"])
+def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
+    timeline = parse_timeline("a red ball bouncing on a teal floor", 7.0)
+    info = inspect_checkpoint(assets.model_path())
+    policy = preset("head_forcing").with_memory(5, 3, 1.0, 1)
+    start = torch.randn(9, 16, 8, 8, generator=torch.Generator().manual_seed(0)) if case == "start frames" else None
+    options = {"start_frames": 9} if case == "start frames" else {"profile": AutoProfile()}
+    plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64, **options)
+    model = WanVideoModel(
+        WanModel.from_state_dict(info.config, load_state_dict(assets.model_path())[0], torch.float32),
+        [word_hash.encode(timeline.segments[0].text)],
+        torch.float32,
+    )
+    setup = setup_hash(plan, info.fingerprint, 0, 0, torch.float32, start)
+    keys = video_keys(plan, setup, model.embeds)
+
+    def render(state_seconds: float, stop_after: int | None = None):
+        with RunFolder(tmp_path, setup, {}) as run:
+            run.save_video(keys, {"start_frames": plan.start_frames, "frames_per_block": 3})
+            options = {"dtype": torch.float32, "start_latents": start, "run": run, "keys": keys}
+            video = VideoRollout(plan, 0, state_seconds=state_seconds, **options)
+            for block in video.blocks(model):
+                if block.index == stop_after:
+                    break
+            return video.report()
+
+    render(1e-9, stop_after=9)
+    told = render(1e-9)  # goes on from a stored cache
+    (video,) = stored_videos(tmp_path)
+    assert len(told.events) > 5 and told.events[0].after_block == 1
+    assert video.report().events == told.events
+    assert torch.equal(video.report().cosine, told.cosine)
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    assert cli.main(["runs", "show", str(tmp_path / "runs"), "a/b"]) == 2
+    assert "holds no video 'a/b'" in capsys.readouterr().err
