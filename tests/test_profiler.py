@@ -20,7 +20,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, classify, load_profile, stability
 from headforcing.headforcing_core.head_profiles.profiler import (
-    PRESETS,
+    BUDGETS,
     ShareMeter,
     measure_prompt,
     profile_heads,
@@ -758,7 +758,7 @@ def test_a_setup_that_measures_nothing_is_refused(changes, expected):
 
 
 def test_the_presets_are_those_of_the_paper():
-    assert PRESETS == {"full": (20, 30.0), "quick": (4, 10.0)}
+    assert BUDGETS == {"full": (20, 30.0), "quick": (4, 10.0)}
 
 
 def test_twenty_different_prompts_come_with_the_pack():
@@ -786,7 +786,7 @@ def demo_profile(prompts: int, seconds: float):
 
 def test_a_quick_and_a_longer_measurement_of_the_demo_model_agree():
     """The longer one is a cut of `full` (6 prompts x 15 s). At least 36 of 48 roles, also with the shipped profile."""
-    quick, longer = demo_profile(*PRESETS["quick"]), demo_profile(6, 15.0)
+    quick, longer = demo_profile(*BUDGETS["quick"]), demo_profile(6, 15.0)
     shipped = load_profile(bundled_profiles()["toy_world"])
     assert quick.counts() == longer.counts() == shipped.counts() == {"local": 10, "anchor": 12, "memory": 26}
     roles = [[role for layer in one.roles for role in layer] for one in (quick, longer, shipped)]
