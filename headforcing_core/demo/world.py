@@ -230,7 +230,7 @@ def _landmarks(seed: int, left: int, right: int) -> list[tuple[float, float]]:
 def _wall(look: Look, landmarks: list[tuple[float, float]], camera: Tensor) -> Tensor:
     """The wall in every video frame, `[n, 3, 64, 64]`; drawn once if the camera is static."""
     moves = bool((camera != camera[0]).any())
-    x = (_STEPS + (camera if moves else camera[:1])[:, None])[:, None]  # [pictures or 1, 1, 64]
+    x = (_STEPS + (camera if moves else camera[:1])[:, None])[:, None]  # [n or 1, 1, 64]
     y = _STEPS[:, None]
     if look.pattern == "floor":
         light = 1.2 - 0.5 * (y / FRAME_SIZE) + 0 * x
