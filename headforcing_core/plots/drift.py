@@ -178,9 +178,10 @@ def _switch_panel(report: DriftReport) -> Panel:
 
 def _similarity_panel(report: DriftReport) -> Panel:
     similarity, lag = report.whole["repetition"], report.whole["repetition_lag_seconds"]
-    result = "No repetition was found."
-    if lag and similarity is not None:
-        result = f"It repeats after {lag:.1f} s with similarity {similarity:.2f}."
+    repeats = lag is not None and lag > 0 and similarity is not None
+    result = (
+        f"It repeats after {lag:.1f} s with similarity {similarity:.2f}." if repeats else "No repetition was found."
+    )
     subtitle = (
         "Similarity of thumbnails at all pairs of times: 1 is equal, 0 unrelated, -1 inverted; static parts are "
         f"excluded. Squares are scenes, stripes parallel to the diagonal are loops. {result}"
@@ -201,7 +202,7 @@ def _similarity_panel(report: DriftReport) -> Panel:
         by_lag = similarity_by_lag(report.similarity)
         lags = np.arange(len(by_lag)) * report.similarity_spacing
         side.plot(by_lag, lags, color=theme.roles["memory"], linewidth=2)
-        if lag and similarity is not None:
+        if similarity is not None and lag is not None and repeats:
             side.plot(similarity, lag, "o", ms=9, mfc="none", mec=theme.roles["anchor"], mew=2.5)
         side.set_ylim(max(lags[-1], 0.1), 0)
         side.set_xlim(min(-0.5, float(by_lag.min()) - 0.1), 1.08)

@@ -1,8 +1,8 @@
 """Files of a run folder: names, atomic writing, detection of damage.
 
-A file is named `KIND[-INDEX][-KEY]-HASH`, where HASH is a hash of its own bytes. Notes are JSON objects. Other files
-are safetensors with a single metadata entry: the library writes several in random order, and equal contents would then
-give different files.
+A file is named `KIND[-INDEX][-KEY]-HASH`, where HASH is a hash of its own bytes. Notes are JSON objects; all other
+files are safetensors with a single metadata entry, because several would be written in random order and equal contents
+would then give different files.
 """
 
 from __future__ import annotations
