@@ -12,7 +12,7 @@ from server import PromptServer
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.agreement import sanity_checks
-from ..headforcing_core.head_profiles.profiler import PRESETS
+from ..headforcing_core.head_profiles.profiler import BUDGETS
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.plots import head_profile as pictures
@@ -38,7 +38,7 @@ class ProfileHeads(io.ComfyNode):
                 io.Clip.Input("clip", tooltip="The text encoder of the model."),
                 io.Combo.Input(
                     "preset",
-                    options=list(PRESETS),
+                    options=list(BUDGETS),
                     default="quick",
                     tooltip="quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
                 ),
@@ -104,7 +104,7 @@ class ProfileHeads(io.ComfyNode):
         if width % 16 or height % 16:
             raise HeadForcingError(f"width and height must be multiples of 16, got {width}x{height}")
         config, family = bridge.wan_config(model), schedule(model_family)
-        count, seconds = PRESETS[preset]
+        count, seconds = BUDGETS[preset]
         texts = tuple(line.strip() for line in prompts.splitlines() if line.strip())
         if not texts:
             texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from ..demo import assets, word_hash
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
-from ..head_profiles.profiler import PRESETS, profile_heads, shard
+from ..head_profiles.profiler import BUDGETS, profile_heads, shard
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.shares import HeadShares, ProfileSetup
 from ..model.wan import WanModel
@@ -38,7 +38,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
     sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
     sub.add_argument("--prompts", help="one prompt per line, or @FILE; default: twenty that come with the pack")
-    sub.add_argument("--preset", choices=PRESETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
+    sub.add_argument("--preset", choices=BUDGETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
     sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
@@ -64,7 +64,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
 def profile(args: argparse.Namespace) -> Result:
     """Measure, or go on measuring what is missing, and save shares and profile."""
     _check_profile_name(args.out)
-    count, seconds = PRESETS[args.preset]
+    count, seconds = BUDGETS[args.preset]
     device = pick_device(args.device)
     if args.demo:
         width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
