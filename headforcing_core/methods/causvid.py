@@ -13,20 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape, HeadCache
+from ..cache.head_cache import HeadCache
+from ..cache.method import RolloutInputs
 from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import KeyValueCache, PromptKV
-from ..rollout.loop import Block, BlockCache, StepCallback, VideoModel, rollout
+from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
 from ..rollout.noise import NoiseSource
+from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
-from .base import MethodPolicy, MethodShape, Overlap
+from .base import MethodPolicy, MethodShape
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {
@@ -106,6 +109,20 @@ class CausVid(MethodPolicy):
     ) -> HeadCache:
         sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, self.rollout_frames)
         return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
+
+    def rollout(self, model: JointModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
+        reencode: Any = video.reencode  # None only where it is never called
+        return overlapping_rollouts(
+            model,
+            cache,
+            video.schedule,
+            video.noise,
+            video.prompts,
+            lambda _, latents: reencode(latents),
+            self.overlap(video.schedule.frames_per_block),
+            video.made,
+            video.on_step,
+        )
 
 
 @dataclass(frozen=True)
@@ -187,7 +204,12 @@ def overlapping_rollouts(
             latents.append(block.latents)
             at_start = block.index == begin - first
             yield OverlapBlock(
-                first + block.index, block.prompt, block.latents, None, number, given if at_start else None
+                first + block.index,
+                block.prompt,
+                block.latents,
+                None,
+                rollout=number,
+                given=given if at_start else None,
             )
 
 
