@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +21,7 @@ from ..rollout.loop import Block, JointModel, StepCallback, rollout
 from ..rollout.noise import NoiseSource
 from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
-from ..timeline.switch import RESET, Switch
+from ..timeline.switch import Switch
 from .roles import Roles
 from .shape import Shape
 
@@ -132,10 +132,6 @@ class Method:
         """What is done to the cache where a user asks for `switch`, or an error."""
         raise NotImplementedError
 
-    def first_switch(self, switch: Switch) -> Switch:
-        """What is done before the first new block where its prompt is tagged with `switch`."""
-        return RESET
-
     def recached_frames(self) -> int:
         """How many of the last frames a prompt switch passes through the model, all in one call."""
         return 0
@@ -161,11 +157,6 @@ class Method:
     def key_parts(self) -> list[Any]:
         """What stored blocks depend on besides the fields."""
         return [type(self).__name__]
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """All settings by name."""
-        return asdict(self)
 
     def check_roles(self, arrangement: str, measured: bool) -> None:
         """Refuse head roles in an `arrangement` (`roles.arrange_roles`), or such as are not `measured` yet."""

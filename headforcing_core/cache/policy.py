@@ -13,7 +13,7 @@ from ..timeline.switch import Switch
 from .head_cache import HeadCache
 from .method import Method, State
 from .reference import ReferenceCache
-from .roles import (
+from .roles import (  # noqa: F401  all names of policies can be imported from here
     ROLE_ARRANGEMENTS,
     EpisodicPolicy,
     HeadRole,
@@ -25,18 +25,6 @@ from .roles import (
 )
 from .shape import CacheShape
 from .state import cache_state, restore_cache
-
-__all__ = [
-    "PRESETS",
-    "ROLE_ARRANGEMENTS",
-    "CachePolicy",
-    "EpisodicPolicy",
-    "HeadRole",
-    "RolePolicy",
-    "Roles",
-    "arrange_roles",
-    "preset",
-]
 
 
 @dataclass(frozen=True)
@@ -66,9 +54,6 @@ class CachePolicy(RolePolicies, Method):
         """Nothing is refused: roles may be found while sampling, and equal policies make them irrelevant."""
 
     def own_switch(self, switch: Switch) -> Switch:
-        return switch
-
-    def first_switch(self, switch: Switch) -> Switch:
         return switch
 
     @property

@@ -111,17 +111,10 @@ class CausVid(MethodPolicy):
         return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
     def rollout(self, model: JointModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
-        reencode: Any = video.reencode  # None only where it is never called
+        inputs, layout = (video.schedule, video.noise, video.prompts), self.overlap(video.schedule.frames_per_block)
+        encode: Any = video.reencode  # None only where it is never called
         return overlapping_rollouts(
-            model,
-            cache,
-            video.schedule,
-            video.noise,
-            video.prompts,
-            lambda _, latents: reencode(latents),
-            self.overlap(video.schedule.frames_per_block),
-            video.made,
-            video.on_step,
+            model, cache, *inputs, lambda _, latents: encode(latents), layout, video.made, video.on_step
         )
 
 
@@ -203,14 +196,8 @@ def overlapping_rollouts(
         for block in blocks:
             latents.append(block.latents)
             at_start = block.index == begin - first
-            yield OverlapBlock(
-                first + block.index,
-                block.prompt,
-                block.latents,
-                None,
-                rollout=number,
-                given=given if at_start else None,
-            )
+            place, begun_with = first + block.index, given if at_start else None
+            yield OverlapBlock(place, block.prompt, block.latents, None, rollout=number, given=begun_with)
 
 
 def _from(first: int, on_step: StepCallback, block: int, step: int, latents: Tensor | None) -> None:

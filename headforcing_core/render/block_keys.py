@@ -39,7 +39,7 @@ def setup_hash(
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
         None if plan.auto is None else asdict(plan.auto),
-        plan.policy.fields,
+        asdict(plan.policy),
         asdict(plan.schedule),
         [plan.width, plan.height],
         [seed, video],

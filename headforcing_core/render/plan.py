@@ -80,24 +80,10 @@ class RenderPlan:
         """
         check_size("width", width)
         check_size("height", height)
-        seconds = seconds or timeline.seconds
-        if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
-            raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
         frames_per_block = schedule.frames_per_block
-        if start_frames % frames_per_block:
-            raise HeadForcingError(
-                f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
-            )
-        clock = BlockClock(frames_per_block, continues=start_frames > 0)
-        if timeline.clock != clock:
-            timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
-
-        wanted = math.ceil(seconds * clock.fps - 1e-6)
-        blocks = clock.blocks_for(seconds)
-        timeline = fit_timeline(timeline, blocks, seconds)
-        start_blocks = start_frames // frames_per_block
+        timeline, wanted = _fitted(timeline, seconds, frames_per_block, start_frames)
         numbers, blends = lay_out_prompts(timeline)
-        prompts = [0] * start_blocks + numbers
+        prompts = [0] * (start_frames // frames_per_block) + numbers
 
         source = "profile"
         if profile is None and policy.needs_profile:
@@ -163,9 +149,8 @@ class RenderPlan:
     @property
     def switches(self) -> dict[int, Switch]:
         """What is done to the cache before which block; nothing where only the prompt changes."""
-        start_blocks, (first, *later) = self.blocks - self.new_blocks, self.timeline.segments
-        switches = {start_blocks: self.policy.first_switch(first.switch)}
-        switches |= {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
+        start_blocks, later = self.blocks - self.new_blocks, self.timeline.segments[1:]
+        switches = {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
         return {block: switch for block, switch in switches.items() if switch.changes_cache}
 
     @property
@@ -261,6 +246,21 @@ def check_size(name: str, value: int) -> None:
     """Refuse a width or height in pixels that Wan's patches do not divide."""
     if value % 16 or not 16 <= value <= MAX_SIDE:
         raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
+
+
+def _fitted(timeline: Timeline, seconds: float, frames_per_block: int, start_frames: int) -> tuple[Timeline, int]:
+    """The timeline in the blocks and the length of the render, and how many video frames are to be made."""
+    seconds = seconds or timeline.seconds
+    if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
+        raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
+    if start_frames % frames_per_block:
+        raise HeadForcingError(
+            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
+        )
+    clock = BlockClock(frames_per_block, continues=start_frames > 0)
+    if timeline.clock != clock:
+        timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
+    return fit_timeline(timeline, clock.blocks_for(seconds), seconds), math.ceil(seconds * clock.fps - 1e-6)
 
 
 def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | AutoProfile:

@@ -156,12 +156,12 @@ class VideoRollout:
             self.noise,
             self.plan.prompts,
             self.start_latents,
-            [block.latents.to(self.cache.device) for block in self._made],
-            self._made[-1].unfinished if self._made else (),
-            self.plan.switches,
-            self._reencode,
-            on_step,
-            self.events.append,
+            made=[block.latents.to(self.cache.device) for block in self._made],
+            unfinished=self._made[-1].unfinished if self._made else (),
+            switches=self.plan.switches,
+            reencode=self._reencode,
+            on_step=on_step,
+            on_start_event=self.events.append,
         )
         return self.method.rollout(model, self.cache, video)
 
