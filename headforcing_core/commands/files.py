@@ -8,10 +8,9 @@ import json
 import torch
 from tqdm import tqdm
 
-from ..cache.policy import CachePolicy
+from ..cache.policy import PRESETS, CachePolicy
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ..methods.base import MethodPolicy
 from ..methods.registry import METHODS, method_policy, method_schedule
 from ..model.wan import WanConfig
 from ..render.describe import describe, format_bytes
@@ -60,7 +59,7 @@ def budget(args: argparse.Namespace) -> Result:
             ("window of 21 frames", "self_forcing_window_21", profile.roles),
             ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
             ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", paper),
-            *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
+            *((name, name, profile.roles) for name, row in METHODS.items() if row.policy not in PRESETS.values()),
         ):
             measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
             policy = method_policy(method)
@@ -68,9 +67,9 @@ def budget(args: argparse.Namespace) -> Result:
             try:
                 plan = RenderPlan.make(WanConfig(), policy, steps, timeline, width, height, profile=measured)
             except HeadForcingError:
-                if isinstance(policy, MethodPolicy):  # it makes no video that short
-                    continue
-                raise
+                if method in PRESETS:
+                    raise
+                continue  # another paper's method makes no video that short
             shape = plan.shape
             rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
     lines = ["| seconds | cache | frame-slots | bf16 |", "| --- | --- | --- | --- |"]

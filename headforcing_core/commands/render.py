@@ -16,13 +16,12 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
-from ..cache.policy import CachePolicy
+from ..cache.method import Method
 from ..demo import assets, word_hash
 from ..demo.autoencoder import ToyStreamingDecoder
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
 from ..head_profiles.auto import recall, remember
-from ..methods.base import MethodPolicy
 from ..methods.registry import describe_method, method_policy, method_schedule
 from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
@@ -167,7 +166,7 @@ def planner(
     width: int,
     height: int,
     start: torch.Tensor | None = None,
-    policy: CachePolicy | MethodPolicy | None = None,
+    policy: Method | None = None,
 ) -> Callable[..., RenderPlan]:
     """What makes the plan of a render once its `profile` is given; `policy` stands in for that of `args.method`."""
     check_numbers(args)

@@ -15,10 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..cache.policy import CachePolicy, preset
+from ..cache.method import Method
+from ..cache.policy import preset
 from ..drift.report import report_frames
-from ..methods.base import MethodPolicy
-from ..methods.rolling_forcing import RollingCache
 from ..model.wan import WanModel
 from ..render.plan import RenderPlan
 from ..render.video_rollout import VideoRollout
@@ -89,7 +88,7 @@ class Judge:
         self.autoencoder = assets.load_autoencoder(weights=autoencoder)
         self.schedule: Schedule = schedule("self_forcing")
 
-    def plan(self, policy: CachePolicy | MethodPolicy, roles: str, story: Timeline, seed: int) -> RenderPlan:
+    def plan(self, policy: Method, roles: str, story: Timeline, seed: int) -> RenderPlan:
         size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
         return RenderPlan.make(self.info.config, policy, self.schedule, story, *size, roles=roles, seed=seed)
 
@@ -100,9 +99,7 @@ class Judge:
         rollout = VideoRollout(plan, seed, dtype=torch.float32)
         return torch.cat([block.latents for block in rollout.blocks(model)])
 
-    def measure(
-        self, policy: CachePolicy | MethodPolicy, roles: str, story: Timeline, seed: int
-    ) -> dict[str, float | None]:
+    def measure(self, policy: Method, roles: str, story: Timeline, seed: int) -> dict[str, float | None]:
         """Generate a video and return its metrics: `early_` ones of the first 5 s, others of the last quarter."""
         plan = self.plan(policy, roles, story, seed)
         video_frames = self.autoencoder.decode(self.latents(plan, seed))
@@ -122,7 +119,7 @@ class Judge:
         return {"frames_a_head": plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)}
 
     @torch.no_grad()
-    def history_losses(self, policy: CachePolicy | MethodPolicy, roles: str, number: int) -> dict[str, float | None]:
+    def history_losses(self, policy: Method, roles: str, number: int) -> dict[str, float | None]:
         """Mean squared error of the predicted flow after a long ground-truth context, as `loss_<noise level>`.
 
         The context has no errors of the model itself, so this metric separates caches better than videos do.
@@ -134,7 +131,7 @@ class Judge:
         model = WanVideoModel(self.backbone, [word_hash.encode(look.prompt)], torch.float32)
         model.use_prompt(0)
         cache, noise = plan.make_cache(torch.float32, "cpu"), torch.Generator().manual_seed(number)
-        assert not isinstance(cache, RollingCache)  # it denoises several blocks jointly
+        assert plan.blocks_per_pass == 1  # a cache that is written block by block
         errors: dict[str, list[float]] = {f"loss_{level}": [] for level in HISTORY_LEVELS}
         for block, clean in enumerate(latents):
             cache.begin_block()

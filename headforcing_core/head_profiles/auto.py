@@ -12,14 +12,17 @@ import re
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape, HeadCache
+from ..cache.head_cache import HeadCache
 from ..cache.memory import EpisodicMemory, MemoryEvent
+from ..cache.method import State
 from ..cache.policy import CachePolicy, RolePolicy
-from ..cache.state import State, restore_cache
+from ..cache.shape import CacheShape
+from ..cache.state import restore_cache
 from ..cache.switching import RoleSwitching
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
@@ -196,6 +199,28 @@ class AutoProfileCache(RoleSwitching):
         self._prompts = []
         self.earlier_events = [event for event in events[:-1] if event is not None]
         return events[-1]
+
+
+@dataclass(frozen=True)
+class AutoPolicy(CachePolicy):
+    """A policy whose head roles are found while sampling; `known` is what an earlier render of the video found."""
+
+    auto: AutoProfile = AutoProfile()
+    known: HeadProfile | None = None
+
+    def make_cache(
+        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+    ) -> AutoProfileCache:
+        return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
+
+    def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
+        return shape.bytes(dtype) + warm_up_shape(shape).bytes(dtype)
+
+    def state(self, cache: Any) -> State | None:
+        return None if cache.profile is None else super().state(cache.cache)
+
+    def restore(self, cache: Any, state: State) -> None:
+        cache.restore(state)
 
 
 def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:

@@ -16,11 +16,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..cache.memory import MemoryEvent
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV
 from ..timeline.switch import Switch
+from .events import MemoryEvent
 from .noise import NoiseSource
 from .schedule import Schedule
 
@@ -148,12 +148,17 @@ StepCallback = Callable[[int, int, Tensor | None], None]
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: `latents [frames, channels, h, w]` float32, and what episodic memory did after it."""
+    """A finished block: `latents [frames, channels, h, w]` float32, and what episodic memory did after it.
+
+    `unfinished` holds the blocks begun after it, oldest first, each noisy and shaped like `latents`, where a method
+    denoises several blocks together.
+    """
 
     index: int
     prompt: int
     latents: Tensor
     event: MemoryEvent | None
+    unfinished: tuple[Tensor, ...] = ()
 
 
 class KeyValueStore(KeyValueCache, Protocol):

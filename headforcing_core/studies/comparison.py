@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..cache.method import Method
 from ..cache.policy import CachePolicy
 from ..drift.latents import RunReport
 from ..drift.metrics import Numbers
 from ..drift.report import Progress, report_video
 from ..errors import HeadForcingError
-from ..methods.base import MethodPolicy
 from ..methods.registry import describe_method, method_names, method_policy
 from ..render.describe import format_bytes
 from ..render.plan import RenderPlan
@@ -51,14 +51,15 @@ class Entry:
         return "-".join(filter(None, [self.method, self.roles.replace("profile", ""), self.rope]))
 
     @property
-    def policy(self) -> CachePolicy | MethodPolicy:
+    def policy(self) -> Method:
         """The method's settings, or an error that lists the names."""
         policy = self.given or method_policy(self.method)
         if self.rope is None:
             return policy
-        if isinstance(policy, MethodPolicy):
+        other = policy.with_rope(self.rope)
+        if other is None:
             raise HeadForcingError(f"{self.label}: {self.method} has its own rotary positions, got {self.rope!r}")
-        return replace(policy, rope=self.rope)
+        return other
 
 
 def entries_of(text: str) -> list[Entry]:
