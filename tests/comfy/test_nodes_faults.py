@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from comfy_harness import run_in_comfy
+from comfy_setup import FLOOR, NEWEST, installed
 
 pytestmark = pytest.mark.comfy
 
@@ -128,13 +129,11 @@ print(json.dumps({"base": issubclass(mm.InterruptProcessingException, Exception)
 """
 
 
-@pytest.fixture(scope="module", params=["0.30.0", "0.3.75"])
+@pytest.fixture(scope="module", params=[NEWEST, FLOOR])
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    from conftest import _install
-
-    out = run_in_comfy(_install(request.param), PROGRAM, timeout=400)
+    out = run_in_comfy(installed(request.param), PROGRAM, timeout=400)
     found = json.loads(out.strip().splitlines()[-1])
-    assert found["base"] == (request.param == "0.3.75"), "both classes of a cancel are tested"
+    assert found["base"] == (request.param == FLOOR), "both classes of a cancel are tested"
     return found["results"]
 
 
