@@ -82,7 +82,9 @@ def test(arguments: list[str]) -> None:
     timing_failed = pytest("-m", "alone")
     failed = pytest(*in_parallel(), "-m", "not alone")
     if timing_failed and not failed:
-        raise SystemExit("Tests that measure time have failed: pytest reports them above the others.")
+        raise SystemExit(
+            "Tests that measure time have failed; pytest's report on them stands above that on the others."
+        )
     raise SystemExit(failed)
 
 

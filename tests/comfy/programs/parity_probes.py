@@ -285,7 +285,8 @@ def with_lora():
     plan = make_plan(model, 3.0)
     by_host, _ = hosted(patched, plan)
     merged = dict(weights())
-    core.lora.merge_lora(merged, lora, 0.7)
+    for target, patch in core.lora.read_patches(merged, lora, "the LoRA").items():
+        merged[target] = patch.apply(merged[target], 0.7).to(merged[target].dtype)
     by_core, _ = own(merged, plan)
     without, _ = hosted(model, plan)
     return {
