@@ -44,34 +44,28 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 ),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0, tooltip="Wan 2.1 is made for 16."),
                 helpers.advanced(
-                    io.Int.Input(
-                        "crf",
-                        default=18,
-                        min=0,
-                        max=51,
-                        optional=True,
-                        tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
-                    )
+                    io.Int.Input,
+                    "crf",
+                    default=18,
+                    min=0,
+                    max=51,
+                    tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
                 ),
                 helpers.advanced(
-                    io.Int.Input(
-                        "upscale",
-                        default=1,
-                        min=1,
-                        max=16,
-                        optional=True,
-                        tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
-                    )
+                    io.Int.Input,
+                    "upscale",
+                    default=1,
+                    min=1,
+                    max=16,
+                    tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "run",
-                        options=[CONNECTED, *load_run.run_names()],
-                        default=CONNECTED,
-                        optional=True,
-                        tooltip="Decode a render kept in ComfyUI/output/head_forcing instead, finished or not, from "
-                        "its folder.",
-                    )
+                    io.Combo.Input,
+                    "run",
+                    options=[CONNECTED, *load_run.run_names()],
+                    default=CONNECTED,
+                    tooltip="Decode a render kept in ComfyUI/output/head_forcing instead, finished or not, from "
+                    "its folder.",
                 ),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],

@@ -44,43 +44,35 @@ class PromptTimeline(io.ComfyNode):
                     tooltip="Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.",
                 ),
                 helpers.advanced(
-                    io.String.Input(
-                        "shared_prompt",
-                        default="",
-                        optional=True,
-                        tooltip="Put before every prompt, for what stays the same: the subject, the style.",
-                    )
+                    io.String.Input,
+                    "shared_prompt",
+                    default="",
+                    tooltip="Put before every prompt, for what stays the same: the subject, the style.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "switch",
-                        options=list(SWITCHES),
-                        default="reset",
-                        optional=True,
-                        tooltip="How a prompt takes over. reset: the past stays. recache: the last blocks are read "
-                        "again under the new prompt. flush: only the first and the last two frames stay. A tag before "
-                        "a prompt, such as [flush], says otherwise for that one.",
-                    )
+                    io.Combo.Input,
+                    "switch",
+                    options=list(SWITCHES),
+                    default="reset",
+                    tooltip="How a prompt takes over. reset: the past stays. recache: the last blocks are read "
+                    "again under the new prompt. flush: only the first and the last two frames stay. A tag before "
+                    "a prompt, such as [flush], says otherwise for that one.",
                 ),
                 helpers.advanced(
-                    io.Int.Input(
-                        "blend_blocks",
-                        default=0,
-                        min=0,
-                        max=MAX_BLEND_BLOCKS,
-                        optional=True,
-                        tooltip="Blocks over which the text goes over from the prompt before, 0.75 s each. As a tag: "
-                        "[blend 3].",
-                    )
+                    io.Int.Input,
+                    "blend_blocks",
+                    default=0,
+                    min=0,
+                    max=MAX_BLEND_BLOCKS,
+                    tooltip="Blocks over which the text goes over from the prompt before, 0.75 s each. As a tag: "
+                    "[blend 3].",
                 ),
                 helpers.advanced(
-                    io.Boolean.Input(
-                        "re_anchor",
-                        default=False,
-                        optional=True,
-                        tooltip="Every prompt is a new scene: its first frames become what anchor heads look at, in "
-                        "place of the video's first. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
-                    )
+                    io.Boolean.Input,
+                    "re_anchor",
+                    default=False,
+                    tooltip="Every prompt is a new scene: its first frames become what anchor heads look at, in "
+                    "place of the video's first. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
                 ),
             ],
             outputs=[

@@ -12,7 +12,7 @@ from typing import Any
 from ..demo import word_hash
 from ..errors import HeadForcingError
 from ..model.attention import ATTENTION_HELP, BACKENDS
-from . import compare, evaluate, files, profiles, render, report, runs, tables
+from . import compare, evaluate, files, profiles, render, report, runs
 from .arguments import DTYPES, add_file_arguments, add_method_arguments, add_render_arguments
 
 
@@ -82,7 +82,6 @@ def _parser() -> argparse.ArgumentParser:
     profiles.add_parsers(command, group)
     report.add_parsers(command)
     compare.add_parsers(command)
-    tables.add_parsers(command)
     evaluate.add_parsers(command)
     runs.add_parsers(command, group)
 

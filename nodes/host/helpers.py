@@ -16,7 +16,9 @@ from torch import Tensor
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.plots import head_profile as pictures
+from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.provenance import file_tags
+from ...headforcing_core.rollout.schedule import SCHEDULES
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +32,36 @@ def aliases(schema: Any, *names: str) -> Any:
     return schema
 
 
-def advanced(widget: Any) -> Any:
-    """Fold a widget under "advanced" where the frontend can (older versions refuse the argument `advanced=`)."""
+def advanced(kind: Any, name: str, **options: Any) -> Any:
+    """An optional widget, folded under "advanced" where the frontend can (older versions refuse `advanced=`)."""
+    widget = kind(name, optional=True, **options)
     widget.extra_dict["advanced"] = True
     return widget
+
+
+def size_inputs(tooltip: str = "In pixels; trained at {}.") -> list[Any]:
+    """Width and height; the tooltip gets the default."""
+    sizes = {"width": DEFAULTS.width, "height": DEFAULTS.height}
+    options = {"min": 16, "max": 4096, "step": 16}
+    return [io.Int.Input(name, default=size, tooltip=tooltip.format(size), **options) for name, size in sizes.items()]
+
+
+def seed_input(tooltip: str, **options: Any) -> Any:
+    """The seed of a render's noise."""
+    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, tooltip=tooltip, **options)
+
+
+def seconds_input(tooltip: str) -> Any:
+    """The length of a render."""
+    return io.Float.Input("seconds", default=DEFAULTS.seconds, min=0.0, max=3600.0, step=0.25, tooltip=tooltip)
+
+
+def family_input(
+    tooltip: str = "Which weights: sets noise levels, frames per block and the bundled head profile.",
+) -> Any:
+    """The model family, an advanced widget."""
+    options = list(SCHEDULES)
+    return advanced(io.Combo.Input, "model_family", options=options, default=DEFAULTS.model_family, tooltip=tooltip)
 
 
 def no_picture() -> Tensor:
