@@ -11,9 +11,9 @@ from ..headforcing_core.drift.latents import describe_events
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
-from ..headforcing_core.render.job import RenderResult, describe_roles
 from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.render.plan import check_size
+from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.rollout.schedule import schedule
 from .host import bridge, checks, folders, helpers
 from .host.conditioning import timeline_of

@@ -13,9 +13,9 @@ from ..errors import HeadForcingError
 from ..files import check_writable, replacing
 from ..methods.registry import describe_method
 from ..render.describe import describe
-from ..render.job import RenderResult
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk
+from ..render.result import RenderResult
 from ..studies.replay import Case
 from ..studies.replay import replay as run_case
 from ..video.stream import contact_sheet

@@ -25,12 +25,13 @@ from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
 from ..render.block_keys import goes_on
-from ..render.job import RenderJob, RenderResult, Sink, Watcher
+from ..render.job import RenderJob, Watcher
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
 from ..render.provenance import about_video, file_tags
 from ..render.resources import Needs
-from ..render.to_files import LatentsFile, Mp4File, load_latents, partial_path
+from ..render.result import RenderResult
+from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
 from ..render.video_rollout import VideoRollout
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks

@@ -13,47 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.memory import MemoryEvent
-from ..drift.latents import RunReport, describe_events
 from ..head_profiles.auto import recall, remember
 from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, JointModel, split_start_latents
 from ..runs.folder import RunFolder
 from ..video.restarts import FrameCodec
-from ..video.stream import VideoInfo
 from . import block_keys
 from .plan import RenderPlan
 from .provenance import attention_name
 from .resources import Needs, check_memory, needs_of
+from .result import RenderResult
+from .sinks import Sink
 from .video_rollout import VideoRollout
-
-
-class Sink:
-    """Where the blocks of a video go, start frames included; entered as a context manager before the first."""
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        pass
-
-    def add(self, latents: Tensor) -> None:
-        """The next block, `[frames, 16, h, w]`, normalised."""
-
-    def finish(self) -> Any:
-        """All blocks are there."""
-
-
-class KeptLatents(Sink):
-    """Keeps all blocks on a device."""
-
-    def __init__(self, device: torch.device | str = "cpu"):
-        self.device = device
-        self.blocks: list[Tensor] = []
-
-    def add(self, latents: Tensor) -> None:
-        self.blocks.append(latents.to(self.device))
 
 
 class Watcher:
@@ -67,73 +39,6 @@ class Watcher:
 
     def finished(self, block: Block) -> None:
         """Called after each block."""
-
-
-@dataclass(frozen=True)
-class RenderResult:
-    """What happened while a video was made, and what its sinks made of it.
-
-    Attributes:
-        seconds: wall time, decoding included; `seconds_per_block` leaves it out.
-        found_profile: roles that were found while sampling; `found_now` if in this render and not in an earlier one.
-        kept_profile: where they were stored for the next run with the model.
-        problems: what was damaged in the run folder, one sentence each.
-        attention: name of the backend.
-        video, latents_file: files that were written; `failure` says why there is no video.
-        latents: `[frames, 16, h, w]`, start frames included, where they were kept.
-    """
-
-    events: list[MemoryEvent]
-    run: RunReport
-    cache_bytes: int
-    seconds: float
-    seconds_per_block: float | None
-    reused_blocks: int
-    found_profile: HeadProfile | None
-    found_now: bool
-    kept_profile: Path | None
-    problems: Sequence[str]
-    attention: str
-    video: VideoInfo | None = None
-    failure: str | None = None
-    latents_file: Path | None = None
-    latents: Tensor | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "video": None if self.video is None else str(self.video.path),
-            "latents": None if self.latents_file is None else str(self.latents_file),
-            "pictures": None if self.video is None else self.video.video_frames,
-            "memory_events": [event.to_dict() for event in self.events],
-            "cache_bytes": self.cache_bytes,
-            "reused_blocks": self.reused_blocks,
-            "problems": list(self.problems),
-            "attention": self.attention,
-            "seconds": round(self.seconds, 2),
-            "run": self.run.to_dict(),
-        }
-
-    def describe(self) -> str:
-        """Plain text: what episodic memory did and where the files are."""
-        lines = [describe_events(self.events)] if self.events else []
-        lines += ["", self.run.text(), ""]
-        if self.video is not None:
-            lines.append(f"video    {self.video.path} ({self.video.video_frames} pictures)")
-        if self.latents_file is not None:
-            lines.append(f"latents  {self.latents_file}")
-        if self.found_profile is not None:
-            lines.append(f"found    {describe_roles(self.found_profile)} heads")
-        if self.reused_blocks:
-            lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
-        lines += [f"damaged  {problem}" for problem in self.problems]
-        lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
-        return "\n".join(lines)
-
-
-def describe_roles(profile: HeadProfile) -> str:
-    """How many heads have which role."""
-    return ", ".join(f"{count} {role}" for role, count in profile.counts().items())
 
 
 @dataclass(frozen=True)
@@ -271,7 +176,7 @@ class RenderJob:
         yield from split_start_latents(rollout.start_latents, self.plan.schedule.frames_per_block)
         for block in rollout.blocks(model, watcher):
             watcher.finished(block)
-            yield block.latents.to(rollout.cache.device)
+            yield block.latents
 
     def _remember_roles(self, rollout: VideoRollout) -> Path | None:
         if self.found_profiles is None or rollout.found_profile is None or not rollout.found_now:

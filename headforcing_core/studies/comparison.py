@@ -18,9 +18,9 @@ from ..errors import HeadForcingError
 from ..methods.base import MethodPolicy
 from ..methods.registry import describe_method, method_names, method_policy
 from ..render.describe import format_bytes
-from ..render.job import RenderResult
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
+from ..render.result import RenderResult
 from ..video.grid import write_grid
 from ..video.stream import VideoInfo
 from .markdown import markdown_table

@@ -11,8 +11,8 @@ import comfy.model_management
 import torch
 from torch import Tensor
 
-from ...headforcing_core.render.job import Sink
 from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.sinks import Sink
 from ...headforcing_core.video.background import BackgroundStream
 from ...headforcing_core.video.stream import VideoInfo, VideoStream
 from . import folders

@@ -15,8 +15,9 @@ from server import PromptServer
 from ...headforcing_core.cache.memory import MemoryEvent
 from ...headforcing_core.head_profiles.auto import warm_up_frames
 from ...headforcing_core.render.block_keys import goes_on
-from ...headforcing_core.render.job import Sink, Watcher
+from ...headforcing_core.render.job import Watcher
 from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.sinks import Sink
 from ...headforcing_core.render.video_rollout import VideoRollout
 from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder

@@ -15,11 +15,13 @@ from torch import Tensor
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.render.block_keys import goes_on
-from ...headforcing_core.render.job import KeptLatents, RenderJob, RenderResult, Sink, Watcher
+from ...headforcing_core.render.job import RenderJob, Watcher
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.provenance import about_video
 from ...headforcing_core.render.resources import Needs
+from ...headforcing_core.render.result import RenderResult
+from ...headforcing_core.render.sinks import KeptLatents, Sink
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.restarts import FrameCodec
 from . import bridge, checks, folders, helpers, toy_world, vae

@@ -1,4 +1,4 @@
-"""Sinks of a render outside ComfyUI: an MP4, and a file of latents that a later render can go on from."""
+"""Where the blocks of a render go: an MP4, a file of latents that a later render can go on from, or memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,34 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import replacing
 from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
-from .job import KeptLatents, Sink
 from .plan import LATENT_CHANNELS, RenderPlan
+
+
+class Sink:
+    """Where the blocks of a video go, start frames included; entered as a context manager before the first."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def add(self, latents: Tensor) -> None:
+        """The next block, `[frames, 16, h, w]`, normalised."""
+
+    def finish(self) -> Any:
+        """All blocks are there."""
+
+
+class KeptLatents(Sink):
+    """Keeps all blocks on a device."""
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = device
+        self.blocks: list[Tensor] = []
+
+    def add(self, latents: Tensor) -> None:
+        self.blocks.append(latents.to(self.device))
 
 
 class Mp4File(VideoStream, Sink):
