@@ -20,6 +20,10 @@ def sampler_options(settings: dict[str, Any]) -> RenderOptions:
 
 
 def sampler_inputs() -> list[Any]:
+    return [*_what_is_made(), *_method(), *_memory_and_batch(), *_files()]
+
+
+def _what_is_made() -> list[Any]:
     return [
         io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
         io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
@@ -45,6 +49,11 @@ def sampler_inputs() -> list[Any]:
             tooltip="Latents of a video to go on from (VAE Encode). The result begins with them and has their "
             "width and height.",
         ),
+    ]
+
+
+def _method() -> list[Any]:
+    return [
         helpers.advanced(
             io.Combo.Input,
             "method",
@@ -60,6 +69,11 @@ def sampler_inputs() -> list[Any]:
             default=DEFAULTS.sigmas,
             tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the method's or the family's.",
         ),
+    ]
+
+
+def _memory_and_batch() -> list[Any]:
+    return [
         helpers.advanced(
             io.Int.Input,
             "episodic_frames",
@@ -110,6 +124,11 @@ def sampler_inputs() -> list[Any]:
             max=64,
             tooltip="Videos to make, one after another, each with noise of its own.",
         ),
+    ]
+
+
+def _files() -> list[Any]:
+    return [
         io.Boolean.Input(
             "resume",
             default=True,

@@ -59,11 +59,14 @@ def widgets(path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("file", ["sampler_inputs.py", "host/helpers.py", "compare_methods.py"])
 def test_widgets_take_their_defaults_from_the_options(file: str, repo_root: Path):
     found = widgets(repo_root / "nodes" / file)
+    if file == "host/helpers.py":
+        assert found.pop("seconds") == "default"  # an argument, whose own default is
+        assert "default: float = DEFAULTS.seconds" in (repo_root / "nodes" / file).read_text("utf-8")
     assert found == {name: f"DEFAULTS.{CALLED_OTHERWISE.get(name, name)}" for name in found}
     expected = {
         "sampler_inputs.py": "method sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles "
         "checkpoint_seconds",
-        "host/helpers.py": "seed seconds model_family",
+        "host/helpers.py": "seed model_family",
         "compare_methods.py": "",
     }
     assert set(found) == set(expected[file].split())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from safetensors.torch import save_file
 
+from ..demo import word_hash
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
 from ..methods.registry import describe_method
+from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.describe import describe
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk
@@ -19,8 +22,38 @@ from ..render.result import RenderResult
 from ..studies.replay import Case
 from ..studies.replay import replay as run_case
 from ..video.stream import contact_sheet
-from .arguments import Result
+from .arguments import Result, add_file_arguments, add_method_arguments, add_render_arguments
 from .source import Source
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `demo`, `generate` and `replay` to the command line."""
+    sub = command("demo", demo, "A one-minute, six-prompt video with the embedded toy model; no download.")
+    sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
+    sub.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
+    sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
+    sub.add_argument("--scale", type=int, default=6, help="every pixel becomes a square of this side (6: 384x384)")
+    add_render_arguments(sub)
+    add_method_arguments(sub)
+
+    sub = command("generate", generate, "A video from Self Forcing weights (or a relative) and prompts.")
+    sub.add_argument("--weights", type=Path, required=True, help="checkpoint, .safetensors or .pt")
+    sub.add_argument("--prompts", required=True, help="a timeline or one prompt, or @FILE")
+    sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the timeline's")
+    add_file_arguments(sub)
+    sub.add_argument("--out", type=Path, help="MP4 to write")
+    sub.add_argument("--latents", type=Path, help="latents to write (.safetensors)")
+    sub.add_argument("--start-latents", type=Path, help="latents of a video to go on from")
+    add_render_arguments(sub)
+    add_method_arguments(sub)
+
+    sub = command("replay", replay, "Run a recorded case again and write its latents (parity, bug reports).")
+    sub.add_argument("case", type=Path, help="folder with config.json")
+    sub.add_argument("--run", dest="run_name", required=True, help="name of the run in config.json")
+    sub.add_argument("--out", type=Path, required=True, help="safetensors file to write, tensor `latents`")
+    sub.add_argument("--events", type=Path, help="JSON file for the memory events")
+    sub.add_argument("--device", default="cpu")
+    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
 
 
 def demo(args: argparse.Namespace) -> Result:

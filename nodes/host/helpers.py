@@ -51,9 +51,9 @@ def seed_input(tooltip: str, **options: Any) -> Any:
     return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, tooltip=tooltip, **options)
 
 
-def seconds_input(tooltip: str) -> Any:
+def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:
     """The length of a render."""
-    return io.Float.Input("seconds", default=DEFAULTS.seconds, min=0.0, max=3600.0, step=0.25, tooltip=tooltip)
+    return io.Float.Input("seconds", default=default, min=0.0, max=3600.0, step=0.25, tooltip=tooltip)
 
 
 def family_input(
