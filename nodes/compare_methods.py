@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import comfy.model_management
-from comfy_api.latest import InputImpl, io, ui
+from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
@@ -138,9 +138,8 @@ class CompareMethods(io.ComfyNode):
         progress.completed()
         file = folders.output_file(filename_prefix, ".mp4", width, height)
         grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
-        preview = ui.PreviewVideo([ui.SavedResult(file.name, file.subfolder, io.FolderType.output)])
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows)])
-        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=preview)
+        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=helpers.preview([file]))
 
 
 class _Video(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 import comfy.model_management
 import comfy.utils
-from comfy_api.latest import InputImpl, io, ui
+from comfy_api.latest import InputImpl, io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
@@ -124,8 +124,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
             )
             before += video.total
             files.append(file)
-        results = [ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files]
-        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=ui.PreviewVideo(results))
+        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=helpers.preview(files))
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,7 @@ class LoadHeadProfile(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "profile",
-                    options=[
-                        AUTO,
-                        *bundled_profiles(),
-                        *folder_paths.get_filename_list(folders.PROFILE_FOLDER),
-                    ],
+                    options=[AUTO, *bundled_profiles(), *folder_paths.get_filename_list(folders.PROFILE_FOLDER)],
                     default="self_forcing",
                     tooltip="Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: found while the "
                     "first five seconds are sampled, and kept for the next run with the same model.",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from comfy_api.latest import InputImpl, io, ui
+from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.drift.latents import describe_events
@@ -118,12 +118,13 @@ class HeadForcingSampler(io.ComfyNode):
         progress.completed()
         trim = {"pictures": plan.video_frames, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
         trim["about"] = render.job(plan).about
+        files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
         return io.NodeOutput(
             {"samples": samples, "head_forcing": trim},
             "\n".join(report).rstrip(),
             [_video(made) for made in videos],
-            ui=_preview(videos),
+            ui=helpers.preview(files) if files else None,
         )
 
 
@@ -153,10 +154,3 @@ def _video(made: RenderResult) -> Any:
     if made.failure is not None:
         reason = f"the video could not be written ({made.failure}); the latents are complete"
     return ExecutionBlocker(f"No video: {reason}, or use Decode Latents to Video.")
-
-
-def _preview(videos: list[RenderResult]) -> Any:
-    """The files, shown on the node."""
-    files = [folders.shown(made.video.path) for made in videos if made.video is not None]
-    results = [ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files]
-    return ui.PreviewVideo(results) if results else None

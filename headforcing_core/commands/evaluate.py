@@ -20,15 +20,7 @@ from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
 from ..studies.questions import QUESTIONS, UNJUDGED, Measure, Numbers, Question, Rendered, Row, answer
 from ..timeline.timeline import Timeline
 from .arguments import Result, read_text
-from .compare import (
-    ComparedVideo,
-    add_source_arguments,
-    check_videos,
-    grid_tags,
-    run_entries,
-    source_of_files,
-    written,
-)
+from .compare import ComparedVideo, add_source_arguments, check_videos, grid_tags, run_entries, source_of_files, written
 from .source import LoadedModel
 
 MAX_SEEDS = 1000

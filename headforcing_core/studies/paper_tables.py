@@ -57,11 +57,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
     ),
     "compression": PaperTable(
         "Ablation on episodic memory design. Bottom: compression strategy upon overflow",
-        (
-            Entry("FIFO eviction", "fifo_eviction"),
-            Entry("Random selection", "random_tokens"),
-            Entry("Ours", OURS),
-        ),
+        (Entry("FIFO eviction", "fifo_eviction"), Entry("Random selection", "random_tokens"), Entry("Ours", OURS)),
     ),
     "rope": PaperTable(
         "Detailed ablation of RoPE re-encoding on 60 s single-prompt generation",

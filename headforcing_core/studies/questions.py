@@ -140,10 +140,7 @@ def _paper(name: str, story: str, columns: Sequence[str], note: str = "") -> Que
 
 QUESTIONS: dict[str, Question] = {
     "horizon": Question(
-        "Does the model do what prompts say, inside the 21 latent frames it was trained on?",
-        "mixed",
-        _INSIDE,
-        INSIDE,
+        "Does the model do what prompts say, inside the 21 latent frames it was trained on?", "mixed", _INSIDE, INSIDE
     ),
     "still": Question(
         "The same before a camera that stands still, the only one that the first checkpoint knows.",

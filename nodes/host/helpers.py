@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from comfy.cli_args import args
-from comfy_api.latest import io
+from comfy_api.latest import io, ui
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
@@ -19,6 +19,7 @@ from ...headforcing_core.plots import head_profile as pictures
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.provenance import file_tags
 from ...headforcing_core.rollout.schedule import SCHEDULES
+from .folders import OutputFile
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,11 @@ def profile_picture(profile: HeadProfile) -> Tensor:
 def to_image(picture: Any) -> Tensor:
     """A PIL picture as an IMAGE, `[1, height, width, 3]` in 0..1."""
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
+
+
+def preview(files: Sequence[OutputFile]) -> Any:
+    """Videos in the output folder, shown on the node."""
+    return ui.PreviewVideo([ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files])
 
 
 def graph_tags(hidden: Any) -> dict[str, str]:
