@@ -16,7 +16,8 @@ from ..headforcing_core.head_profiles.profiler import BUDGETS
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.plots import head_profile as pictures
-from ..headforcing_core.rollout.schedule import SCHEDULES, schedule
+from ..headforcing_core.render.options import DEFAULTS
+from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from .host import bridge, folders, helpers, toy_world
 from .host.helpers import HeadProfileType
@@ -42,9 +43,8 @@ class ProfileHeads(io.ComfyNode):
                     default="quick",
                     tooltip="quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
                 ),
-                io.Int.Input("width", default=832, min=16, max=4096, step=16, tooltip="In pixels; 64 for the demo."),
-                io.Int.Input("height", default=480, min=16, max=4096, step=16, tooltip="In pixels; 64 for the demo."),
-                io.Int.Input("seed", default=0, min=0, max=2**64 - 1, tooltip="Of the videos' noise."),
+                *helpers.size_inputs("In pixels; 64 for the demo."),
+                helpers.seed_input("Of the videos' noise."),
                 io.String.Input(
                     "save_name",
                     default="my_model",
@@ -58,24 +58,14 @@ class ProfileHeads(io.ComfyNode):
                     tooltip="One prompt per line. Empty: the ones that come with the pack.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "rope",
-                        options=["absolute", "contiguous"],
-                        default="absolute",
-                        optional=True,
-                        tooltip="Frame positions while measuring. absolute: as in the paper. contiguous: closer to how "
-                        "the sampler will use the heads.",
-                    )
+                    io.Combo.Input,
+                    "rope",
+                    options=["absolute", "contiguous"],
+                    default="absolute",
+                    tooltip="Frame positions while measuring. absolute: as in the paper. contiguous: closer to how "
+                    "the sampler will use the heads.",
                 ),
-                helpers.advanced(
-                    io.Combo.Input(
-                        "model_family",
-                        options=list(SCHEDULES),
-                        default="self_forcing",
-                        optional=True,
-                        tooltip="Which weights: sets noise levels and frames per block.",
-                    )
-                ),
+                helpers.family_input("Which weights: sets noise levels and frames per block."),
             ],
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
@@ -98,7 +88,7 @@ class ProfileHeads(io.ComfyNode):
         save_name: str,
         prompts: str = "",
         rope: str = "absolute",
-        model_family: str = "self_forcing",
+        model_family: str = DEFAULTS.model_family,
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
         if width % 16 or height % 16:

@@ -16,6 +16,7 @@ from ..model.wan import WanConfig
 from ..render.describe import describe, format_bytes
 from ..render.plan import RenderPlan
 from ..rollout.schedule import schedule
+from ..studies.markdown import markdown_table
 from ..studies.paper_tables import paper_heads
 from ..timeline.timeline import parse_timeline
 from ..weights.checkpoint import convert as convert_checkpoint
@@ -72,10 +73,9 @@ def budget(args: argparse.Namespace) -> Result:
                 continue  # another paper's method makes no video that short
             shape = plan.shape
             rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
-    lines = ["| seconds | cache | frame-slots | bf16 |", "| --- | --- | --- | --- |"]
-    lines += [f"| {seconds:g} | {name} | {slots:,} | {format_bytes(size)} |" for seconds, name, slots, size in rows]
+    cells = [[f"{seconds:g}", name, f"{slots:,}", format_bytes(size)] for seconds, name, slots, size in rows]
     found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
-    return {"text": "\n".join(lines), "json": found}
+    return {"text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells), "json": found}
 
 
 def convert(args: argparse.Namespace) -> Result:

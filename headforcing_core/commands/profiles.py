@@ -21,8 +21,7 @@ from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
-from ..weights.checkpoint import inspect_checkpoint, load_state_dict
-from .arguments import DTYPES, Result, embeddings, find_profile, inspect_weights, parse_size, pick_device, read_text
+from .arguments import DTYPES, ModelFiles, Result, find_profile, parse_size, pick_device, read_text
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
@@ -68,15 +67,13 @@ def profile(args: argparse.Namespace) -> Result:
     device = pick_device(args.device)
     if args.demo:
         width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
-        source, heads = args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads
-        info = inspect_checkpoint(source, num_heads=heads)
+        files = ModelFiles(args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads)
         texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
     else:
         (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
-        source, heads = args.weights, args.num_heads
-        info = inspect_weights(args)
+        files = ModelFiles.of(args)
         texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
-    family = SCHEDULES[args.model_family]
+    info, family = files.inspect(), SCHEDULES[args.model_family]
     setup = ProfileSetup(
         info.fingerprint,
         info.config.num_layers,
@@ -97,9 +94,8 @@ def profile(args: argparse.Namespace) -> Result:
         if earlier.setup != setup:
             raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
         shares.merge(earlier)
-    state_dict, _ = load_state_dict(source, num_heads=heads, lora=args.lora)
-    backbone = WanModel.from_state_dict(info.config, state_dict, dtype, device)
-    embeds = [word_hash.encode(text) for text in texts] if args.demo else embeddings(args, list(texts), device)
+    backbone = WanModel.from_state_dict(info.config, files.load(), dtype, device)
+    embeds = [word_hash.encode(text) for text in texts] if args.demo else files.encode(list(texts), device)
     model = WanVideoModel(backbone, embeds, dtype, device)
     wanted = shard(len(texts), args.shard)
     todo = [prompt for prompt in wanted if prompt in set(shares.missing_prompts())]

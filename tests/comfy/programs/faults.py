@@ -35,6 +35,7 @@ core = {
         "demo.word_hash",
         "demo.autoencoder",
         "errors",
+        "render.options",
         "render.plan",
         "cache.policy",
         "runs.folder",
@@ -57,6 +58,7 @@ plan = core["render.plan"].RenderPlan.make(
     64,
 )
 embeds = [core["demo.word_hash"].encode(segment.text) for segment in timeline.segments]
+options = core["render.options"].RenderOptions(seed=3, state_seconds=0.01)
 caches = []
 build = core["cache.head_cache"].HeadCache.__init__
 
@@ -87,9 +89,15 @@ KINDS = {
 
 
 def run(folder, background):
-    about = {"prompts": ["x"]}
-    job = render.RenderJob(
-        model, embeds, 3, None, folder / "runs", 0.01, about, vae, f"{folder.name}/v", {}, background
+    job = render.HostRender(
+        model,
+        options,
+        timeline,
+        embeds,
+        runs=folder / "runs",
+        vae=vae,
+        filename_prefix=f"{folder.name}/v",
+        decode_in_background=background,
     )
     watcher = progress_module.RenderProgress(model, [plan], "1")
     watcher.next_video(0, plan)
@@ -149,15 +157,14 @@ for background in (False, True):
                 "blocks": blocks,
                 "same": bool(torch.equal(again.latents, straight.latents)),
                 "reused": again.reused_blocks,
-                "saved": again.saved is not None and again.saved.path.is_file(),
+                "saved": again.video is not None and again.video.path.is_file(),
                 "left": behind,
                 "threads": threads,
                 "partials": [p.name for p in folder.rglob("*.part.mp4")],
             }
             del again
 oom = mm.OOM_EXCEPTION("CUDA out of memory (test)")
-job = render.RenderJob(model, embeds, 3, None, output, 0.0, {}, vae)
-needs = sampler_checks.check_needs(job, plan, 1)
+needs = render.HostRender(model, options, timeline, embeds, runs=output, vae=vae).check_needs(plan)
 told = sampler_checks.out_of_memory(oom, needs, True)
 results["message"] = {"kind": type(told) is type(oom) and sampler_checks.is_out_of_memory(told), "text": str(told)}
 print(json.dumps({"base": issubclass(mm.InterruptProcessingException, Exception), "results": results}))

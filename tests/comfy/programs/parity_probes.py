@@ -80,6 +80,7 @@ core = types.SimpleNamespace(
             "head_profiles.shares",
             "model.wan",
             "render.block_keys",
+            "render.options",
             "render.plan",
             "render.video_rollout",
             "rollout.loop",
@@ -127,7 +128,7 @@ class Watcher:
     def __init__(self, on_step):
         self.on_step = on_step
 
-    def begin(self, rollout, growing):
+    def begin(self, rollout, sinks):
         pass
 
     def __call__(self, block, step, latents):
@@ -139,7 +140,8 @@ class Watcher:
 
 @torch.inference_mode()
 def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None, embeds=EMBEDS):
-    job = render_video.RenderJob(model, plan.embeddings(embeds), seed, None if start is None else start[None])
+    start = None if start is None else start[None]
+    job = render_video.HostRender(model, core.options.RenderOptions(seed=seed), plan.timeline, embeds, start)
     return render_video.sample(job, plan, video, Watcher(on_step))
 
 
@@ -530,7 +532,8 @@ def rolling_cancelled():
 
     @torch.inference_mode()
     def run():
-        job = render_video.RenderJob(model, plan.embeddings(EMBEDS), 7, None, runs)
+        options = core.options.RenderOptions(seed=7)
+        job = render_video.HostRender(model, options, plan.timeline, EMBEDS, runs=runs)
         watcher = progress.RenderProgress(model, [plan], "3")
         watcher.next_video(0, plan)
         return render_video.sample(job, plan, 0, watcher), watcher
@@ -699,9 +702,10 @@ def several_rollouts():
             first = vae.encode(ended[72:73])[0].transpose(0, 1)
             expected = torch.cat([ended[:72], whole(torch.cat([first, latents[19:]]))])
             codec = vae_decoding.codec_of(vae)
-            job = render_video.RenderJob(model, [], 7, vae=vae)
+            codec_of_model = render_video.ModelCodec.of(model.model, vae)
             inside = model.model.process_latent_in(latents[:19].transpose(0, 1)[None])[0].transpose(0, 1)
-            frame = model.model.process_latent_out(job.reencode(inside).transpose(0, 1)[None])[0].transpose(0, 1)
+            frame = codec_of_model.reencode(inside).transpose(0, 1)[None]
+            frame = model.model.process_latent_out(frame)[0].transpose(0, 1)
             found["codecs"][name] = {
                 "decoded": [apart(decoded(codec.decoder([18]), latents, size), expected) for size in (1, 3)],
                 "encoded": apart(frame, first),
