@@ -5,12 +5,11 @@ in order, `[episodic, summary first | sink | recent | current block]` without ga
 *are* the context: nothing is assembled per pass. The groups of a layer lie one after another in one buffer, those with
 most frames first, so that attention can take all heads in one call, too. A key is stored fully rotated, and the group
 remembers the temporal index baked into each slot; once per block, slots whose index in the context has changed are
-re-rotated by the difference. The paper keeps keys without temporal rotation instead and rotates every context anew
-("Head-wise RoPE Re-encoding"). Both give the same keys, because rotations compose: a key rotated to index `a` and then
-by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. So the work is one rotation of what has moved, once a
-block, in place of one of everything in each of its five passes; `reference.py` has the paper's form. Values and the
-spatial rotation never change. Slots lie in the order of their indices, at the price that an admitted frame moves those
-behind it, once per update interval at most.
+re-rotated by the index difference. The paper stores keys without temporal rotation instead and rotates every assembled
+context anew ("Head-wise RoPE Re-encoding"; `reference.py` does so). Both give the same keys, because rotations compose:
+a key rotated to index `a` and then by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. Values and the spatial
+rotation never change. Slots lie in the order of their indices, at the price that an admitted frame moves those behind
+it, once per update interval at most.
 """
 
 from __future__ import annotations
