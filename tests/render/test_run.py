@@ -10,25 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-<<<<<<< HEAD:tests/render/test_run.py
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.render import video_rollout
 from headforcing.headforcing_core.render.block_keys import finished_blocks, video_keys
-=======
-from headforcing.headforcing_core.cache.policy import CachePolicy, preset
-from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
-from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.render.block_keys import finished_blocks, setup_hash, video_keys
-from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.video_rollout import VideoRollout
-from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
->>>>>>> method:tests/test_run.py
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import stored_videos
