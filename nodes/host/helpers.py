@@ -105,7 +105,7 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 
 
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The tag with which *Video Drift Report* knows when which prompt began, see `about.file_tags`."""
+    """The tag with which *Video Drift Report* knows when which prompt began, see `provenance.file_tags`."""
     return {} if args.disable_metadata or not about else file_tags(about, fps)
 
 
