@@ -1,25 +1,23 @@
 """Compare Methods: one timeline and one seed through several methods, side by side."""
 
-import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import comfy.model_management
-from comfy_api.latest import InputImpl, io, ui
+from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.head_profiles.auto import AutoProfile, recall
+from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
-from ..headforcing_core.methods.registry import method_names, method_schedule
+from ..headforcing_core.methods.registry import method_names
+from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan, check_size
 from ..headforcing_core.render.resources import Needs
-from ..headforcing_core.rollout.schedule import SCHEDULES
 from ..headforcing_core.studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
 from .host import bridge, checks, folders, helpers
 from .host.conditioning import timeline_of
 from .host.helpers import HeadProfileType
-from .host.job import FOUND_PROFILES, RUNS, about_run, keep_roles, sample_one
 from .host.progress import RenderProgress
-from .host.render import RenderJob
+from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 
@@ -46,24 +44,9 @@ class CompareMethods(io.ComfyNode):
                     multiline=True,
                     tooltip="Names, separated by commas or one a line: " + ", ".join(method_names()) + ".",
                 ),
-                io.Int.Input("width", default=832, min=16, max=4096, step=16, tooltip="In pixels; trained at 832."),
-                io.Int.Input("height", default=480, min=16, max=4096, step=16, tooltip="In pixels; trained at 480."),
-                io.Float.Input(
-                    "seconds",
-                    default=0.0,
-                    min=0.0,
-                    max=3600.0,
-                    step=0.25,
-                    tooltip="Length of every video. 0: the timeline's, or 10 for a plain prompt.",
-                ),
-                io.Int.Input(
-                    "seed",
-                    default=0,
-                    min=0,
-                    max=2**64 - 1,
-                    control_after_generate=True,
-                    tooltip="All methods get the same noise.",
-                ),
+                *helpers.size_inputs(),
+                helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
+                helpers.seed_input("All methods get the same noise.", control_after_generate=True),
                 io.String.Input(
                     "filename_prefix",
                     default="video/Compare",
@@ -76,15 +59,7 @@ class CompareMethods(io.ComfyNode):
                     tooltip="Roles of the heads, for methods that use them. Not connected: the bundled profile that "
                     "fits the model.",
                 ),
-                helpers.advanced(
-                    io.Combo.Input(
-                        "model_family",
-                        options=list(SCHEDULES),
-                        default="self_forcing",
-                        optional=True,
-                        tooltip="Which weights: sets noise levels, frames per block and the bundled head profile.",
-                    )
-                ),
+                helpers.family_input(),
                 io.Boolean.Input(
                     "resume",
                     default=True,
@@ -133,69 +108,59 @@ class CompareMethods(io.ComfyNode):
         seed: int,
         filename_prefix: str,
         head_profile: HeadProfile | AutoProfile | None = None,
-        model_family: str = "self_forcing",
+        model_family: str = DEFAULTS.model_family,
         resume: bool = True,
     ) -> io.NodeOutput:
         timeline, texts = timeline_of(positive, seconds)
         checks.check_text_width(model, texts)
-        weights, tags = bridge.fingerprint(model), helpers.graph_tags(cls.hidden)
-        make_plan = functools.partial(
-            RenderPlan.make,
-            bridge.wan_config(model),
-            timeline=timeline,
-            width=width,
-            height=height,
-            seconds=seconds,
-            seed=seed,
-            family=model_family,
+        tags = helpers.graph_tags(cls.hidden)
+        common = RenderOptions(
+            width=width, height=height, seconds=seconds, seed=seed, profile=head_profile, model_family=model_family
         )
-
-        def planned(entry: Entry, profile: HeadProfile | AutoProfile | None) -> RenderPlan:
-            try:
-                chosen = method_schedule(entry.policy, model_family)
-                return make_plan(policy=entry.policy, schedule=chosen, profile=profile)
-            except HeadForcingError as error:
-                raise HeadForcingError(f"{entry.label}: {error}") from error
-
-        def job_of(entry: Entry, plan: RenderPlan) -> RenderJob:
-            about = about_run(model, plan, entry.method, seed)
-            files = {"vae": vae, "filename_prefix": _prefix(filename_prefix, entry), "tags": tags}
-            return RenderJob(model, plan.embeddings(texts), seed, runs=RUNS if resume else None, about=about, **files)
-
-        todo: list[tuple[Entry, RenderPlan, RenderJob, Needs]] = []
+        todo: list[_Video] = []
         for entry in entries_of(methods):  # all are checked before the first is made
-            plan = planned(entry, head_profile)
-            job = job_of(entry, plan)
-            todo.append((entry, plan, job, checks.check_needs(job, plan, 1)))
-        checks.check_room([needs for *_, needs in todo])
-        progress = RenderProgress(model, [plan for _, plan, *_ in todo], cls.hidden.unique_id, previews=False)
-        rows: list[Compared] = []
-        for place, (entry, plan, job, needs) in enumerate(todo):
-            if plan.auto is not None and not job.finished(plan, 0):
-                plan = planned(entry, recall(FOUND_PROFILES, weights, plan.auto) or plan.auto)
-            progress.next_video(place, plan, entry.label)
-            rows.append(_compared(entry, job, plan, progress, needs, weights))
+            render = HostRender(
+                model,
+                entry.options(common, seed),
+                timeline,
+                texts,
+                runs=RUNS if resume else None,
+                found_profiles=FOUND_PROFILES,
+                vae=vae,
+                filename_prefix=_prefix(filename_prefix, entry),
+                tags=tags,
+            )
+            plan = entry.planned(render.plan)
+            todo.append(_Video(entry, render, plan, render.check_needs(plan)))
+        checks.check_room([video.needs for video in todo])
+        progress = RenderProgress(model, [video.plan for video in todo], cls.hidden.unique_id, previews=False)
+        rows = [_compared(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         file = folders.output_file(filename_prefix, ".mp4", width, height)
         grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
-        shown = ui.PreviewVideo([ui.SavedResult(file.name, file.subfolder, io.FolderType.output)])
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows)])
-        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=shown)
+        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=helpers.preview([file]))
 
 
-def _compared(
-    entry: Entry, job: RenderJob, plan: RenderPlan, progress: RenderProgress, needs: Needs, weights: str
-) -> Compared:
+class _Video(NamedTuple):
+    """One method's video before it is made."""
+
+    entry: Entry
+    render: HostRender
+    plan: RenderPlan
+    needs: Needs
+
+
+def _compared(video: _Video, place: int, progress: RenderProgress) -> Compared:
     """Make and measure one method's video; roles that were found are kept for those that follow."""
-    made = sample_one(job, plan, 0, progress, needs)
-    if made.found_profile is not None:
-        keep_roles(made, weights)
-    if made.saved is None:
-        kept = "; its finished blocks are kept, queue again to go on" if job.runs is not None else ""
+    entry, render = video.entry, video.render
+    plan = render.job(video.plan).recall_roles(render.plan)
+    progress.next_video(place, plan, entry.label)
+    made = sample_one(render, plan, 0, progress, video.needs)
+    if made.video is None:
+        kept = "; its finished blocks are kept, queue again to go on" if render.runs is not None else ""
         raise HeadForcingError(f"{entry.label}: the video could not be written ({made.failure}){kept}")
-    dtype = bridge.compute_dtype(job.model)
-    took, reused = made.seconds_per_block, made.reused_blocks
-    return measured(entry, job.seed, plan, dtype, made.saved.path, made.report, took, reused, _stop_where_asked)
+    return measured(entry, render.options.seed, plan, bridge.compute_dtype(render.model), made, _stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:

@@ -6,14 +6,14 @@ from typing import Any
 
 import comfy.model_management
 import comfy.utils
-from comfy_api.latest import InputImpl, io, ui
+from comfy_api.latest import InputImpl, io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.video.stream import write_video
-from . import load_run
-from .host import folders, helpers
+from .host import folders, helpers, runs
+from .host.vae import check_vae, load_decoder
 
 CHUNK_FRAMES = 3
 CONNECTED = "connected samples"
@@ -44,34 +44,28 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 ),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0, tooltip="Wan 2.1 is made for 16."),
                 helpers.advanced(
-                    io.Int.Input(
-                        "crf",
-                        default=18,
-                        min=0,
-                        max=51,
-                        optional=True,
-                        tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
-                    )
+                    io.Int.Input,
+                    "crf",
+                    default=18,
+                    min=0,
+                    max=51,
+                    tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
                 ),
                 helpers.advanced(
-                    io.Int.Input(
-                        "upscale",
-                        default=1,
-                        min=1,
-                        max=16,
-                        optional=True,
-                        tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
-                    )
+                    io.Int.Input,
+                    "upscale",
+                    default=1,
+                    min=1,
+                    max=16,
+                    tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "run",
-                        options=[CONNECTED, *load_run.run_names()],
-                        default=CONNECTED,
-                        optional=True,
-                        tooltip="Decode a render kept in ComfyUI/output/head_forcing instead, finished or not, from "
-                        "its folder.",
-                    )
+                    io.Combo.Input,
+                    "run",
+                    options=[CONNECTED, *runs.run_names()],
+                    default=CONNECTED,
+                    tooltip="Decode a render kept in ComfyUI/output/head_forcing instead, finished or not, from "
+                    "its folder.",
                 ),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
@@ -92,7 +86,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, run: str = CONNECTED, **_: Any) -> int:
         """Decode again when a run has more blocks."""
-        return load_run.finished_blocks(run)
+        return runs.finished_blocks(run)
 
     @classmethod
     def execute(
@@ -105,7 +99,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         upscale: int = 1,
         run: str = CONNECTED,
     ) -> io.NodeOutput:
-        vae.check_vae(vae)
+        check_vae(vae)
         videos = [_of_run(run)] if run != CONNECTED else _of_latent(samples)
         progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
         files, before = [], 0
@@ -120,7 +114,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
             write_video(
                 file.path,
                 video.chunks,
-                vae.load_decoder(vae, video.size, video.restart_frames),
+                load_decoder(vae, video.size, video.restart_frames),
                 fps=fps,
                 crf=crf,
                 video_frames=video.video_frames,
@@ -130,8 +124,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
             )
             before += video.total
             files.append(file)
-        results = [ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files]
-        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=ui.PreviewVideo(results))
+        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=helpers.preview(files))
 
 
 @dataclass(frozen=True)
@@ -171,10 +164,10 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
 
 def _of_run(name: str) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
-    video = load_run.find_run(name)
+    video = runs.find_run(name)
     first = next(video.blocks())
     video_frames = video.about["pictures"]
-    chunks = (chunk for block in video.blocks() for chunk in load_run.to_latent(video, block).split(CHUNK_FRAMES))
+    chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))
     height, width = first.shape[-2:]
     restarts = video.about.get("restart_frames", ())
     return _Latents(chunks, (height, width), video_frames, video_frames, restarts, video.about)

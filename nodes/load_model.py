@@ -29,22 +29,18 @@ class LoadSelfForcing(io.ComfyNode):
                     tooltip="A file in ComfyUI/models/diffusion_models: Self Forcing or a relative of it.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "weights",
-                        options=["auto", "generator_ema", "generator"],
-                        default="auto",
-                        optional=True,
-                        tooltip="Which copy to take when a file holds several. auto: the averaged one (EMA).",
-                    )
+                    io.Combo.Input,
+                    "weights",
+                    options=["auto", "generator_ema", "generator"],
+                    default="auto",
+                    tooltip="Which copy to take when a file holds several. auto: the averaged one (EMA).",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "weight_dtype",
-                        options=list(WEIGHT_DTYPES),
-                        default="default",
-                        optional=True,
-                        tooltip="How weights are stored. default lets ComfyUI choose; fp8 halves them at some loss.",
-                    )
+                    io.Combo.Input,
+                    "weight_dtype",
+                    options=list(WEIGHT_DTYPES),
+                    default="default",
+                    tooltip="How weights are stored. default lets ComfyUI choose; fp8 halves them at some loss.",
                 ),
             ],
             outputs=[io.Model.Output(display_name="model")],

@@ -25,38 +25,30 @@ class LoadHeadProfile(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "profile",
-                    options=[
-                        AUTO,
-                        *bundled_profiles(),
-                        *folder_paths.get_filename_list(folders.PROFILE_FOLDER),
-                    ],
+                    options=[AUTO, *bundled_profiles(), *folder_paths.get_filename_list(folders.PROFILE_FOLDER)],
                     default="self_forcing",
                     tooltip="Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: found while the "
                     "first five seconds are sampled, and kept for the next run with the same model.",
                 ),
                 helpers.advanced(
-                    io.Float.Input(
-                        "anchor_percent",
-                        default=-1.0,
-                        min=-1.0,
-                        max=60.0,
-                        step=1.0,
-                        optional=True,
-                        tooltip="Share of all heads, by attention to the first frame, that keep the opening frames. "
-                        "-1: as in the file. 20 to 35 is stable in the paper. Needs a profile with measured shares.",
-                    )
+                    io.Float.Input,
+                    "anchor_percent",
+                    default=-1.0,
+                    min=-1.0,
+                    max=60.0,
+                    step=1.0,
+                    tooltip="Share of all heads, by attention to the first frame, that keep the opening frames. "
+                    "-1: as in the file. 20 to 35 is stable in the paper. Needs a profile with measured shares.",
                 ),
                 helpers.advanced(
-                    io.Float.Input(
-                        "local_percent",
-                        default=-1.0,
-                        min=-1.0,
-                        max=60.0,
-                        step=1.0,
-                        optional=True,
-                        tooltip="Share of all heads, by attention to the current block among those left, that see only "
-                        "the frame before it. -1: as in the file. Too many hurts quality. Needs measured shares.",
-                    )
+                    io.Float.Input,
+                    "local_percent",
+                    default=-1.0,
+                    min=-1.0,
+                    max=60.0,
+                    step=1.0,
+                    tooltip="Share of all heads, by attention to the current block among those left, that see only "
+                    "the frame before it. -1: as in the file. Too many hurts quality. Needs measured shares.",
                 ),
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],

@@ -12,11 +12,12 @@ from server import PromptServer
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.agreement import sanity_checks
-from ..headforcing_core.head_profiles.profiler import PRESETS
+from ..headforcing_core.head_profiles.profiler import BUDGETS
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.plots import head_profile as pictures
-from ..headforcing_core.rollout.schedule import SCHEDULES, schedule
+from ..headforcing_core.render.options import DEFAULTS
+from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from .host import bridge, folders, helpers, toy_world
 from .host.helpers import HeadProfileType
@@ -38,13 +39,12 @@ class ProfileHeads(io.ComfyNode):
                 io.Clip.Input("clip", tooltip="The text encoder of the model."),
                 io.Combo.Input(
                     "preset",
-                    options=list(PRESETS),
+                    options=list(BUDGETS),
                     default="quick",
                     tooltip="quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
                 ),
-                io.Int.Input("width", default=832, min=16, max=4096, step=16, tooltip="In pixels; 64 for the demo."),
-                io.Int.Input("height", default=480, min=16, max=4096, step=16, tooltip="In pixels; 64 for the demo."),
-                io.Int.Input("seed", default=0, min=0, max=2**64 - 1, tooltip="Of the videos' noise."),
+                *helpers.size_inputs("In pixels; 64 for the demo."),
+                helpers.seed_input("Of the videos' noise."),
                 io.String.Input(
                     "save_name",
                     default="my_model",
@@ -58,24 +58,14 @@ class ProfileHeads(io.ComfyNode):
                     tooltip="One prompt per line. Empty: the ones that come with the pack.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "rope",
-                        options=["absolute", "contiguous"],
-                        default="absolute",
-                        optional=True,
-                        tooltip="Frame positions while measuring. absolute: as in the paper. contiguous: closer to how "
-                        "the sampler will use the heads.",
-                    )
+                    io.Combo.Input,
+                    "rope",
+                    options=["absolute", "contiguous"],
+                    default="absolute",
+                    tooltip="Frame positions while measuring. absolute: as in the paper. contiguous: closer to how "
+                    "the sampler will use the heads.",
                 ),
-                helpers.advanced(
-                    io.Combo.Input(
-                        "model_family",
-                        options=list(SCHEDULES),
-                        default="self_forcing",
-                        optional=True,
-                        tooltip="Which weights: sets noise levels and frames per block.",
-                    )
-                ),
+                helpers.family_input("Which weights: sets noise levels and frames per block."),
             ],
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
@@ -98,13 +88,13 @@ class ProfileHeads(io.ComfyNode):
         save_name: str,
         prompts: str = "",
         rope: str = "absolute",
-        model_family: str = "self_forcing",
+        model_family: str = DEFAULTS.model_family,
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
         if width % 16 or height % 16:
             raise HeadForcingError(f"width and height must be multiples of 16, got {width}x{height}")
         config, family = bridge.wan_config(model), schedule(model_family)
-        count, seconds = PRESETS[preset]
+        count, seconds = BUDGETS[preset]
         texts = tuple(line.strip() for line in prompts.splitlines() if line.strip())
         if not texts:
             texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]

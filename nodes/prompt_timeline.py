@@ -5,6 +5,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
@@ -35,52 +36,39 @@ class PromptTimeline(io.ComfyNode):
                     default=EXAMPLE,
                     tooltip="The timeline. A new prompt takes effect at the nearest block: every 0.75 s.",
                 ),
-                io.Float.Input(
-                    "seconds",
-                    default=60.0,
-                    min=0.0,
-                    max=3600.0,
-                    step=0.25,
-                    tooltip="Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.",
+                helpers.seconds_input(
+                    "Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.", default=60.0
                 ),
                 helpers.advanced(
-                    io.String.Input(
-                        "shared_prompt",
-                        default="",
-                        optional=True,
-                        tooltip="Put before every prompt, for what stays the same: the subject, the style.",
-                    )
+                    io.String.Input,
+                    "shared_prompt",
+                    default="",
+                    tooltip="Put before every prompt, for what stays the same: the subject, the style.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input(
-                        "switch",
-                        options=list(SWITCHES),
-                        default="reset",
-                        optional=True,
-                        tooltip="How a prompt takes over. reset: the past stays. recache: the last blocks are read "
-                        "again under the new prompt. flush: only the first and the last two frames stay. A tag before "
-                        "a prompt, such as [flush], says otherwise for that one.",
-                    )
+                    io.Combo.Input,
+                    "switch",
+                    options=list(SWITCHES),
+                    default=DEFAULTS.switch.kind,
+                    tooltip="How a prompt takes over. reset: the past stays. recache: the last blocks are read "
+                    "again under the new prompt. flush: only the first and the last two frames stay. A tag before "
+                    "a prompt, such as [flush], says otherwise for that one.",
                 ),
                 helpers.advanced(
-                    io.Int.Input(
-                        "blend_blocks",
-                        default=0,
-                        min=0,
-                        max=MAX_BLEND_BLOCKS,
-                        optional=True,
-                        tooltip="Blocks over which the text goes over from the prompt before, 0.75 s each. As a tag: "
-                        "[blend 3].",
-                    )
+                    io.Int.Input,
+                    "blend_blocks",
+                    default=DEFAULTS.switch.blend_blocks,
+                    min=0,
+                    max=MAX_BLEND_BLOCKS,
+                    tooltip="Blocks over which the text goes over from the prompt before, 0.75 s each. As a tag: "
+                    "[blend 3].",
                 ),
                 helpers.advanced(
-                    io.Boolean.Input(
-                        "re_anchor",
-                        default=False,
-                        optional=True,
-                        tooltip="Every prompt is a new scene: its first frames become what anchor heads look at, in "
-                        "place of the video's first. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
-                    )
+                    io.Boolean.Input,
+                    "re_anchor",
+                    default=DEFAULTS.switch.re_anchor,
+                    tooltip="Every prompt is a new scene: its first frames become what anchor heads look at, in "
+                    "place of the video's first. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
                 ),
             ],
             outputs=[
@@ -108,9 +96,9 @@ class PromptTimeline(io.ComfyNode):
         prompts: str,
         seconds: float,
         shared_prompt: str = "",
-        switch: str = "reset",
-        blend_blocks: int = 0,
-        re_anchor: bool = False,
+        switch: str = DEFAULTS.switch.kind,
+        blend_blocks: int = DEFAULTS.switch.blend_blocks,
+        re_anchor: bool = DEFAULTS.switch.re_anchor,
     ) -> io.NodeOutput:
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")

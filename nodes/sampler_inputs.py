@@ -6,48 +6,36 @@ from comfy_api.latest import io
 
 from ..headforcing_core.cache.policy import ROLE_ARRANGEMENTS
 from ..headforcing_core.methods.registry import method_names
-from ..headforcing_core.rollout.schedule import SCHEDULES
+from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from .host import helpers
 from .host.helpers import HeadProfileType
 
+# widgets that are called otherwise than what they set
+_SETS = {"memory_every_blocks": "update_interval", "checkpoint_seconds": "state_seconds", "head_profile": "profile"}
+
+
+def sampler_options(settings: dict[str, Any]) -> RenderOptions:
+    """What the inputs that set a field of `RenderOptions` ask for."""
+    return RenderOptions(**{_SETS.get(name, name): value for name, value in settings.items()})
+
 
 def sampler_inputs() -> list[Any]:
+    return [*_what_is_made(), *_method(), *_memory_and_batch(), *_files()]
+
+
+def _what_is_made() -> list[Any]:
     return [
         io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
         io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
-        io.Int.Input(
-            "width",
-            default=832,
-            min=16,
-            max=4096,
-            step=16,
-            tooltip="In pixels; trained at 832.",
+        *helpers.size_inputs(),
+        helpers.seconds_input(
+            "Length of what is made. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts the timeline, a "
+            "longer one holds its last prompt."
         ),
-        io.Int.Input(
-            "height",
-            default=480,
-            min=16,
-            max=4096,
-            step=16,
-            tooltip="In pixels; trained at 480.",
-        ),
-        io.Float.Input(
-            "seconds",
-            default=0.0,
-            min=0.0,
-            max=3600.0,
-            step=0.25,
-            tooltip="Length of what is made. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts "
-            "the timeline, a longer one holds its last prompt.",
-        ),
-        io.Int.Input(
-            "seed",
-            default=0,
-            min=0,
-            max=2**64 - 1,
+        helpers.seed_input(
+            "Every block's noise depends on this and the block's number alone: changing a later prompt leaves earlier "
+            "blocks as they were.",
             control_after_generate=True,
-            tooltip="Every block's noise depends on this and the block's number alone: changing a later prompt "
-            "leaves earlier blocks as they were.",
         ),
         HeadProfileType.Input(
             "head_profile",
@@ -61,95 +49,86 @@ def sampler_inputs() -> list[Any]:
             tooltip="Latents of a video to go on from (VAE Encode). The result begins with them and has their "
             "width and height.",
         ),
+    ]
+
+
+def _method() -> list[Any]:
+    return [
         helpers.advanced(
-            io.Combo.Input(
-                "method",
-                options=method_names(),
-                default="head_forcing",
-                optional=True,
-                tooltip="Which frames heads keep. Besides Head Forcing: its ablations, plain windows, other methods. "
-                "The report names the paper and the weights a method is meant for.",
-            )
+            io.Combo.Input,
+            "method",
+            options=method_names(),
+            default=DEFAULTS.method,
+            tooltip="Which frames heads keep. Besides Head Forcing: its ablations, plain windows, other methods. "
+            "The report names the paper and the weights a method is meant for.",
+        ),
+        helpers.family_input(),
+        helpers.advanced(
+            io.String.Input,
+            "sigmas",
+            default=DEFAULTS.sigmas,
+            tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the method's or the family's.",
+        ),
+    ]
+
+
+def _memory_and_batch() -> list[Any]:
+    return [
+        helpers.advanced(
+            io.Int.Input,
+            "episodic_frames",
+            default=DEFAULTS.episodic_frames,
+            min=0,
+            max=21,
+            tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
         ),
         helpers.advanced(
-            io.Combo.Input(
-                "model_family",
-                options=list(SCHEDULES),
-                default="self_forcing",
-                optional=True,
-                tooltip="Which weights: sets noise levels, frames per block and the bundled head profile.",
-            )
+            io.Int.Input,
+            "recent_frames",
+            default=DEFAULTS.recent_frames,
+            min=0,
+            max=63,
+            step=3,
+            tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
         ),
         helpers.advanced(
-            io.String.Input(
-                "sigmas",
-                default="",
-                optional=True,
-                tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the method's or the family's.",
-            )
+            io.Float.Input,
+            "novelty_threshold",
+            default=DEFAULTS.novelty_threshold,
+            min=0.0,
+            max=1.0,
+            step=0.005,
+            tooltip="A frame is remembered when it is less similar than this to all remembered ones. Lower "
+            "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
         ),
         helpers.advanced(
-            io.Int.Input(
-                "episodic_frames",
-                default=5,
-                min=0,
-                max=21,
-                optional=True,
-                tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
-            )
+            io.Int.Input,
+            "memory_every_blocks",
+            default=DEFAULTS.update_interval,
+            min=1,
+            max=100,
+            tooltip="A frame is considered for memory every this many blocks.",
         ),
         helpers.advanced(
-            io.Int.Input(
-                "recent_frames",
-                default=3,
-                min=0,
-                max=63,
-                step=3,
-                optional=True,
-                tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
-            )
+            io.Combo.Input,
+            "roles",
+            options=list(ROLE_ARRANGEMENTS),
+            default=DEFAULTS.roles,
+            tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
         ),
         helpers.advanced(
-            io.Float.Input(
-                "novelty_threshold",
-                default=0.95,
-                min=0.0,
-                max=1.0,
-                step=0.005,
-                optional=True,
-                tooltip="A frame is remembered when it is less similar than this to all remembered ones. Lower "
-                "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
-            )
+            io.Int.Input,
+            "batch_size",
+            default=1,
+            min=1,
+            max=64,
+            tooltip="Videos to make, one after another, each with noise of its own.",
         ),
-        helpers.advanced(
-            io.Int.Input(
-                "memory_every_blocks",
-                default=3,
-                min=1,
-                max=100,
-                optional=True,
-                tooltip="A frame is considered for memory every this many blocks.",
-            )
-        ),
-        helpers.advanced(
-            io.Combo.Input(
-                "roles",
-                options=list(ROLE_ARRANGEMENTS),
-                default="profile",
-                optional=True,
-                tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
-            )
-        ),
-        helpers.advanced(
-            io.Int.Input(
-                "batch_size",
-                default=1,
-                min=1,
-                max=64,
-                optional=True,
-                tooltip="Videos to make, one after another, each with noise of its own.",
-            )
-        ),
+    ]
+
+
+def _files() -> list[Any]:
+    return [
         io.Boolean.Input(
             "resume",
             default=True,
@@ -158,16 +137,14 @@ def sampler_inputs() -> list[Any]:
             "goes on where it stopped, a longer one extends it, one with another prompt begins at that prompt.",
         ),
         helpers.advanced(
-            io.Float.Input(
-                "checkpoint_seconds",
-                default=300.0,
-                min=0.0,
-                max=36000.0,
-                step=10.0,
-                optional=True,
-                tooltip="How often the cache itself is stored, up to 2.7 GB at 832x480, so that going on is "
-                "immediate. 0: never, it is rebuilt from the blocks in a fifth of the time they took.",
-            )
+            io.Float.Input,
+            "checkpoint_seconds",
+            default=DEFAULTS.state_seconds,
+            min=0.0,
+            max=36000.0,
+            step=10.0,
+            tooltip="How often the cache itself is stored, up to 2.7 GB at 832x480, so that going on is "
+            "immediate. 0: never, it is rebuilt from the blocks in a fifth of the time they took.",
         ),
         io.Vae.Input(
             "vae",
@@ -182,12 +159,10 @@ def sampler_inputs() -> list[Any]:
             tooltip="With a vae: name of the file under ComfyUI's output folder; a counter is added.",
         ),
         helpers.advanced(
-            io.Boolean.Input(
-                "decode_in_background",
-                default=False,
-                optional=True,
-                tooltip="With the VAE on another GPU than the model: decode in a second thread and CUDA stream while "
-                "the next block is sampled.",
-            )
+            io.Boolean.Input,
+            "decode_in_background",
+            default=False,
+            tooltip="With the VAE on another GPU than the model: decode in a second thread and CUDA stream while "
+            "the next block is sampled.",
         ),
     ]

@@ -29,11 +29,8 @@ def shared_dir(repo_root: Path) -> Path | None:
 
 def process_group(item: pytest.Function) -> str:
     """The tests that run one after the other in one process: those of a ComfyUI server, else those of a file."""
-    values = (
-        [value for value in item.callspec.params.values() if isinstance(value, str)]
-        if hasattr(item, "callspec")
-        else []
-    )
+    callspec = getattr(item, "callspec", None)
+    values = [value for value in (callspec.params if callspec else {}).values() if isinstance(value, str)]
     for server in SERVERS:
         if server in values or (server in item.fixturenames and "comfy_server" not in item.fixturenames):
             return server

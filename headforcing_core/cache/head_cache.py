@@ -5,121 +5,33 @@ in order, `[episodic, summary first | sink | recent | current block]` without ga
 *are* the context: nothing is assembled per pass. The groups of a layer lie one after another in one buffer, those with
 most frames first, so that attention can take all heads in one call, too. A key is stored fully rotated, and the group
 remembers the temporal index baked into each slot; once per block, slots whose index in the context has changed are
-re-rotated by the difference. The paper keeps keys without temporal rotation instead and rotates every context anew
-("Head-wise RoPE Re-encoding"). Both give the same keys, because rotations compose: a key rotated to index `a` and then
-by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. So the work is one rotation of what has moved, once a
-block, in place of one of everything in each of its five passes; `reference.py` has the paper's form. Values and the
-spatial rotation never change. Slots lie in the order of their indices, at the price that an admitted frame moves those
-behind it, once per update interval at most.
+re-rotated by the index difference. The paper stores keys without temporal rotation instead and rotates every assembled
+context anew ("Head-wise RoPE Re-encoding"; `reference.py` does so). Both give the same keys, because rotations compose:
+a key rotated to index `a` and then by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. Values and the spatial
+rotation never change. Slots lie in the order of their indices, at the price that an admitted frame moves those behind
+it, once per update interval at most.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...kernels.write import write_block
-from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import PromptKV, WanConfig
+from ..model.wan import PromptKV
 from .head_group import HeadGroup, block_tables
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
-from .policy import CachePolicy, RolePolicy, Roles
+from .shape import CacheShape
 from .switching import RoleSwitching
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush leaves
-
-
-@dataclass(frozen=True)
-class CacheShape:
-    """Everything that decides how large a cache is, known before anything is allocated.
-
-    Attributes:
-        rows, columns: tokens of one frame, `latent height / 2` and `latent width / 2`.
-        total_frames: length of the video in latent frames; bounds policies that keep everything.
-    """
-
-    roles: Roles
-    policy: CachePolicy
-    rows: int
-    columns: int
-    head_dim: int
-    frames_per_block: int
-    total_frames: int
-
-    def __post_init__(self) -> None:
-        fast = self.policy.memory.recent_frames
-        if self.policy.memory.episodic_frames and (fast is None or fast % self.frames_per_block):
-            raise HeadForcingError(
-                f"memory heads with episodic memory need recent frames in whole blocks of {self.frames_per_block}, "
-                f"got {'all' if fast is None else fast}"
-            )
-
-    def groups(self) -> dict[RolePolicy, list[list[int]]]:
-        """Heads by policy, those with most frames first: per layer, the indices of the heads that share it.
-
-        The order does not depend on the length of the video, as saved states number the groups.
-        """
-
-        def order(policy: RolePolicy) -> tuple[Any, ...]:
-            recent = policy.recent_frames
-            held = policy.sink_frames + (recent or 0) + policy.episodic_frames
-            return recent is None, held, policy.sink_frames, policy.episodic_frames
-
-        policies = {self.policy.of(role) for layer in self.roles for role in layer}
-        return {
-            policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
-            for policy in sorted(policies, key=order, reverse=True)
-        }
-
-    def slots(self, policy: RolePolicy) -> int:
-        """Frames that one head of this policy has room for, the current block included."""
-        return policy.capacity(self.frames_per_block, self.total_frames)
-
-    @property
-    def recache_blocks(self) -> int:
-        """How many blocks a recache writes again: all that hold a recent frame of any role, and one as their past."""
-        recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
-        frames = max(self.total_frames if count is None else count for count in recent)
-        return -(-frames // self.frames_per_block) + 1
-
-    @property
-    def frame_slots(self) -> int:
-        """Frames held by all heads together, the current block included: 3,096 at the paper's setting."""
-        return sum(self.slots(policy) * sum(map(len, heads)) for policy, heads in self.groups().items())
-
-    def bytes(self, dtype: torch.dtype) -> int:
-        """Size of all key and value buffers."""
-        return 2 * self.frame_slots * self.rows * self.columns * self.head_dim * dtype.itemsize
-
-    @classmethod
-    def for_model(
-        cls,
-        config: WanConfig,
-        roles: Roles,
-        policy: CachePolicy,
-        latent_height: int,
-        latent_width: int,
-        frames_per_block: int,
-        total_frames: int,
-    ) -> CacheShape:
-        """The shape for latents of `latent_height x latent_width`; checks the roles against the model."""
-        found = {(len(roles), len(layer)) for layer in roles}
-        if found != {(config.num_layers, config.num_heads)}:
-            raise HeadForcingError(
-                f"the head roles must be given for {config.num_layers} layers x {config.num_heads} heads, "
-                f"got {sorted(found)}"
-            )
-        _, ph, pw = config.patch_size
-        rows, columns = latent_height // ph, latent_width // pw
-        return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
 
 
 class AttentionMeter(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..devices import upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
-from .policy import RolePolicy
+from .roles import RolePolicy
 
 
 class HeadGroup:

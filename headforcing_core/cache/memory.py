@@ -7,7 +7,7 @@ a frame's tokens of the stored key of every memory head of every layer, `[memory
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -15,28 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model.wan import PromptKV
-from .policy import EpisodicPolicy
-
-
-@dataclass(frozen=True)
-class MemoryEvent:
-    """One candidate's fate.
-
-    Attributes:
-        delta: its highest similarity to an entry, the summary included (paper, Eq. 4); -1 when the memory was empty.
-        merged: the source frames of both parts.
-    """
-
-    after_block: int
-    frame: int
-    delta: float
-    admitted: bool
-    merged: list[list[int]] | None = None
-    dropped: list[int] | None = None
-
-    def to_dict(self) -> dict:
-        """The JSON form used by `replay` and run reports (`dropped` only where something was)."""
-        return {key: value for key, value in asdict(self).items() if key != "dropped" or value is not None}
+from ..rollout.events import MemoryEvent
+from .roles import EpisodicPolicy
 
 
 @dataclass

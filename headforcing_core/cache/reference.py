@@ -17,7 +17,7 @@ from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
 from .head_cache import CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
-from .policy import RolePolicy
+from .roles import RolePolicy
 
 Frames = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
 

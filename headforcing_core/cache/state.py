@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from .head_cache import HeadCache
 from .memory import Entry
-
-State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and plain JSON
+from .method import State
 
 
 def cache_state(cache: HeadCache) -> State:

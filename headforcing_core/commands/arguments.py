@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,12 +18,10 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.registry import method_names
 from ..model.attention import ATTENTION_HELP, BACKENDS
+from ..render.options import DEFAULTS, RenderOptions
 from ..rollout.schedule import SCHEDULES
 from ..timeline.switch import SWITCHES, Switch
-from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
-
-if TYPE_CHECKING:
-    from ..weights.umt5 import TextEncoder
+from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -34,30 +32,45 @@ FOUND_PROFILES = Path.home() / ".cache" / "headforcing" / "profiles"
 Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
 
 
-def embeddings(args: argparse.Namespace, texts: list[str], device: torch.device) -> list[torch.Tensor]:
-    """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
-    from ..weights.umt5 import load_embeddings, load_text_encoder
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model that come with `--weights`."""
 
-    if (args.text_encoder is None) == (args.embeddings is None):
+    weights: Path
+    num_heads: int | None = None
+    lora: Path | None = None
+    text_encoder: Path | None = None
+    embeddings: Path | None = None
+    vae: Path | None = None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> ModelFiles:
+        """From the arguments of those names that the command has."""
+        given = vars(args)
+        return cls(**{file.name: given[file.name] for file in fields(cls) if file.name in given})
+
+    def inspect(self) -> CheckpointInfo:
+        """What the weights are; the fingerprint names them as they are used, with the LoRA where one is given."""
+        info = inspect_checkpoint(self.weights, num_heads=self.num_heads)
+        lora = self.lora
+        if lora is None:
+            return info
+        return replace(info, identify=lambda: digest(info.fingerprint, file_hash(lora))[:16])
+
+    def encode(self, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+        """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
+        from ..weights.umt5 import load_embeddings, load_text_encoder
+
+        if self.text_encoder is not None and self.embeddings is None:
+            return load_text_encoder(self.text_encoder, device).encode(texts)
+        if self.embeddings is not None and self.text_encoder is None:
+            stored = load_embeddings(self.embeddings)
+            return [stored[text] for text in texts]
         raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
-    if args.embeddings is not None:
-        stored = load_embeddings(args.embeddings)
-        return [stored[text] for text in texts]
-    encoder: TextEncoder = load_text_encoder(args.text_encoder, device)
-    return encoder.encode(texts)
 
-
-def check_text_width(embeds: torch.Tensor, expected: int) -> None:
-    if embeds.shape[-1] != expected:
-        raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds.shape[-1]}")
-
-
-def inspect_weights(args: argparse.Namespace) -> CheckpointInfo:
-    """What `--weights` is; the fingerprint names the weights as they are used, with `--lora` where it is given."""
-    info = inspect_checkpoint(args.weights, num_heads=args.num_heads)
-    if args.lora is None:
-        return info
-    return replace(info, identify=lambda: digest(info.fingerprint, file_hash(args.lora))[:16])
+    def load(self) -> dict[str, torch.Tensor]:
+        """The weights under Wan names, LoRA merged."""
+        return load_state_dict(self.weights, num_heads=self.num_heads, lora=self.lora)[0]
 
 
 def find_profile(name: str) -> HeadProfile:
@@ -72,9 +85,19 @@ def choose_profile(name: str | None) -> HeadProfile | AutoProfile | None:
     return AutoProfile() if name == "auto" else find_profile(name)
 
 
-def chosen_switch(args: argparse.Namespace) -> Switch:
-    """How prompts without a tag take over."""
-    return Switch(args.switch, args.blend_blocks, args.re_anchor)
+def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None) -> RenderOptions:
+    """What the arguments of `add_render_arguments` ask for; `size` in place of `--size`."""
+    check_numbers(args)
+    given = vars(args)
+    width, height = size or parse_size(args.size)
+    named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
+    settings = {
+        "width": width,
+        "height": height,
+        "profile": choose_profile(args.profile),
+        "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
+    }
+    return RenderOptions(**named | settings)
 
 
 def read_text(value: str) -> str:
@@ -119,7 +142,7 @@ def pick_device(name: str) -> torch.device:
 def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     """What goes with `--weights`: LoRA, text encoder, VAE, and how they are used."""
     sub.add_argument("--lora", type=Path, help="LoRA to merge, such as LongLive's")
-    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
+    sub.add_argument("--size", default=f"{DEFAULTS.width}x{DEFAULTS.height}", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
     sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
     sub.add_argument("--vae", type=Path, help="Wan 2.1 VAE; needed for a video")
@@ -129,22 +152,27 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Which method renders the video."""
-    sub.add_argument("--method", choices=method_names(), default="head_forcing")
-    sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default="profile")
+    sub.add_argument("--method", choices=method_names(), default=DEFAULTS.method)
+    sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
 
 
 def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     """How prompts take over, head profile, noise levels, memory, and where the render runs."""
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=int, default=DEFAULTS.seed)
     sub.add_argument(
         "--switch",
         choices=SWITCHES,
-        default="reset",
+        default=DEFAULTS.switch.kind,
         help="how a prompt takes over: reset leaves the past as it is, recache reads the last blocks again under the "
         "new prompt, flush keeps the first and the last two frames; a tag before a prompt, such as [flush], says "
         "otherwise for that one (reset)",
     )
-    sub.add_argument("--blend-blocks", type=int, default=0, help="blocks over which the text goes over; tag: [blend 3]")
+    sub.add_argument(
+        "--blend-blocks",
+        type=int,
+        default=DEFAULTS.switch.blend_blocks,
+        help="blocks over which the text goes over; tag: [blend 3]",
+    )
     sub.add_argument(
         "--re-anchor",
         action="store_true",
@@ -156,14 +184,21 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         "seconds and keeps them for the next run; default: the bundled one that fits, else auto",
     )
     sub.add_argument("--found-profiles", type=Path, default=FOUND_PROFILES, help="folder for found profiles")
-    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing", help="noise levels, block, profile")
-    sub.add_argument("--sigmas", default="", help="other noise levels, '1, 0.9375, 0.8333, 0.625'")
-    sub.add_argument("--episodic-frames", type=int, default=5)
-    sub.add_argument("--recent-frames", type=int, default=3)
-    sub.add_argument("--novelty-threshold", type=float, default=0.95)
-    sub.add_argument("--update-interval", type=int, default=3)
+    sub.add_argument(
+        "--model-family", choices=SCHEDULES, default=DEFAULTS.model_family, help="noise levels, block, profile"
+    )
+    sub.add_argument("--sigmas", default=DEFAULTS.sigmas, help="other noise levels, '1, 0.9375, 0.8333, 0.625'")
+    sub.add_argument("--episodic-frames", type=int, default=DEFAULTS.episodic_frames)
+    sub.add_argument("--recent-frames", type=int, default=DEFAULTS.recent_frames)
+    sub.add_argument("--novelty-threshold", type=float, default=DEFAULTS.novelty_threshold)
+    sub.add_argument("--update-interval", type=int, default=DEFAULTS.update_interval)
     sub.add_argument("--runs", type=Path, help="folder for finished blocks: the same render goes on where it stopped")
-    sub.add_argument("--state-seconds", type=float, default=300.0, help="how often the cache is stored there; 0 never")
+    sub.add_argument(
+        "--state-seconds",
+        type=float,
+        default=DEFAULTS.state_seconds,
+        help="how often the cache is stored there; 0 never",
+    )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
     sub.add_argument(

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..demo import word_hash
 from ..errors import HeadForcingError
-from ..model.attention import ATTENTION_HELP, BACKENDS
-from . import compare, evaluate, files, profiles, render, report, runs, tables
-from .arguments import DTYPES, add_file_arguments, add_method_arguments, add_render_arguments
+from . import compare, evaluate, files, profiles, render, report, runs
+from .arguments import DTYPES
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,32 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         parent = subcommands.add_parser(name, help=text, description=text)
         return parent.add_subparsers(required=True, metavar="COMMAND")
 
-    sub = command("demo", render.demo, "A one-minute, six-prompt video with the embedded toy model; no download.")
-    sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
-    sub.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
-    sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
-    sub.add_argument("--scale", type=int, default=6, help="every pixel becomes a square of this side (6: 384x384)")
-    add_render_arguments(sub)
-    add_method_arguments(sub)
-
-    sub = command("generate", render.generate, "A video from Self Forcing weights (or a relative) and prompts.")
-    sub.add_argument("--weights", type=Path, required=True, help="checkpoint, .safetensors or .pt")
-    sub.add_argument("--prompts", required=True, help="a timeline or one prompt, or @FILE")
-    sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the timeline's")
-    add_file_arguments(sub)
-    sub.add_argument("--out", type=Path, help="MP4 to write")
-    sub.add_argument("--latents", type=Path, help="latents to write (.safetensors)")
-    sub.add_argument("--start-latents", type=Path, help="latents of a video to go on from")
-    add_render_arguments(sub)
-    add_method_arguments(sub)
-
-    sub = command("replay", render.replay, "Run a recorded case again and write its latents (parity, bug reports).")
-    sub.add_argument("case", type=Path, help="folder with config.json")
-    sub.add_argument("--run", dest="run_name", required=True, help="name of the run in config.json")
-    sub.add_argument("--out", type=Path, required=True, help="safetensors file to write, tensor `latents`")
-    sub.add_argument("--events", type=Path, help="JSON file for the memory events")
-    sub.add_argument("--device", default="cpu")
-    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
+    render.add_parsers(command)
 
     sub = command("inspect", files.inspect, "Say what a checkpoint or head profile is and what it needs.")
     sub.add_argument("file", type=Path)
@@ -82,7 +55,6 @@ def _parser() -> argparse.ArgumentParser:
     profiles.add_parsers(command, group)
     report.add_parsers(command)
     compare.add_parsers(command)
-    tables.add_parsers(command)
     evaluate.add_parsers(command)
     runs.add_parsers(command, group)
 

@@ -1,4 +1,4 @@
-"""The command that answers `evaluate.QUESTIONS`: on the toy world, where the truth is known, or on real weights."""
+"""The commands that answer `QUESTIONS` and render the paper's tables, with the toy world or with real weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tqdm import tqdm
@@ -15,14 +15,15 @@ from ..demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..head_profiles.prompts import PROFILING_PROMPTS
-from ..render.resources import check_disk, in_turn
-from ..studies.comparison import Entry
+from ..studies.comparison import NOTE, Entry, grid, table
+from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
 from ..studies.questions import QUESTIONS, UNJUDGED, Measure, Numbers, Question, Rendered, Row, answer
 from ..timeline.timeline import Timeline
-from .arguments import Result, choose_profile, embeddings, read_text
-from .compare import Loaded, Source, add_source_arguments, own_arguments, written
-from .render import checked_needs
+from .arguments import Result, read_text
+from .compare import ComparedVideo, add_source_arguments, check_videos, grid_tags, run_entries, source_of_files, written
+from .source import LoadedModel
 
+MAX_SEEDS = 1000
 MAX_VIDEOS = 10_000
 STORIES: dict[str, Callable[[int], list[Timeline]]] = {
     "mixed": lambda count: mixed(count, seconds=81 / 16),
@@ -35,7 +36,12 @@ ANY_WORLD = ("one_prompt", "six_prompts")  # stories that need no toy world
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `evaluate` to the command line."""
+    """Add `evaluate` and `tables` to the command line."""
+    sub = command("tables", tables, "The rows of the paper's tables, rendered and measured; no VBench scores.")
+    sub.add_argument("name", choices=[*PAPER_TABLES, "budget"], help="budget computes sizes only and needs no model")
+    sub.add_argument("--seeds", type=int, default=1, help="videos for each row, from --seed on; the table has means")
+    add_source_arguments(sub, required=False)
+
     text = "Tables with intervals: methods and ablations on the same prompts and noise, with the demo or real weights."
     sub = command("evaluate", evaluate, text)
     asked = "; ".join(f"{name}: {question.asks}" for name, question in QUESTIONS.items())
@@ -67,6 +73,41 @@ def evaluate(args: argparse.Namespace) -> Result:
         texts.append(written(args.out, name, text, about)["text"])
         found[name] = about
     return {"text": "\n\n".join(texts), "json": found}
+
+
+def tables(args: argparse.Namespace) -> Result:
+    """Write `NAME.md` and `NAME.json` of one of the paper's tables, beside the videos and a grid of the first seed's.
+
+    The rows are those of the question of that name, but all on one timeline, and measured as `compare` does.
+    """
+    if args.name == "budget":
+        check_writable(args.out / "probe")
+        sizes = budgets()
+        text = f"{BUDGET} (frame-slots, 30x12 heads)\n\n{budget_table(sizes)}"
+        return written(args.out, "budget", text, {"caption": BUDGET, "rows": [row.to_dict() for row in sizes]})
+    if not args.demo and args.weights is None:
+        raise HeadForcingError(f"the table {args.name!r} is rendered: give --demo, or --weights with what they need")
+    if not 1 <= args.seeds <= MAX_SEEDS:
+        raise HeadForcingError(f"--seeds must be from 1 to {MAX_SEEDS}, got {args.seeds}")
+    chosen = PAPER_TABLES[args.name]
+    seeds = list(range(args.seed, args.seed + args.seeds))
+    rows, about = run_entries(args, chosen.rows, seeds)
+    made = grid(args.out / f"{args.name}.mp4", rows, metadata=grid_tags(rows, about))
+    told = [chosen.caption, "", table(rows), "", *filter(None, [chosen.note]), NOTE]
+    if args.seeds > 1:
+        told.append(f"Means over {args.seeds} seeds, {seeds[0]} to {seeds[-1]}.")
+    if args.demo:
+        told.append("Made by the embedded toy model: what these rows say of real weights is nothing.")
+    found = {
+        "caption": chosen.caption,
+        "note": chosen.note,
+        "seeds": seeds,
+        "about": about,
+        "entries": [asdict(entry) for entry in chosen.rows],
+        "grid": str(made.path),
+        "rows": [row.to_dict() for row in rows],
+    }
+    return written(args.out, args.name, "\n".join(told), found, [f"grid     {made.path}"])
 
 
 class ToyVideos:
@@ -113,27 +154,21 @@ class RealVideos:
             raise HeadForcingError(
                 "ask about one prompt and about six prompts in two commands, each with its --prompts"
             )
-        self.args = args
-        self.sources = [self._source(text) for text in story_texts(args.prompts, stories.pop(), args.videos)]
-        self._check()
-        texts = list(dict.fromkeys(text for source in self.sources for text in source.texts))
-        self._embeds = dict(zip(texts, embeddings(args, texts, self.sources[0].device), strict=True))
-        self._loaded: Loaded | None = None
-        self.fingerprint = self.sources[0].info.fingerprint
-
-    def _source(self, text: str) -> Source:
-        return Source.inspect(argparse.Namespace(**vars(self.args) | {"prompts": text}))
-
-    def _check(self) -> None:
-        """Everything that can be refused, room on the disk for all videos included, before anything is loaded."""
-        needs = []
-        for entry in dict.fromkeys(entry for name in self.args.questions for entry in _entries(QUESTIONS[name])):
-            for number, source in enumerate(self.sources):
-                own = own_arguments(source.args, entry, self.args.seed + number)
-                plan = source.planned(entry, own)(profile=choose_profile(own.profile))
-                one_of = source.dtype, source.device, source.info, own.video
-                needs.append(checked_needs(own, plan, *one_of, decode=source.decode, disk=False))
-        check_disk(in_turn(needs), self.args.runs, self.args.out)
+        first, *others = story_texts(args.prompts, stories.pop(), args.videos)
+        self._common = source_of_files(args, first)
+        sources = [self._common, *map(self._common.with_prompts, others)]
+        rows = dict.fromkeys(row for question in questions.values() for row in question.rows)
+        self._videos = {
+            (entry, number): ComparedVideo.of(source, entry, args.seed + number, args.out)
+            for entry in rows
+            if isinstance(entry, Entry)
+            for number, source in enumerate(sources)
+        }
+        check_videos(list(self._videos.values()))
+        texts = list(dict.fromkeys(text for source in sources for text in source.texts))
+        self._embeds = dict(zip(texts, self._common.encode(texts), strict=True))
+        self._loaded: LoadedModel | None = None
+        self.fingerprint = self._common.info.fingerprint
 
     def suited(self, question: Question) -> Question:
         return replace(question, columns=UNJUDGED)
@@ -141,24 +176,13 @@ class RealVideos:
     def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
         def measured(entry: Row, number: int) -> Numbers:
             assert isinstance(entry, Entry)  # only the toy world can be rendered, see `ANY_WORLD`
-            source = self.sources[number]
-            embeds = [self._embeds[text] for text in source.texts]
-            loaded = (
-                source.load(False, embeds)
-                if self._loaded is None
-                else replace(self._loaded, source=source, embeds=embeds)
-            )
-            self._loaded = loaded
-            own = own_arguments(source.args, entry, self.args.seed + number)
-            found = loaded.render(entry, self.args.seed + number, own, source.planned(entry, own))
+            video = self._videos[entry, number]
+            self._loaded = self._loaded or self._common.load()
+            found = video.render(self._loaded, [self._embeds[text] for text in video.source.texts])
             on_video()
             return {key: found.drift[key] for key in UNJUDGED}
 
         return measured
-
-
-def _entries(question: Question) -> list[Entry]:
-    return [row for row in question.rows if isinstance(row, Entry)]
 
 
 def story_texts(given: str | None, story: str, count: int) -> list[str]:

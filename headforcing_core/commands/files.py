@@ -8,15 +8,15 @@ import json
 import torch
 from tqdm import tqdm
 
-from ..cache.policy import CachePolicy
+from ..cache.policy import PRESETS, CachePolicy
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ..methods.base import MethodPolicy
 from ..methods.registry import METHODS, method_policy, method_schedule
 from ..model.wan import WanConfig
 from ..render.describe import describe, format_bytes
 from ..render.plan import RenderPlan
 from ..rollout.schedule import schedule
+from ..studies.markdown import markdown_table
 from ..studies.paper_tables import paper_heads
 from ..timeline.timeline import parse_timeline
 from ..weights.checkpoint import convert as convert_checkpoint
@@ -60,7 +60,7 @@ def budget(args: argparse.Namespace) -> Result:
             ("window of 21 frames", "self_forcing_window_21", profile.roles),
             ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
             ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", paper),
-            *((name, name, profile.roles) for name, row in METHODS.items() if isinstance(row.policy, MethodPolicy)),
+            *((name, name, profile.roles) for name, row in METHODS.items() if row.policy not in PRESETS.values()),
         ):
             measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
             policy = method_policy(method)
@@ -68,15 +68,14 @@ def budget(args: argparse.Namespace) -> Result:
             try:
                 plan = RenderPlan.make(WanConfig(), policy, steps, timeline, width, height, profile=measured)
             except HeadForcingError:
-                if isinstance(policy, MethodPolicy):  # it makes no video that short
-                    continue
-                raise
+                if method in PRESETS:
+                    raise
+                continue  # another paper's method makes no video that short
             shape = plan.shape
             rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
-    lines = ["| seconds | cache | frame-slots | bf16 |", "| --- | --- | --- | --- |"]
-    lines += [f"| {seconds:g} | {name} | {slots:,} | {format_bytes(size)} |" for seconds, name, slots, size in rows]
+    cells = [[f"{seconds:g}", name, f"{slots:,}", format_bytes(size)] for seconds, name, slots, size in rows]
     found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
-    return {"text": "\n".join(lines), "json": found}
+    return {"text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells), "json": found}
 
 
 def convert(args: argparse.Namespace) -> Result:

@@ -14,15 +14,14 @@ from tqdm import tqdm
 from ..demo import assets, word_hash
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
-from ..head_profiles.profiler import PRESETS, profile_heads, shard
+from ..head_profiles.profiler import BUDGETS, profile_heads, shard
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.shares import HeadShares, ProfileSetup
 from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
-from ..weights.checkpoint import inspect_checkpoint, load_state_dict
-from .arguments import DTYPES, Result, embeddings, find_profile, inspect_weights, parse_size, pick_device, read_text
+from .arguments import DTYPES, ModelFiles, Result, find_profile, parse_size, pick_device, read_text
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
@@ -38,7 +37,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
     sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
     sub.add_argument("--prompts", help="one prompt per line, or @FILE; default: twenty that come with the pack")
-    sub.add_argument("--preset", choices=PRESETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
+    sub.add_argument("--preset", choices=BUDGETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
     sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
@@ -64,19 +63,17 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
 def profile(args: argparse.Namespace) -> Result:
     """Measure, or go on measuring what is missing, and save shares and profile."""
     _check_profile_name(args.out)
-    count, seconds = PRESETS[args.preset]
+    count, seconds = BUDGETS[args.preset]
     device = pick_device(args.device)
     if args.demo:
         width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
-        source, heads = args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads
-        info = inspect_checkpoint(source, num_heads=heads)
+        files = ModelFiles(args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads)
         texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
     else:
         (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
-        source, heads = args.weights, args.num_heads
-        info = inspect_weights(args)
+        files = ModelFiles.of(args)
         texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
-    family = SCHEDULES[args.model_family]
+    info, family = files.inspect(), SCHEDULES[args.model_family]
     setup = ProfileSetup(
         info.fingerprint,
         info.config.num_layers,
@@ -97,9 +94,8 @@ def profile(args: argparse.Namespace) -> Result:
         if earlier.setup != setup:
             raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
         shares.merge(earlier)
-    state_dict, _ = load_state_dict(source, num_heads=heads, lora=args.lora)
-    backbone = WanModel.from_state_dict(info.config, state_dict, dtype, device)
-    embeds = [word_hash.encode(text) for text in texts] if args.demo else embeddings(args, list(texts), device)
+    backbone = WanModel.from_state_dict(info.config, files.load(), dtype, device)
+    embeds = [word_hash.encode(text) for text in texts] if args.demo else files.encode(list(texts), device)
     model = WanVideoModel(backbone, embeds, dtype, device)
     wanted = shard(len(texts), args.shard)
     todo = [prompt for prompt in wanted if prompt in set(shares.missing_prompts())]

@@ -1,1 +1,1 @@
-"""The embedded toy world: a tiny trained model that runs through exactly the engine the real weights use."""
+"""The embedded toy model: a tiny trained Wan model that runs through the same engine as real weights."""

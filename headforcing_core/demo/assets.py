@@ -1,4 +1,4 @@
-"""The files of the embedded toy world and what is known about them."""
+"""Files of the embedded toy model, its dimensions and the demo story."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _FOLDER = Path(__file__).parent
 
 
 def model_path() -> Path:
-    """The toy transformer, distilled for the Self Forcing sampler (four fresh-noise steps, no guidance)."""
+    """Path of the toy transformer, distilled for the Self Forcing sampler (four steps with fresh noise, no CFG)."""
     return _FOLDER / "tiny_wan_4step_bf16.safetensors"
 
 
 def autoencoder_path() -> Path:
-    """The toy autoencoder."""
+    """Path of the toy autoencoder."""
     return _FOLDER / "tiny_ae_bf16.safetensors"
 
 

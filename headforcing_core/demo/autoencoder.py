@@ -1,4 +1,4 @@
-"""The toy world's autoencoder: 64x64 pictures, x8 smaller latents of 16 channels, Wan's 1 + 4k frame law."""
+"""The toy autoencoder: 64x64 video frames, 16 latent channels, spatial factor 8, 1 + 4k video frames as in Wan."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class ResidualConv(nn.Module):
 class ToyAutoencoder(nn.Module):
     """Patch autoencoder with the parameter names of `tiny_ae_bf16.safetensors`.
 
-    As in Wan, the first latent frame holds one picture and every later one holds four. Unlike Wan's, each latent frame
-    decodes by itself. Latents are normalised, `[frames, 16, h, w]`; pictures are `[pictures, 8h, 8w, 3]` in 0..1.
+    As in Wan, the first latent frame holds one video frame and every later one four. Unlike in Wan, latent frames are
+    decoded independently. Latents are normalised `[frames, 16, h, w]`; videos are `[video frames, 8h, 8w, 3]` in 0..1.
     """
 
     mean: Tensor
@@ -89,21 +89,22 @@ class ToyAutoencoder(nn.Module):
 
     @torch.no_grad()
     def decode_chunk(self, latents: Tensor, starts_video: bool) -> Tensor:
-        """Pictures of consecutive latent frames; `starts_video` says that the first of them is a video's first.
+        """Decode consecutive latent frames; `starts_video` if the first of them is the first of a video.
 
-        One frame at a time: the last bits of a convolution depend on the batch, and pictures must not on the chunks.
+        Frames are decoded one at a time, because the rounding of a convolution depends on the batch size, and the
+        result must not depend on the division into chunks.
         """
         outs = [self.out_img if starts_video and not place else self.out_vid for place in range(len(latents))]
         frames = latents.to(self.mean).split(1)
         return torch.cat([self._decode_patches(frame, out) for frame, out in zip(frames, outs, strict=True)])
 
     def decode(self, latents: Tensor) -> Tensor:
-        """A whole video: `n` latent frames to `4(n-1)+1` pictures."""
+        """Decode a whole video: `n` latent frames to `4(n-1)+1` video frames."""
         return self.decode_chunk(latents, starts_video=True)
 
     @torch.no_grad()
     def encode(self, video_frames: Tensor) -> Tensor:
-        """Latents of a whole video: `4(n-1)+1` pictures to `n` latent frames (1 to 3 left over are ignored)."""
+        """Encode a whole video: `4(n-1)+1` video frames to `n` latent frames (up to 3 further frames are ignored)."""
         channels_first = video_frames.to(self.mean).movedim(-1, 1)
         frames = (len(video_frames) - 1) // TEMPORAL_STRIDE
         clips = channels_first[1 : 1 + TEMPORAL_STRIDE * frames]
@@ -121,29 +122,29 @@ class ToyAutoencoder(nn.Module):
 
 
 class ToyStreamingDecoder:
-    """A `video.StreamingDecoder`; all it remembers between chunks is whether the video has begun."""
+    """A `stream.StreamingDecoder`; its only state is whether the next chunk is the first."""
 
     def __init__(self, autoencoder: ToyAutoencoder):
         self.autoencoder = autoencoder
         self.reset()
 
     def reset(self) -> None:
-        """The next chunk starts a new video."""
+        """Start a new video with the next chunk."""
         self._starts_video = True
 
     def decode(self, latents: Tensor) -> Tensor:
-        """The next latent frames `[frames, 16, h, w]` to pictures `[pictures, 8h, 8w, 3]` in 0..1."""
+        """Decode the next latent frames `[frames, 16, h, w]` to video frames `[video frames, 8h, 8w, 3]` in 0..1."""
         video_frames = self.autoencoder.decode_chunk(latents, self._starts_video)
         self._starts_video = False
         return video_frames
 
 
 def fit_preview_factors(autoencoder: ToyAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Least-squares linear map from a latent pixel to the colour it decodes to, for quick previews while sampling.
+    """Least-squares linear map from a latent pixel to its decoded colour, for previews during sampling.
 
-    `videos` are latents `[frames, 16, h, w]`; the colour is the mean of the latent pixel's 8x8 patch over its four
-    pictures, in -1..1 as ComfyUI's `latent_rgb_factors` expects. Returns factors `[16, 3]` and bias `[3]`.
-    `PREVIEW_FACTORS` and `PREVIEW_BIAS` are its result (rounded) for 60 clips of the procedural world.
+    `videos` are latents `[frames, 16, h, w]`. The colour is the mean of the latent pixel's 8x8 patch over its four
+    video frames, in -1..1 as in ComfyUI's `latent_rgb_factors`. Returns factors `[16, 3]` and bias `[3]`.
+    `PREVIEW_FACTORS` and `PREVIEW_BIAS` are the rounded result for 60 clips of the toy world.
     """
     inputs, colours = [], []
     for latents in videos:

@@ -1,4 +1,4 @@
-"""What a picture of the toy world shows, found without any model: the shape, its colour and kind, wall and landmarks.
+"""Detection of shape, colour, wall and landmarks in video frames of the toy world, without any model.
 
 `tests/render/test_toy_world.py` states how often it is right on rendered pictures, where the truth is known.
 """
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from .world import BACKGROUNDS, COLOURS, FRAME_SIZE, PATTERNS, SHAPES, Look, distance_to
 
-SATURATION = 0.40  # walls stay below 0.31, shapes above 0.46
+SATURATION = 0.40  # threshold: walls are below 0.31, shapes above 0.46
 WHITE = 0.70
 MIN_SHAPE, MIN_LANDMARK = 40, 5  # pixels
 TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
@@ -24,7 +24,7 @@ TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
 
 @dataclass(frozen=True)
 class Sighting:
-    """One picture. A colour, a shape or a place is None where there is no shape."""
+    """What one video frame shows. Colour, shape and place are None if there is no shape."""
 
     count: int  # of shapes
     area: int  # pixels of the largest
@@ -37,7 +37,7 @@ class Sighting:
     mean_colour: tuple[float, float, float] | None
 
     def colour_error(self, look: Look) -> float | None:
-        """Distance of the shape's colour to the named one, both scaled to a largest channel of 1."""
+        """Distance between the shape's colour and the prompted one, both scaled to a largest channel of 1."""
         if self.mean_colour is None:
             return None
         named, seen = np.array(COLOURS[look.colour]), np.array(self.mean_colour)
@@ -45,7 +45,7 @@ class Sighting:
 
 
 def sightings(video_frames: Tensor) -> list[Sighting]:
-    """What `pictures [n, 64, 64, 3]` in 0..1 show."""
+    """Detect the contents of video frames `[n, 64, 64, 3]` in 0..1."""
     video_frames = video_frames.float().clamp(0, 1)
     shape_mask = video_frames.amax(-1) - video_frames.amin(-1) > SATURATION
     shape_labels = label(shape_mask)
@@ -64,18 +64,18 @@ def _sighting(video_frame: Tensor, shapes: Tensor, whites: Tensor, wall: Tensor,
     wall = wall if wall.any() else torch.ones_like(wall)
     background, pattern = _background(video_frame[wall]), _pattern(video_frame, wall)
     landmarks = tuple(centre for centre, _ in regions(whites, MIN_LANDMARK))
-    found = sorted(regions(shapes, MIN_SHAPE), key=lambda region: -int(region[1].sum()))
-    if not found:
+    by_size = sorted(regions(shapes, MIN_SHAPE), key=lambda region: -int(region[1].sum()))
+    if not by_size:
         return Sighting(0, 0, None, None, None, background, pattern, landmarks, None)
-    centre, mask = found[0]
+    centre, mask = by_size[0]
     red, green, blue = video_frame[mask].median(0).values.tolist()
     colour = nearest((red, green, blue), COLOURS)
-    area, kind = int(mask.sum()), classify(mask, centre)
-    return Sighting(len(found), area, colour, kind, centre, background, pattern, landmarks, (red, green, blue))
+    area, kind = int(mask.sum()), classify_shape(mask, centre)
+    return Sighting(len(by_size), area, colour, kind, centre, background, pattern, landmarks, (red, green, blue))
 
 
 def label(masks: Tensor) -> Tensor:
-    """Connected regions (8 neighbours) of `masks [n, h, w]` as numbers from 1, 0 elsewhere; each region has its own."""
+    """Label the connected regions (8 neighbours) of `masks [n, h, w]` with distinct numbers from 1; 0 elsewhere."""
     ids = torch.arange(1, masks[0].numel() + 1, dtype=torch.float32).view_as(masks[0]) * masks
     while True:
         spread = F.max_pool2d(ids[:, None], 3, 1, 1)[:, 0] * masks
@@ -85,22 +85,23 @@ def label(masks: Tensor) -> Tensor:
 
 
 def grow(masks: Tensor, pixels: int) -> Tensor:
+    """Dilate `masks [n, h, w]` by `pixels` in all directions."""
     return F.max_pool2d(masks.float()[:, None], 2 * pixels + 1, 1, pixels)[:, 0] > 0
 
 
 def regions(labels: Tensor, smallest: int) -> list[tuple[tuple[float, float], Tensor]]:
-    """Centre `(x, y)` and mask of each labelled region of at least that many pixels."""
-    found = []
+    """Centre `(x, y)` and mask of each labelled region with at least `smallest` pixels."""
+    large = []
     for number in labels.unique().tolist():
         mask = labels == number
         if number and mask.sum() >= smallest:
             y, x = (mask.nonzero().float().mean(0) + 0.5).tolist()
-            found.append(((x, y), mask))
-    return found
+            large.append(((x, y), mask))
+    return large
 
 
-def classify(mask: Tensor, centre: tuple[float, float]) -> str:
-    """The shape whose outline, at the mask's centre and of its area, overlaps it best (intersection over union)."""
+def classify_shape(mask: Tensor, centre: tuple[float, float]) -> str:
+    """The shape with the highest intersection over union with the mask, drawn at its centre with its area."""
     steps = torch.arange(FRAME_SIZE) + 0.5
     dx, dy = steps - centre[0], (steps - centre[1])[:, None]
     tilts = torch.tensor(TILTS)[:, None, None]
@@ -130,20 +131,20 @@ def _background(pixels: Tensor) -> str:
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[Tensor, list[str]]:
-    """Brightness of each pattern at every position of the camera, and the pattern's name."""
+    """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the patterns."""
     x, y = torch.arange(FRAME_SIZE) + 0.5, (torch.arange(FRAME_SIZE) + 0.5)[:, None]
     floor, *_ = PATTERNS
-    found, names = [(-y / FRAME_SIZE + 0 * x)], [floor]
+    brightness, names = [(-y / FRAME_SIZE + 0 * x)], [floor]
     for shift in range(0, 32, 2):
-        found.append(((x + shift) // 16 + y // 16) % 2 + 0.0)
+        brightness.append(((x + shift) // 16 + y // 16) % 2 + 0.0)
         names.append("checkerboard")
-        found.append((x + shift) // 8 % 2 + 0 * y)
+        brightness.append((x + shift) // 8 % 2 + 0 * y)
         names.append("stripes")
-    return torch.stack(found), names
+    return torch.stack(brightness), names
 
 
 def _pattern(video_frame: Tensor, wall: Tensor) -> str:
-    """The pattern that the wall's brightness follows most closely."""
+    """The pattern with the highest correlation with the wall's brightness."""
     light = video_frame.mean(-1)[wall]
     patterns, names = _patterns()
     expected = patterns[:, wall]
@@ -154,23 +155,23 @@ def _pattern(video_frame: Tensor, wall: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Scores:
-    """How far a video follows its prompts, one value per picture looked at; see `score`."""
+    """Prompt adherence, one value per video frame; see `score`."""
 
     background: np.ndarray
     pattern: np.ndarray
-    present: np.ndarray  # a shape of the named colour
-    shape: np.ndarray  # and it is of the named kind
-    single: np.ndarray  # exactly one shape
-    colour_error: np.ndarray  # NaN where there is no shape
-    area: np.ndarray
-    landmarks: np.ndarray  # how many
+    present: np.ndarray  # there is a shape of the prompted colour
+    shape: np.ndarray  # it is of the prompted kind
+    single: np.ndarray  # there is exactly one shape
+    colour_error: np.ndarray  # NaN without a shape
+    area: np.ndarray  # in pixels
+    landmarks: np.ndarray  # number of landmarks
 
     def means(self) -> dict[str, float]:
         return {name: float(np.nanmean(values)) if len(values) else float("nan") for name, values in vars(self).items()}
 
 
 def score(seen: Sequence[Sighting], looks: Sequence[Look]) -> Scores:
-    """Compare what each picture shows with what its prompt says."""
+    """Compare the contents of each video frame with its prompt."""
     pairs = list(zip(seen, looks, strict=True))
     return Scores(
         background=np.array([s.background == look.background for s, look in pairs], float),

@@ -1,6 +1,7 @@
-"""Videos of the embedded model, made in memory and measured with the truth known: what prompts say, what was shown.
+"""Evaluation of the embedded model: videos are generated in memory and compared with their prompts.
 
-Landmarks are in no prompt. A story that pans away and back shows whether they were remembered (`remembered`).
+Prompts do not mention landmarks. A video in which the camera pans away and back therefore measures whether the model
+remembers them (`remembered`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..cache.policy import CachePolicy, preset
+from ..cache.method import Method
+from ..cache.policy import preset
 from ..drift.report import report_frames
-from ..methods.base import MethodPolicy
-from ..methods.rolling_forcing import RollingCache
 from ..model.wan import WanModel
 from ..render.plan import RenderPlan
 from ..render.video_rollout import VideoRollout
@@ -29,29 +29,29 @@ from . import assets, word_hash
 from .detector import Sighting, score, sightings
 from .world import CLOCK, Look, camera_path, looks_of_frames, render
 
-STRIDE = 4  # one picture of each latent frame is looked at
-HORIZON_FRAMES = 81  # the 21 latent frames of training
-NEAR_FRAMES, FAR_FRAMES = 15, 24  # latent frames between two visits: within every window, and beyond one of 21
+STRIDE = 4  # one video frame per latent frame is evaluated
+HORIZON_FRAMES = 81  # video frames of the 21 latent frames in training
+NEAR_FRAMES, FAR_FRAMES = 15, 24  # latent frames between two visits: inside every window, outside a window of 21
 DRIFT = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio", "saturation_slope_per_minute")
-HISTORY_BLOCKS = 42  # six times the length of training
-HISTORY_LEVELS = (0.625, 0.8333, 0.9375)  # of the sampler's steps after the first
-FIRST_STORY = 50_000  # seed of the first, far from those of training
+HISTORY_BLOCKS = 42  # six times the training length
+HISTORY_LEVELS = (0.625, 0.8333, 0.9375)  # noise levels of the sampler's steps after the first
+FIRST_STORY = 50_000  # seed of the first story; training uses other seeds
 
 
 def one_prompt(count: int, seconds: float) -> list[Timeline]:
-    """Videos of a single prompt before a camera that stands still."""
+    """Timelines of a single prompt with a static camera."""
     looks = (Look.draw(np.random.default_rng(FIRST_STORY + i), pan_odds=0.0) for i in range(count))
     return [parse_timeline(f"0:00 {look.prompt}", seconds) for look in looks]
 
 
 def mixed(count: int, seconds: float) -> list[Timeline]:
-    """Videos of a single prompt, in half of which the camera pans."""
+    """Timelines of a single prompt; in half of them the camera pans."""
     looks = (Look.draw(np.random.default_rng(FIRST_STORY + i)) for i in range(count))
     return [parse_timeline(f"0:00 {look.prompt}", seconds) for look in looks]
 
 
 def six_prompts(count: int, seconds: float) -> list[Timeline]:
-    """Videos of six prompts, each with another shape, colour and wall than the one before."""
+    """Timelines of six prompts, each with another shape, colour and wall than the one before."""
     stories = []
     for i in range(count):
         rng = np.random.default_rng(FIRST_STORY + i)
@@ -65,7 +65,7 @@ def six_prompts(count: int, seconds: float) -> list[Timeline]:
 
 
 def there_and_back(count: int, blocks: int) -> list[Timeline]:
-    """The camera pans to the right for half of the blocks, then back to where it began."""
+    """Timelines in which the camera pans to the right for half of the blocks and then back to its start."""
     stories, turn, seconds = [], CLOCK.start_seconds(blocks // 2), CLOCK.start_seconds(blocks)
     for i in range(count):
         look = Look.draw(np.random.default_rng(FIRST_STORY + i), pan_odds=0.0).prompt
@@ -74,41 +74,39 @@ def there_and_back(count: int, blocks: int) -> list[Timeline]:
 
 
 class Judge:
-    """The embedded model, or other weights of the toy world, ready to make and measure videos on the CPU.
+    """Generates and measures videos on the CPU, with the embedded model or other weights for the toy world.
 
-    Others may have another size: all have heads of the same width, and the same few words of text.
+    Other weights may have other dimensions, but must have the same head_dim and text length.
     """
 
     def __init__(self, weights: str | None = None, autoencoder: str | None = None):
         path = weights or assets.model_path()
-        found = inspect_checkpoint(path, num_heads=1)
-        heads = found.config.dim // (assets.TOY_CONFIG.dim // assets.TOY_CONFIG.num_heads)
-        self.info = replace(found, config=replace(found.config, num_heads=heads, text_len=word_hash.TEXT_LEN))
+        info = inspect_checkpoint(path, num_heads=1)
+        heads = info.config.dim // (assets.TOY_CONFIG.dim // assets.TOY_CONFIG.num_heads)
+        self.info = replace(info, config=replace(info.config, num_heads=heads, text_len=word_hash.TEXT_LEN))
         self.backbone = WanModel.from_state_dict(self.info.config, load_file(path), torch.float32)
         self.autoencoder = assets.load_autoencoder(weights=autoencoder)
         self.schedule: Schedule = schedule("self_forcing")
 
-    def plan(self, policy: CachePolicy | MethodPolicy, roles: str, story: Timeline, seed: int) -> RenderPlan:
+    def plan(self, policy: Method, roles: str, story: Timeline, seed: int) -> RenderPlan:
         size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
         return RenderPlan.make(self.info.config, policy, self.schedule, story, *size, roles=roles, seed=seed)
 
     def latents(self, plan: RenderPlan, seed: int) -> Tensor:
-        """The video of a plan, `[frames, 16, 8, 8]`."""
+        """Generate the latents of a plan, `[frames, 16, 8, 8]`."""
         embeds = plan.embeddings([word_hash.encode(segment.text) for segment in plan.timeline.segments])
         model = WanVideoModel(self.backbone, embeds, torch.float32, torch.device("cpu"))
         rollout = VideoRollout(plan, seed, dtype=torch.float32)
         return torch.cat([block.latents for block in rollout.blocks(model)])
 
-    def measure(
-        self, policy: CachePolicy | MethodPolicy, roles: str, story: Timeline, seed: int
-    ) -> dict[str, float | None]:
-        """Numbers of one video; those without a prefix are of its last quarter, `early_` ones of the first 5 s."""
+    def measure(self, policy: Method, roles: str, story: Timeline, seed: int) -> dict[str, float | None]:
+        """Generate a video and return its metrics: `early_` ones of the first 5 s, others of the last quarter."""
         plan = self.plan(policy, roles, story, seed)
         video_frames = self.autoencoder.decode(self.latents(plan, seed))
         return numbers_of(video_frames, looks_of_frames(_looks(plan)), plan) | self._size(plan)
 
     def measure_rendered(self, story: Timeline, seed: int, encoded: bool) -> dict[str, float | None]:
-        """Numbers of what the world draws for a story, `encoded`: after the autoencoder has had it."""
+        """Metrics of the ground-truth video of a story; with `encoded`, after the autoencoder's encoder and decoder."""
         plan = self.plan(preset("self_forcing"), "profile", story, seed)
         looks = tuple(_looks(plan))
         video_frames = render(looks, FIRST_STORY + seed).video_frames
@@ -117,14 +115,14 @@ class Judge:
         return numbers_of(video_frames, looks_of_frames(looks), plan)
 
     def _size(self, plan: RenderPlan) -> dict[str, float | None]:
-        """Of the cache when it is full, as a mean over heads."""
+        """Frame slots of the full cache, mean over heads."""
         return {"frames_a_head": plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)}
 
     @torch.no_grad()
-    def history_losses(self, policy: CachePolicy | MethodPolicy, roles: str, number: int) -> dict[str, float | None]:
-        """How well the next block's flow is predicted after a long real past, `loss_<noise level>`: squared errors.
+    def history_losses(self, policy: Method, roles: str, number: int) -> dict[str, float | None]:
+        """Mean squared error of the predicted flow after a long ground-truth context, as `loss_<noise level>`.
 
-        Nothing that the model made before can disturb it, so this tells caches apart more finely than videos do.
+        The context has no errors of the model itself, so this metric separates caches better than videos do.
         """
         look = Look.draw(np.random.default_rng(FIRST_STORY + number))
         clip = render((look,) * HISTORY_BLOCKS, FIRST_STORY + number)
@@ -133,7 +131,7 @@ class Judge:
         model = WanVideoModel(self.backbone, [word_hash.encode(look.prompt)], torch.float32)
         model.use_prompt(0)
         cache, noise = plan.make_cache(torch.float32, "cpu"), torch.Generator().manual_seed(number)
-        assert not isinstance(cache, RollingCache)  # which does not go on from one block to the next
+        assert plan.blocks_per_pass == 1  # a cache that is written block by block
         errors: dict[str, list[float]] = {f"loss_{level}": [] for level in HISTORY_LEVELS}
         for block, clean in enumerate(latents):
             cache.begin_block()
@@ -148,33 +146,33 @@ class Judge:
 
 
 def _looks(plan: RenderPlan) -> list[Look]:
-    """What is asked for, block by block."""
+    """The prompted look of each block."""
     return [Look.parse(plan.timeline.segments[number].text) for number in plan.prompts]
 
 
 def numbers_of(video_frames: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:
-    """What the pictures `[n, 64, 64, 3]` of a plan show; `looks` are what they should."""
+    """Metrics of a plan's video frames `[n, 64, 64, 3]`; `looks` is the prompted look of each frame."""
     shown = range(0, len(video_frames), STRIDE)
     seen, wanted = sightings(video_frames[shown.start :: STRIDE]), [looks[i] for i in shown]
     late, early = round(len(seen) * 0.75), HORIZON_FRAMES // STRIDE + 1
     starts = [video_frame // STRIDE + 1 for video_frame in plan.start_video_frames[1:]]
     switched = [i for start in starts for i in range(start, min(start + 3, len(seen)))]  # the block after a switch
-    found: dict[str, float | None] = dict(score(seen[late:], wanted[late:]).means())
-    found |= {f"early_{key}": value for key, value in score(seen[:early], wanted[:early]).means().items()}
+    numbers: dict[str, float | None] = dict(score(seen[late:], wanted[late:]).means())
+    numbers |= {f"early_{key}": value for key, value in score(seen[:early], wanted[:early]).means().items()}
     if switched:
         after = score([seen[i] for i in switched], [wanted[i] for i in switched]).means()
-        found |= {"switched_present": after["present"], "switched_background": after["background"]}
-    found |= remembered(seen, camera_path([looks[i] for i in shown]) * STRIDE)
+        numbers |= {"switched_present": after["present"], "switched_background": after["background"]}
+    numbers |= remembered(seen, camera_path([looks[i] for i in shown]) * STRIDE)
     drift = report_frames([(video_frames * 255).round().byte().numpy()], timeline=plan.timeline).whole
-    return found | {key: drift[key] for key in DRIFT}
+    return numbers | {key: drift[key] for key in DRIFT}
 
 
 def remembered(seen: Sequence[Sighting], camera: Tensor) -> dict[str, float | None]:
-    """Part of the landmarks that are back in their places when the camera is, by the time between the two visits.
+    """Fraction of landmarks that are at their places when the camera returns, by the time between the two visits.
 
-    `by_chance` compares with the later picture upside down: as many landmarks, none of them where it should be.
+    `by_chance` uses the later frame upside down as a baseline: equally many landmarks, at unrelated places.
     """
-    found: dict[str, list[tuple[int, int]]] = {"remembered_near": [], "remembered_far": [], "by_chance": []}
+    pairs_by_key: dict[str, list[tuple[int, int]]] = {"remembered_near": [], "remembered_far": [], "by_chance": []}
     first_visit: dict[int, int] = {}
     for later, place in enumerate(camera.tolist()):
         earlier = first_visit.setdefault(place, later)
@@ -182,11 +180,11 @@ def remembered(seen: Sequence[Sighting], camera: Tensor) -> dict[str, float | No
         if apart == 0 or len(set(camera[earlier : later + 1].tolist())) == 1:
             continue
         if apart <= NEAR_FRAMES:
-            found["remembered_near"].append(landmarks_found(seen[earlier], seen[later]))
+            pairs_by_key["remembered_near"].append(landmarks_found(seen[earlier], seen[later]))
         elif apart >= FAR_FRAMES:
-            found["remembered_far"].append(landmarks_found(seen[earlier], seen[later]))
-            found["by_chance"].append(landmarks_found(seen[earlier], seen[later], upside_down=True))
-    return {key: _share(pairs) for key, pairs in found.items()}
+            pairs_by_key["remembered_far"].append(landmarks_found(seen[earlier], seen[later]))
+            pairs_by_key["by_chance"].append(landmarks_found(seen[earlier], seen[later], upside_down=True))
+    return {key: _share(pairs) for key, pairs in pairs_by_key.items()}
 
 
 def _share(pairs: Sequence[tuple[int, int]]) -> float | None:
@@ -195,10 +193,10 @@ def _share(pairs: Sequence[tuple[int, int]]) -> float | None:
 
 
 def landmarks_found(before: Sighting, after: Sighting, upside_down: bool = False) -> tuple[int, int]:
-    """How many landmarks of an earlier picture are in a later one of the same place, and how many could be.
+    """Number of landmarks of an earlier frame that are in a later one of the same place, and number that can be.
 
-    Up to 4 pixels off counts as found, after the camera's own error of up to 6 is taken out. Those at the border or
-    behind the shape could not be.
+    A landmark counts if it is at most 4 pixels off after compensation of a camera error of up to 6 pixels. Landmarks at
+    the border or hidden by the shape are excluded.
     """
     size = 64.0
     hidden = 1.5 * math.sqrt(after.area / math.pi) + 4

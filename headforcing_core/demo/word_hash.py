@@ -1,4 +1,4 @@
-"""Text for the toy world: every word becomes a fixed random vector, so the toy model needs no text encoder."""
+"""Text embeddings of the toy model: a fixed random vector for every word, so that it needs no text encoder."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _KNOWN_WORDS = frozenset(("a", "on")).union(*(phrase.split() for words in CHOICE
 
 
 def split_words(prompt: str) -> list[str]:
-    """Lower-case words of `prompt` with everything but letters and digits removed."""
+    """The lower-case words of `prompt`, letters and digits only."""
     return ["".join(c for c in word if c.isalnum()) for word in prompt.lower().split()]
 
 
 def check_prompt(prompt: str) -> list[str]:
-    """Words of `prompt` that the toy model does not know, in order and once each (to warn; they act as noise)."""
+    """Words of `prompt` that the toy model was not trained on, in order and once each; they act as noise."""
     return [word for word in dict.fromkeys(split_words(prompt)) if word and word not in _KNOWN_WORDS]
 
 
 def encode(prompt: str, length: int = TEXT_LEN, dim: int = TEXT_DIM) -> Tensor:
-    """Text context of `prompt`: float32 `[length, dim]`, one row per word, zero rows after the last.
+    """Text embedding of `prompt`: float32 `[length, dim]`, one row per word, zero rows after the last.
 
-    Half of each neighbour's vector is added to a word's own, so that "red" knows it stands before "ball". Words past
-    `length` are ignored. The vectors are part of the trained model: they must never change.
+    Half of each neighbour's vector is added to that of a word, so that a row encodes the word order ("red" before
+    "ball"). Words beyond `length` are ignored. The model was trained with these vectors, so they must never change.
     """
     words = split_words(prompt)[:length]
     rows = np.zeros((length, dim), np.float32)
@@ -63,5 +63,5 @@ def _gaussian(salted_word: str, dim: int) -> np.ndarray:
 
 
 def sample_prompts(count: int) -> tuple[str, ...]:
-    """Random prompts in the toy world's words, the same ones every time."""
+    """Random prompts for the toy model; prompt i is the same in every call."""
     return tuple(Look.draw(np.random.default_rng(i)).prompt for i in range(count))

@@ -1,7 +1,7 @@
-"""The toy world: one coloured shape that moves before a patterned wall with white landmarks, seen by a camera.
+"""The toy world, a procedural renderer: a coloured shape moves in front of a patterned wall with white landmarks.
 
-A prompt names everything but the landmarks. They stand at random places of a wall without end, and the camera can pan
-along it: whoever is to show the right ones when it comes back has to remember them.
+A prompt specifies everything but the landmarks. They are at random places on an infinite wall along which the camera
+can pan, so that a model has to remember them to show the right ones when the camera returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..timeline.clock import BlockClock
 
 FRAME_SIZE = 64
-PAN_PIXELS = 2  # per picture: a latent frame of four pictures moves by exactly one latent pixel
+PAN_PIXELS = 2  # per video frame, so that a latent frame (four video frames) moves by exactly one latent pixel
 CLOCK = BlockClock()
 
 COLOURS = {
@@ -53,7 +53,7 @@ _LANDMARK_ODDS = 0.85
 
 @dataclass(frozen=True)
 class Look:
-    """What a prompt says: `a red ball bouncing on a teal floor panning left`."""
+    """The content of a prompt such as `a red ball bouncing on a teal floor panning left`."""
 
     colour: str
     shape: str
@@ -68,25 +68,25 @@ class Look:
 
     @classmethod
     def parse(cls, prompt: str) -> Look:
-        """The look that `prompt` describes; ValueError where it is not one of this world's sentences."""
+        """Parse a prompt; raises ValueError for text that is not in the toy world's grammar."""
         words = prompt.lower().split()
         if len(words) not in (8, 10) or words[0] != "a" or words[4:6] != ["on", "a"]:
-            raise ValueError(f"not a sentence of the toy world: {prompt!r}")
-        said = dict(zip(CHOICES, (*words[1:4], *words[6:8], " ".join(words[8:])), strict=True))
-        for name, word in said.items():
+            raise ValueError(f"not a prompt of the toy world: {prompt!r}")
+        named = dict(zip(CHOICES, (*words[1:4], *words[6:8], " ".join(words[8:])), strict=True))
+        for name, word in named.items():
             if word not in CHOICES[name]:
                 raise ValueError(f"the toy world has no {name} {word!r}")
-        return cls(**said)
+        return cls(**named)
 
     @classmethod
     def draw(cls, rng: np.random.Generator, pan_odds: float = 0.5) -> Look:
-        """A look at random; the camera pans with probability `pan_odds`."""
+        """Draw a random look; the camera pans with probability `pan_odds`."""
         picks = {name: rng.choice(tuple(words)) for name, words in CHOICES.items() if name != "camera"}
         camera = rng.choice(("panning left", "panning right")) if rng.random() < pan_odds else ""
         return cls(**{name: str(word) for name, word in picks.items()}, camera=str(camera))
 
     def changed(self, rng: np.random.Generator) -> Look:
-        """Another look: the camera turns round, or 1, 2 or 5 of the other things change."""
+        """Draw the look after a prompt switch: the camera reverses, or 1, 2 or 5 properties change."""
         if self.camera and rng.random() < 0.6:
             back = "panning left" if self.camera == "panning right" else "panning right"
             return replace(self, camera=back)
@@ -107,16 +107,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Clip:
-    """A rendered clip. `pictures [n, 64, 64, 3]` in 0..1; `shape [n, 64, 64]` says how much of a pixel is shape."""
+    """A rendered clip."""
 
-    video_frames: Tensor
-    shape: Tensor
+    video_frames: Tensor  # [n, 64, 64, 3] in 0..1
+    shape: Tensor  # [n, 64, 64], coverage of each pixel by the shape, 0..1
     looks: tuple[Look, ...]  # one per block
     camera: Tensor  # [n], pixels that the camera has moved to the right
 
 
 def random_looks(rng: np.random.Generator, blocks: int) -> tuple[Look, ...]:
-    """One look per block; half of the time it changes once, or twice."""
+    """One look per block, with no change (45 % of clips), one (35 %) or two (20 %)."""
     look = Look.draw(rng)
     cuts = set(rng.integers(1, blocks, size=rng.choice((0, 1, 2), p=(0.45, 0.35, 0.2))).tolist()) if blocks > 1 else ()
     looks = []
@@ -127,7 +127,7 @@ def random_looks(rng: np.random.Generator, blocks: int) -> tuple[Look, ...]:
 
 
 def looks_of_frames(looks: Sequence[Look]) -> list[Look]:
-    """The look of every picture, from one look per block."""
+    """The look of every video frame, from one look per block."""
     return [
         look
         for block, look in enumerate(looks)
@@ -136,13 +136,13 @@ def looks_of_frames(looks: Sequence[Look]) -> list[Look]:
 
 
 def camera_path(per_frame: Sequence[Look]) -> Tensor:
-    """How many pixels the camera has moved to the right at each picture."""
+    """Pixels that the camera has moved to the right at each video frame."""
     speeds = torch.tensor([CAMERAS[look.camera] for look in per_frame])
     return speeds.cumsum(0) - speeds[0]
 
 
 def render(looks: tuple[Look, ...], seed: int) -> Clip:
-    """The video of one look per block of three latent frames, 81 pictures for seven."""
+    """Render a video from one look per block of three latent frames; seven blocks give 81 video frames."""
     rng = np.random.default_rng(seed)
     actor = _Actor(rng)
     per_frame = looks_of_frames(looks)
@@ -164,7 +164,7 @@ def render(looks: tuple[Look, ...], seed: int) -> Clip:
 
 
 class _Actor:
-    """Where the shape is, picture by picture, as `x, y, tilt`."""
+    """Motion of the shape: its `x, y, tilt` in each video frame."""
 
     def __init__(self, rng: np.random.Generator):
         self.radius = rng.uniform(10.5, 13.0)
@@ -217,20 +217,20 @@ _STEPS = torch.arange(FRAME_SIZE) + 0.5
 
 
 def _landmarks(seed: int, left: int, right: int) -> list[tuple[float, float]]:
-    """The landmarks whose centres are near `left..right`; the same at every visit, as each has its own seed."""
-    found = []
+    """Centres of the landmarks near `left..right`; each has its own seed, so that it is the same at every visit."""
+    centres = []
     for cell in range(left // _CELL - 1, right // _CELL + 2):
         rng = np.random.default_rng((seed, cell + 2**20))
         x, y = (cell + rng.uniform(0.2, 0.8)) * _CELL, rng.uniform(7, FRAME_SIZE - 7)
         if rng.random() < _LANDMARK_ODDS:
-            found.append((x, y))
-    return found
+            centres.append((x, y))
+    return centres
 
 
 def _wall(look: Look, landmarks: list[tuple[float, float]], camera: Tensor) -> Tensor:
-    """`[pictures, 3, 64, 64]`; a wall that stands still is drawn once."""
+    """The wall in every video frame, `[n, 3, 64, 64]`; drawn once if the camera is static."""
     moves = bool((camera != camera[0]).any())
-    x = (_STEPS + (camera if moves else camera[:1])[:, None])[:, None]  # [pictures or 1, 1, 64]
+    x = (_STEPS + (camera if moves else camera[:1])[:, None])[:, None]  # [n or 1, 1, 64]
     y = _STEPS[:, None]
     if look.pattern == "floor":
         light = 1.2 - 0.5 * (y / FRAME_SIZE) + 0 * x
@@ -246,7 +246,7 @@ def _wall(look: Look, landmarks: list[tuple[float, float]], camera: Tensor) -> T
 
 
 def _with_shape(wall: Tensor, look: Look, path: Tensor, radius: float) -> tuple[Tensor, Tensor]:
-    """Pictures `[n, 64, 64, 3]` of the shape and its shadow before the wall, and the shape's cover."""
+    """Draw the shape and its shadow on the wall: video frames `[n, 64, 64, 3]` and coverage by the shape."""
     x, y, tilt = path.T[:, :, None, None]
     dx, dy = _STEPS - x, _STEPS[:, None] - y
     shadow = (0.5 - distance_to(look.shape, dx - 2.2, dy - 2.8, tilt, radius) / 1.6).clamp(0, 1)
@@ -261,7 +261,7 @@ def _with_shape(wall: Tensor, look: Look, path: Tensor, radius: float) -> tuple[
 def distance_to(shape: str, dx: Tensor, dy: Tensor, tilt: Tensor, radius: float | Tensor) -> Tensor:
     """Signed distance in pixels to the outline of a shape, negative inside; `dx, dy` from its centre, tilt in radians.
 
-    `radius` is that of the ball; the other shapes cover about the same area.
+    `radius` is that of the ball; the other shapes have about the same area.
     """
     if shape == "ball":
         return torch.hypot(dx, dy) - radius

@@ -22,9 +22,9 @@ LEVEL_NAMES = {
     "y": "brightness",
     "cb": "blue (Cb)",
     "cr": "red (Cr)",
-    "y_std": "std. dev. of brightness",
-    "cb_std": "std. dev. of Cb",
-    "cr_std": "std. dev. of Cr",
+    "y_std": "std of brightness",
+    "cb_std": "std of Cb",
+    "cr_std": "std of Cr",
     "saturation": "saturation",
 }
 
@@ -55,7 +55,7 @@ def _level_rows() -> list[Metric]:
     for level, name in LEVEL_NAMES.items():
         form = _signed_percent if level == "saturation" else _signed
         rows.append(Metric(f"{level}_slope_per_minute", f"{name}, per minute", form))
-        rows.append(Metric(f"{level}_max_deviation", f"{name}, largest deviation from first 2 s", form))
+        rows.append(Metric(f"{level}_max_deviation", f"{name}, max. deviation from first 2 s", form))
     return rows
 
 

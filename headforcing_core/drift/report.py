@@ -165,7 +165,7 @@ def report_frames(
     tags: VideoTags | None = None,
     first_video_frame: int = 0,
 ) -> DriftReport:
-    """Measure pictures `[n, H, W, 3]` uint8 as they come; see `report_video`."""
+    """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in `report_video`."""
     tags = tags or VideoTags()
     per_block = frames_per_block or tags.frames_per_block or 3
     if not is_finite(fps) or fps < 1:

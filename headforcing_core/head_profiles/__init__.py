@@ -1,1 +1,1 @@
-"""Roles of attention heads: measured, classified, stored."""
+"""Roles of attention heads: measurement, classification, files, comparison."""

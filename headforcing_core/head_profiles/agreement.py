@@ -1,4 +1,4 @@
-"""Compare two head profiles of one model, and say softly what looks unusual about a single one."""
+"""Comparison of two head profiles of one model, and warnings about unusual values in a single one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 from ..errors import HeadForcingError
 from .profile import FALLBACKS, ROLES, HeadProfile, bundled_profiles, load_profile
 
-# How a three-way measurement should relate to Forcing-KV's two-way lists. Guesses from the definitions, not measured.
+# Expected fractions of local and memory heads that are static in Forcing-KV's lists. Derived from the definitions, not
+# measured.
 EXPECTED_LOCAL_STATIC = 0.9
 EXPECTED_MEMORY_STATIC = 0.25
-LISTED_MODEL = (30, 12)  # the lists for other dimensions were made by another rule
-LOW_CURRENT_SHARE = 0.5  # the paper's local heads: typically above 0.85
+LISTED_MODEL = (30, 12)  # layers, heads; the lists for other models follow a different rule
+LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
 
 
 @dataclass(frozen=True)
 class RoleOverlap:
-    """How many heads have one role in either profile and in both; `jaccard` = both / either, or 1."""
+    """Numbers of heads with one role in each profile and in both; `jaccard` = both / either, 1 if no head has it."""
 
     in_a: int
     in_b: int
@@ -29,14 +30,15 @@ class RoleOverlap:
 
 @dataclass(frozen=True)
 class ProfileComparison:
-    """What two profiles have in common.
+    """Agreement of two profiles.
 
     Attributes:
-        same, heads: number of heads with the same role, and of all.
+        same: number of heads with the same role in both.
+        heads: number of all heads.
         overlaps: by role, in the order of ROLES.
-        confusion: `confusion[i][j]` heads that are ROLES[i] in a and ROLES[j] in b.
-        sink_correlation, current_correlation: Spearman rank correlation of the shares; None without shares in both or
-            where one of them is the same for every head.
+        confusion: `confusion[i][j]` is the number of heads with ROLES[i] in a and ROLES[j] in b.
+        sink_correlation, current_correlation: Spearman rank correlation of the shares; None if a profile has no shares
+            or equal shares for all heads.
     """
 
     name_a: str
@@ -50,11 +52,11 @@ class ProfileComparison:
 
     @property
     def agreement(self) -> float:
-        """Part of all heads that have the same role in both, 0-1."""
+        """Fraction of heads with the same role in both, 0-1."""
         return self.same / self.heads
 
     def text(self) -> str:
-        """A plain-text table."""
+        """The comparison as a plain-text table."""
         lines = [
             f"a = {self.name_a}",
             f"b = {self.name_b}",
@@ -75,12 +77,12 @@ class ProfileComparison:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON."""
+        """The comparison for JSON."""
         return {**asdict(self), "confusion": [list(row) for row in self.confusion], "agreement": self.agreement}
 
 
 def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
-    """Agreement of two profiles head by head. Raises HeadForcingError where their dimensions differ."""
+    """Compare two profiles head by head. Raises HeadForcingError if their dimensions differ."""
     if (a.num_layers, a.num_heads) != (b.num_layers, b.num_heads):
         raise HeadForcingError(
             f"Head profiles '{a.name}' ({a.num_layers}x{a.num_heads} heads) and '{b.name}' "
@@ -99,10 +101,10 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
 
 
 def sanity_checks(profile: HeadProfile) -> list[str]:
-    """Remarks about a profile, a sentence or two each; none is an error, and an empty list says nothing stood out.
+    """Remarks about a profile, one or two sentences each; none of them is an error.
 
-    Where Forcing-KV published a list for the model's family (30x12 heads), a profile with local heads is held against
-    it, whatever comes out. Anchors and local heads with unexpectedly small shares are named only where there are some.
+    A profile with local heads is compared with the list that Forcing-KV published for the model family (30x12 heads),
+    if there is one. Anchors and local heads with unusually small shares are reported if there are any.
     """
     return [*_against_list(profile), *_weak_anchors(profile), *_unfocused_locals(profile)]
 
@@ -113,20 +115,20 @@ def _against_list(profile: HeadProfile) -> list[str]:
     if listed is None or not counts["local"]:
         return []
     both = compare_profiles(profile, listed).confusion
-    static = ROLES.index("anchor")  # the role that the import gave to Forcing-KV's static heads
-    whose = f"Forcing-KV's list '{listed.name}'"
+    static = ROLES.index("anchor")  # Forcing-KV's static heads were imported with this role
+    source = f"Forcing-KV's list '{listed.name}'"
     if not profile.families:
-        whose += " (the profile names no model family, so this list is an assumption)"
+        source += " (the profile states no model family, so this list is an assumption)"
     remarks = []
     for role, expected, above in (("local", EXPECTED_LOCAL_STATIC, True), ("memory", EXPECTED_MEMORY_STATIC, False)):
         if not counts[role]:
             continue
         part = both[ROLES.index(role)][static] / counts[role]
         fits = part > expected if above else part < expected
-        verdict = "in line with it" if fits else "the roles may not fit this model, or the expectation is wrong"
+        verdict = "as expected" if fits else "the roles may not fit this model, or the expectation is wrong"
         remarks.append(
-            f"{part:.0%} of the {counts[role]} {role} heads are static in {whose}; expected, as a guess from the "
-            f"definitions, is {'more' if above else 'less'} than {expected:.0%}: {verdict}."
+            f"{part:.0%} of the {counts[role]} {role} heads are static in {source}; the definitions suggest "
+            f"{'more' if above else 'less'} than {expected:.0%} (an estimate): {verdict}."
         )
     return remarks
 
@@ -136,13 +138,13 @@ def _weak_anchors(profile: HeadProfile) -> list[str]:
     if profile.shares is None or type(window) is not int or window < 1:
         return []
     anchors = _heads(profile, "anchor", part=0)
-    weak = [found for found in anchors if found[0] < 1 / window]
+    weak = [anchor for anchor in anchors if anchor[0] < 1 / window]
     if not weak:
         return []
     return [
-        f"{len(weak)} of {len(anchors)} anchors give the first frame less than even attention over {window} frames "
-        f"would ({1 / window:.1%}); the weakest is {_place(weak[0])}. They are anchors by rank only, so a smaller "
-        "anchor percentage may fit this model better."
+        f"{len(weak)} of {len(anchors)} anchors give the first frame less attention than a uniform distribution over "
+        f"{window} frames would ({1 / window:.1%}); the weakest is {_place(weak[0])}. They are anchors by rank only, "
+        "so a smaller anchor percentage may fit this model better."
     ]
 
 
@@ -150,19 +152,19 @@ def _unfocused_locals(profile: HeadProfile) -> list[str]:
     if profile.shares is None:
         return []
     locals_ = _heads(profile, "local", part=2)
-    low = [found for found in locals_ if found[0] < LOW_CURRENT_SHARE]
+    low = [local for local in locals_ if local[0] < LOW_CURRENT_SHARE]
     if not low:
         return []
     return [
         f"{len(low)} of {len(locals_)} local heads give the current block less than {LOW_CURRENT_SHARE:.0%} of their "
-        f"attention; the lowest is {_place(low[0])}. The paper's local heads typically give more than 85% (expected "
-        "for its model only). Such heads look further back than a local cache reaches, so a smaller local percentage "
-        "may fit this model better."
+        f"attention; the lowest is {_place(low[0])}. The paper reports typically more than 85% for local heads of its "
+        "model. Such heads attend to frames that a local cache does not hold, so a smaller local percentage may fit "
+        "this model better."
     ]
 
 
 def _forcing_kv_list(profile: HeadProfile) -> HeadProfile | None:
-    """The bundled two-way list for the profile's family; for a profile without families, that of Self Forcing."""
+    """The bundled Forcing-KV list for the profile's family, or for Self Forcing if the profile states no family."""
     if (profile.num_layers, profile.num_heads) != LISTED_MODEL:
         return None
     for name, path in bundled_profiles().items():
@@ -183,8 +185,8 @@ def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int,
     )
 
 
-def _place(found: tuple[float, int, int]) -> str:
-    share, layer, head = found
+def _place(entry: tuple[float, int, int]) -> str:
+    share, layer, head = entry
     return f"layer {layer}, head {head} with {share:.1%}"
 
 
@@ -193,7 +195,7 @@ def _share(profile: HeadProfile, part: int) -> np.ndarray:
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Correlation of ranks, ties sharing their mean rank; None where one side does not vary."""
+    """Spearman rank correlation, with mean ranks for ties; None if either side is constant."""
     ranks_a, ranks_b = _ranks(a), _ranks(b)
     da, db = ranks_a - ranks_a.mean(), ranks_b - ranks_b.mean()
     scale = float(np.sqrt((da**2).sum() * (db**2).sum()))
@@ -206,4 +208,4 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _shown(correlation: float | None) -> str:
-    return "not known" if correlation is None else f"{correlation:.2f}"
+    return "not available" if correlation is None else f"{correlation:.2f}"

@@ -1,8 +1,8 @@
-"""Find the roles of the heads while the first seconds of the video are made, then go on with head-wise caches.
+"""Automatic head profile: measure the head roles during the first seconds of a video, then use head-wise caches.
 
-For the first 21 frames every head sees all of them, which is plain Self Forcing within its trained length, and what
-each head looks at is measured in the same passes. Then the roles are fixed, and the head-wise caches are filled with
-what they would hold had they been there from the start.
+During the warm-up of 21 latent frames every head attends to all frames, which is plain Self Forcing within its training
+length, and attention shares are measured in the same passes. Then the roles are fixed, and the head-wise caches are
+filled with the content that they would have if they had been used from the start.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import re
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape, HeadCache
+from ..cache.head_cache import HeadCache
 from ..cache.memory import EpisodicMemory, MemoryEvent
+from ..cache.method import State
 from ..cache.policy import CachePolicy, RolePolicy
-from ..cache.state import State, restore_cache
+from ..cache.shape import CacheShape
+from ..cache.state import restore_cache
 from ..cache.switching import RoleSwitching
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
@@ -29,30 +32,33 @@ from .profiler import ShareMeter
 
 log = logging.getLogger(__name__)
 
-WARM_UP_FRAMES = 21  # what Self Forcing was trained on
-FIRST_MEASURED_BLOCK = 2
+WARM_UP_FRAMES = 21  # latent frames: the training length of Self Forcing
+FIRST_MEASURED_BLOCK = 2  # 0-based; before it, the context is too short to distinguish roles
 
 
 @dataclass(frozen=True)
 class AutoProfile:
-    """Stands in for a head profile where roles are to be found while sampling."""
+    """Requests that head roles are measured during sampling; used in place of a head profile.
+
+    The fractions are those of `profile.classify`.
+    """
 
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
 
     def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[str, ...], ...]:
-        """Roles in the right numbers, for sizes before anything is measured; which head has which is arbitrary."""
+        """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the measurement."""
         nothing = [[(1.0, 0.0, 0.0)] * num_heads] * num_layers
         return classify(nothing, self.anchor_fraction, self.local_fraction)
 
 
 def warm_up_frames(frames_per_block: int) -> int:
-    """Latent frames after which the roles are fixed, whole blocks; a video that has fewer keeps every frame."""
+    """Length of the warm-up in latent frames, a multiple of `frames_per_block`; shorter videos keep every frame."""
     return max(FIRST_MEASURED_BLOCK + 1, WARM_UP_FRAMES // frames_per_block) * frames_per_block
 
 
 def warm_up_shape(shape: CacheShape) -> CacheShape:
-    """The cache of the warm-up: every frame in every head."""
+    """The cache shape of the warm-up: every head keeps every latent frame."""
     everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
     return replace(
         shape, policy=everything, total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block))
@@ -60,15 +66,16 @@ def warm_up_shape(shape: CacheShape) -> CacheShape:
 
 
 class AutoProfileCache(RoleSwitching):
-    """Drop-in for `HeadCache` that chooses the roles itself.
+    """A `HeadCache` that measures the head roles in a warm-up and then switches to head-wise caches.
 
     Args:
-        shape: of the head-wise caches; its roles are replaced by those found.
-        known: what an earlier render of the same video found. It is used at the same moment, and nothing is measured.
+        shape: of the head-wise caches; its roles are replaced by the measured ones.
+        known: the profile that an earlier render of the same video measured. The switch takes place at the same block,
+            but nothing is measured.
 
     Attributes:
-        profile: the profile found; None before the switch, and for good where the video ends before it.
-        earlier_events: what episodic memory did in the warm-up, known only after it.
+        profile: the measured profile; None before the switch, and for videos that end before it.
+        earlier_events: decisions of episodic memory for the blocks of the warm-up, available after the switch.
     """
 
     def __init__(
@@ -104,23 +111,23 @@ class AutoProfileCache(RoleSwitching):
 
     @property
     def bytes(self) -> int:
-        """Bytes held now by all key and value buffers."""
+        """Size of all key and value buffers in bytes."""
         return self.cache.bytes
 
     @property
     def occupied(self) -> int:
-        """Frame-slots in use now by all heads together."""
+        """Frame slots in use, summed over all heads."""
         return self.cache.occupied
 
     def begin_block(self) -> None:
         self.cache.begin_block()
-        wanted = self.profile is None and self.known is None
-        self.meter.active = wanted and self.cache.block >= FIRST_MEASURED_BLOCK
+        measuring = self.profile is None and self.known is None
+        self.meter.active = measuring and self.cache.block >= FIRST_MEASURED_BLOCK
         self._pass_open = False
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         if layer == 0 and self.meter.active:
-            # A pass counts once another follows it: the last one of a block is the clean pass, which does not count.
+            # A pass is counted when the next one begins, which leaves out the last pass of a block: the clean pass.
             if self._pass_open:
                 self._sum += self.meter.shares
                 self._passes += 1
@@ -153,13 +160,15 @@ class AutoProfileCache(RoleSwitching):
 
     @property
     def _settled(self) -> HeadCache:
-        """The head-wise caches. What is held of the warm-up must stay as it is, they are filled from it."""
+        """The head-wise caches. The cache of the warm-up must not be changed, because they are filled from it."""
         if self.profile is None:
-            raise HeadForcingError("the past cannot be changed while head roles are being found; load a head profile")
+            raise HeadForcingError(
+                "a prompt switch cannot change the cache while head roles are being measured; load a head profile"
+            )
         return self.cache
 
     def restore(self, state: State) -> None:
-        """Go on from the state of the head-wise caches that an earlier render stored, with the roles it found."""
+        """Restore the state of head-wise caches from an earlier render, with the roles that it measured (`known`)."""
         assert self.known is not None
         cache = HeadCache(replace(self.shape, roles=self.known.roles), self.dtype, self.device, self.attention)
         restore_cache(cache, state)
@@ -181,7 +190,7 @@ class AutoProfileCache(RoleSwitching):
         )
 
     def _switch(self) -> MemoryEvent | None:
-        """Fix the roles and refill; returns the memory event of the block that was just committed."""
+        """Fix the roles and fill the head-wise caches; returns the memory event of the block just committed."""
         self.profile = self.known or self._measured()
         roles = self.profile.roles
         full = self.cache
@@ -190,6 +199,28 @@ class AutoProfileCache(RoleSwitching):
         self._prompts = []
         self.earlier_events = [event for event in events[:-1] if event is not None]
         return events[-1]
+
+
+@dataclass(frozen=True)
+class AutoPolicy(CachePolicy):
+    """A policy whose head roles are found while sampling; `known` is what an earlier render of the video found."""
+
+    auto: AutoProfile = AutoProfile()
+    known: HeadProfile | None = None
+
+    def make_cache(
+        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+    ) -> AutoProfileCache:
+        return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
+
+    def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
+        return shape.bytes(dtype) + warm_up_shape(shape).bytes(dtype)
+
+    def state(self, cache: Any) -> State | None:
+        return None if cache.profile is None else super().state(cache.cache)
+
+    def restore(self, cache: Any, state: State) -> None:
+        cache.restore(state)
 
 
 def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:

@@ -1,7 +1,7 @@
-"""Head profiles: which attention head of a model is `local`, `anchor` or `memory`, and the JSON file that says so.
+"""Head profiles: the role (`local`, `anchor` or `memory`) of every attention head of a model, stored as JSON.
 
-A measured profile carries every head's attention shares, so it can be re-thresholded without measuring again; an
-imported one carries roles only.
+A measured profile includes every head's attention shares, so that other thresholds need no new measurement. An imported
+profile has roles only.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
 BUNDLED_FOLDER = Path(__file__).parents[2] / "profiles"
-FALLBACKS = ("self_forcing", "krea_14b", "toy_world")  # the bundled profile for a family that none names
+FALLBACKS = ("self_forcing", "krea_14b", "toy_world")  # bundled profiles for families without their own
 
 Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
 
 
 @dataclass(frozen=True)
 class HeadProfile:
-    """The role of every head of one model, checked on construction.
+    """The role of every head of one model; construction raises HeadForcingError for invalid values.
 
     Attributes:
         roles: `roles[layer][head]`, each "local", "anchor" or "memory".
-        shares: `shares[layer][head]` = attention mass on (sink frame, middle, current block), summing to 1; None where
-            only roles are known.
-        anchor_fraction, local_fraction: parts of all heads that were made anchor and local; None without shares.
-        families: model families (names of `schedule.py`) that this profile was made for.
-        measured: how: window_frames, rope, prompts_hash, seed, blocks, steps, model fingerprint. Empty when imported.
-        provenance: where the numbers come from: source, licence, note.
+        shares: `shares[layer][head]` = fractions of attention to (sink frame, middle, current block), with sum 1; None
+            if only roles are known.
+        anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None without shares.
+        families: model families (keys of `rollout.schedule.SCHEDULES`) that the profile is for.
+        measured: conditions of the measurement: window_frames, rope, prompts_hash, seed, blocks, steps, model
+            fingerprint. Empty for imported profiles.
+        provenance: origin of the profile: source, licence, note.
     """
 
     name: str
@@ -77,11 +78,11 @@ class HeadProfile:
 
     def counts(self) -> dict[str, int]:
         """Number of heads of each role, in the order of ROLES."""
-        found = Counter(role for layer in self.roles for role in layer)
-        return {role: found[role] for role in ROLES}
+        counts = Counter(role for layer in self.roles for role in layer)
+        return {role: counts[role] for role in ROLES}
 
     def check_model(self, num_layers: int, num_heads: int) -> None:
-        """Raise HeadForcingError unless the profile has one role for every head of such a model."""
+        """Raise HeadForcingError unless the profile is for a model with these dimensions."""
         if (num_layers, num_heads) != (self.num_layers, self.num_heads):
             raise HeadForcingError(
                 f"Head profile '{self.name}' is for {self.num_layers}x{self.num_heads} heads, the model has "
@@ -89,17 +90,20 @@ class HeadProfile:
             )
 
     def with_thresholds(self, anchor_percent: float, local_percent: float) -> HeadProfile:
-        """The same measurement classified anew with `anchor_percent` and `local_percent` of all heads (0-100)."""
+        """Classify the same measurement with other thresholds, in percent of all heads (0-100).
+
+        Raises HeadForcingError for a profile without shares.
+        """
         if self.shares is None:
             raise HeadForcingError(
-                f"Head profile '{self.name}' holds roles only, so its thresholds cannot be changed; "
+                f"Head profile '{self.name}' has roles only, so its thresholds cannot be changed; "
                 "choose a profile with measured shares."
             )
         anchor, local = anchor_percent / 100, local_percent / 100
         return replace(self, roles=classify(self.shares, anchor, local), anchor_fraction=anchor, local_fraction=local)
 
     def to_json(self) -> str:
-        """The file's text: one layer of roles or shares a line, numbers exact."""
+        """The profile as JSON, with one layer of roles or shares per line and exact numbers."""
         try:
             entries = {"format_version": json.dumps(FORMAT_VERSION)}
             for item in sorted(fields(self), key=lambda item: item.name in ("roles", "shares")):  # the long ones last
@@ -116,7 +120,7 @@ class HeadProfile:
 
     @classmethod
     def from_json(cls, text: str) -> HeadProfile:
-        """Read a file's text; unknown keys are ignored. Raises HeadForcingError for anything malformed."""
+        """Parse a profile; unknown keys are ignored. Raises HeadForcingError for invalid content."""
         try:
             data = json.loads(text)
         except RecursionError:
@@ -139,14 +143,14 @@ class HeadProfile:
         return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
 
     def save(self, path: str | Path) -> None:
-        """Write the file whole or not at all."""
+        """Write the profile atomically to a JSON file."""
         text = self.to_json()
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
 def load_profile(path: str | Path) -> HeadProfile:
-    """Read a head profile file. Raises HeadForcingError, naming the file, for whatever is wrong with it."""
+    """Read a head profile file. Raises HeadForcingError, which names the file, for a missing or invalid file."""
     path = Path(path)
     try:
         if not path.is_file():
@@ -165,12 +169,15 @@ def load_profile(path: str | Path) -> HeadProfile:
 
 
 def bundled_profiles() -> dict[str, Path]:
-    """Files of the profiles shipped with the pack, by name."""
+    """Paths of the profiles bundled with the pack, by name."""
     return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
 
 
 def default_profile(num_layers: int, num_heads: int, family: str | None = None) -> HeadProfile:
-    """The bundled profile for a model: one made for its family, else the general one that fits its dimensions."""
+    """The bundled profile for a model: that of its family, or else the fallback with its dimensions.
+
+    Raises HeadForcingError if there is none.
+    """
     fitting = {
         name: profile
         for name, path in bundled_profiles().items()
@@ -183,7 +190,7 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None) 
         if name in fitting:
             return fitting[name]
     raise HeadForcingError(
-        f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one that was made for it."
+        f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one for this model."
     )
 
 
@@ -192,17 +199,19 @@ def classify(
     anchor_fraction: float = ANCHOR_FRACTION,
     local_fraction: float = LOCAL_FRACTION,
 ) -> tuple[tuple[str, ...], ...]:
-    """Roles from attention shares (METHOD.md; paper, supplement "Head Profiling").
+    """Roles `[layer][head]` from attention shares (METHOD.md; paper, supplement "Head Profiling").
 
-    `shares[layer][head]` = (sink, middle, current). Of all N heads the round(anchor_fraction * N) with the largest sink
-    share are anchors; of the others the round(local_fraction * N) with the largest current share are local; the rest
-    are memory. Halves round up, ties go to the lower (layer, head).
+    `shares[layer][head]` = (sink, middle, current). Of all N heads, the round(anchor_fraction * N) with the largest
+    sink share are anchors. Of the others, the round(local_fraction * N) with the largest current share are local. The
+    rest are memory. Halves round up; of equal shares, the lower (layer, head) comes first. Raises HeadForcingError for
+    a fraction outside 0-1.
     """
     _check_fraction("anchor_fraction", anchor_fraction)
     _check_fraction("local_fraction", local_fraction)
     heads = [(layer, head) for layer, row in enumerate(shares) for head in range(len(row))]
 
     def count(fraction: float) -> int:
+        # round half up, unlike Python's round; 1e-9 because 0.35 * 30 is slightly below 10.5
         return math.floor(fraction * len(heads) + 0.5 + 1e-9)
 
     by_sink = sorted(heads, key=lambda at: -shares[at[0]][at[1]][0])
@@ -217,30 +226,31 @@ def classify(
 
 
 def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
-    """Agreement of the roles of several profiling runs, per role and as "mean": |intersection| / mean size, in 0-1.
+    """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
 
-    A role that no run assigns counts as 1. (Paper, supplement, "core stability ratio".)
+    The ratio of a role is the number of heads with that role in all runs divided by the mean number of heads with it
+    per run, 0-1; 1 for a role that no run assigns. Raises HeadForcingError without runs or for different dimensions.
     """
     flat = [[role for layer in roles for role in layer] for roles in runs]
     if not flat or len(set(map(len, flat))) != 1:
         raise HeadForcingError("stability needs at least one run, and all runs of the same model")
     result = {}
     for role in ROLES:
-        members = [{index for index, found in enumerate(run) if found == role} for run in flat]
+        members = [{index for index, assigned in enumerate(run) if assigned == role} for run in flat]
         size = sum(map(len, members)) / len(members)
         result[role] = len(set.intersection(*members)) / size if size else 1.0
     return result | {"mean": sum(result.values()) / len(ROLES)}
 
 
 def _grid(key: str, rows: Any, num_layers: int, num_heads: int, check: Any) -> tuple[tuple[Any, ...], ...]:
-    """`rows[layer][head]` as tuples, each entry passed through `check(entry, where)`."""
+    """`rows[layer][head]` as tuples of the values that `check(entry, where)` returns; checks the dimensions."""
     if not _is_list(rows) or len(rows) != num_layers:
-        found = f"{len(rows)}" if _is_list(rows) else _shown(rows)
-        raise HeadForcingError(f"{key} must have {num_layers} layers, found {found}")
+        given = f"{len(rows)}" if _is_list(rows) else _shown(rows)
+        raise HeadForcingError(f"{key} must have {num_layers} layers, found {given}")
     for layer, row in enumerate(rows):
         if not _is_list(row) or len(row) != num_heads:
-            found = f"{len(row)}" if _is_list(row) else _shown(row)
-            raise HeadForcingError(f"{key} of layer {layer} must have {num_heads} heads, found {found}")
+            given = f"{len(row)}" if _is_list(row) else _shown(row)
+            raise HeadForcingError(f"{key} of layer {layer} must have {num_heads} heads, found {given}")
     return tuple(
         tuple(check(entry, f"layer {layer}, head {head}") for head, entry in enumerate(row))
         for layer, row in enumerate(rows)
@@ -256,9 +266,9 @@ def _checked_role(role: Any, where: str) -> str:
 def _checked_shares(shares: Any, where: str) -> tuple[float, ...]:
     if not _is_list(shares) or len(shares) != 3 or not all(map(_is_number, shares)):
         raise HeadForcingError(f"the shares of {where} must be three numbers, found {_shown(shares)}")
-    found = ", ".join(map(_shown, shares))
+    given = ", ".join(map(_shown, shares))
     if not all(0 <= share <= 1.001 for share in shares) or abs(sum(shares) - 1) > 1e-3:
-        raise HeadForcingError(f"the shares of {where} must be 0 or more and sum to 1, found {found}")
+        raise HeadForcingError(f"the shares of {where} must be 0 or more and sum to 1, found {given}")
     return tuple(map(float, shares))
 
 
@@ -276,7 +286,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value for an error message: short plain values as they are, anything else by its type."""
+    """A value for an error message: its repr if short and plain, otherwise its type."""
     plain = isinstance(value, (str, float, type(None))) or (isinstance(value, int) and abs(value) < 10**18)
     shown = repr(value) if plain else ""
     return shown if 0 < len(shown) <= 60 else f"a value of type {type(value).__name__}"

@@ -1,7 +1,7 @@
-"""Measure what every attention head looks at (paper, "Profile the Different Role of Attention Heads").
+"""Measurement of attention shares per head (paper, "Profile the Different Role of Attention Heads").
 
-A plain rollout with one cache for all heads (sink frame and sliding window) is watched while it runs: for every
-denoising step, the shares of attention that go to the first frame in the cache, to the middle and to the current block.
+During a plain rollout with the same cache for all heads (sink frame and sliding window), each denoising step measures
+which share of attention goes to the first frame in the cache, to the current block, and to the frames between them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from ..rollout.loop import StepCallback, VideoModel, rollout
 from ..rollout.noise import SeededNoise
 from .shares import FRAME_STEP, HeadShares
 
-PRESETS = {"full": (20, 30.0), "quick": (4, 10.0)}  # prompts, seconds of each (paper: 20 x 30 s; "3-4 prompts")
+# number of prompts and seconds of video for each; the paper uses 20 x 30 s, and finds 3-4 prompts sufficient
+BUDGETS = {"full": (20, 30.0), "quick": (4, 10.0)}
 
 
 class ShareMeter:
-    """Collects one pass's shares of all heads while a `HeadCache` computes attention.
+    """Measures the attention shares of all heads during one pass of a `HeadCache`.
 
     Attributes:
         active: whether passes are measured.
-        per_frame: whether they are measured frame by frame, too.
-        shares: `[layers, heads, 3]`, sink, middle, current; float64 on the CPU.
-        frames: `[layers, heads, window_frames]`, aligned at the end: the current block is last; float64 on the CPU.
+        per_frame: whether shares per latent frame are measured as well.
+        shares: `[layers, heads, 3]`: sink, middle, current; float64 on the CPU.
+        frames: `[layers, heads, window_frames]`, the current block last; float64 on the CPU.
     """
 
     def __init__(self, num_layers: int, num_heads: int, window_frames: int, frame_tokens: int):
@@ -49,12 +50,12 @@ class ShareMeter:
         return self._frames.cpu().double()
 
     def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
-        """`attention`, measured, for the heads of `group` in `layer`."""
+        """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             out, shares = with_shares(attention, q, k, v, self.frame_tokens, q.shape[1])
             heads = group.heads[layer]
-            # they stay where they were computed until somebody asks: a pass does not wait for the device
+            # kept on the device until they are read: a copy to the CPU here would synchronise every layer
             self._shares, self._frames = self._shares.to(shares), self._frames.to(shares)
             self._shares[layer, heads] = shares
             if self.per_frame:
@@ -77,18 +78,21 @@ def measure_prompt(
     attention: AttentionFunction | None = None,
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> None:
-    """Roll out one prompt of the setup and add what is seen to `shares`, pass by pass.
+    """Generate a video for one prompt of the setup and add the attention shares of every denoising step to `shares`.
 
     Args:
-        model: its prompt number `prompt` is the setup's.
-        on_step: as in `rollout`; raise from it to stop. What was measured until then is kept.
+        model: must have the setup's prompts, in the same order.
+        prompt: index of the prompt.
+        dtype: of the KV cache.
+        on_step: as in `rollout`. It may raise to stop; the measurements so far are kept.
     """
     setup = shares.setup
     cache = HeadCache(setup.shape(config), dtype, device, *([attention] if attention else []))
     meter = ShareMeter(setup.num_layers, setup.num_heads, setup.window_frames, cache.rope.frame_tokens)
     cache.meter = meter
     shares.forget(prompt)
-    frames: list[tuple[int, Tensor]] = []  # added with the last pass: a prompt that is cut short is measured again
+    # added only after the last pass: these sums have no prompt axis, so an incomplete prompt could not be removed
+    frames: list[tuple[int, Tensor]] = []
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:
         if latents is not None and meter.active:
@@ -118,7 +122,7 @@ def profile_heads(
     on_prompt: Callable[[int], None] = lambda prompt: None,
     **options: Any,
 ) -> None:
-    """Measure several prompts; those that are complete already are passed over. Options as in `measure_prompt`."""
+    """Measure several prompts and skip those that are complete. `options` are those of `measure_prompt`."""
     missing = set(shares.missing_prompts())
     for prompt in prompts:
         if prompt in missing:
@@ -127,7 +131,10 @@ def profile_heads(
 
 
 def shard(count: int, text: str) -> list[int]:
-    """The prompts of one machine of a farm: `2/4` is the second of four equal shares of `count` prompts."""
+    """Indices of the prompts of one shard: `2/4` is the second of four equal parts of `count` prompts.
+
+    Raises HeadForcingError for any other form.
+    """
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
         raise HeadForcingError(f"a shard must look like 2/4, the second of four, got {text!r}")

@@ -1,4 +1,4 @@
-"""Prompts written for this pack, to profile the heads of text-to-video models on: different subjects, motion, light."""
+"""Profiling prompts for text-to-video models, written for this pack, with different subjects, motion and light."""
 
 PROFILING_PROMPTS = (
     "A red fox with a thick winter coat trots through a snowy pine forest at dawn, golden light between the trunks",

@@ -1,4 +1,4 @@
-"""What was measured of the heads: attention shares per prompt, block and denoising step, and what follows from them."""
+"""Measured attention shares per prompt, block and denoising step: merging, averages, head profile, stability, files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
 
 FORMAT_VERSION = 1
-FRAME_STEP = 2  # the denoising step that is measured frame by frame: the third, as in the paper's stability analysis
+FRAME_STEP = 2  # 0-based denoising step with shares per latent frame: the third, as in the paper's stability analysis
 CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
-# the paper's core stability ratios for Self Forcing, to print beside a measurement
+# the paper's core stability ratios for Self Forcing, for comparison with a measurement
 PUBLISHED_STABILITY = {
     "blocks": {"anchor": 0.901, "memory": 0.916, "local": 0.922, "mean": 0.913},
     "steps": {"anchor": 0.949, "memory": 0.953, "local": 0.961, "mean": 0.954},
@@ -33,18 +33,23 @@ PUBLISHED_STABILITY = {
 }
 
 
-_FIXED_POINT = 2**40
+_FIXED_POINT = 2**40  # scale of integers that represent shares
 _TENSORS = ("sums", "counts", "frame_sums", "frame_counts")
 
 
 @dataclass(frozen=True)
 class ProfileSetup:
-    """Everything a measurement depends on. Two measurements can be merged when theirs are equal.
+    """Everything that a measurement depends on; measurements with equal setups can be merged.
 
     Attributes:
-        prompts: all prompts of the whole measurement, also those another machine measures.
-        blocks: blocks of every rollout; those from `first_block` on are measured.
-        window_frames: frames every head sees, sink and current block included.
+        fingerprint: of the model's weights.
+        prompts: all prompts of the whole measurement, including those that other machines measure.
+        blocks: number of blocks of every rollout; those from `first_block` on are measured.
+        sigmas: noise levels of the denoising steps.
+        width, height: in pixels.
+        window_frames: latent frames in every head's context, sink and current block included.
+
+    Raises HeadForcingError for impossible values.
     """
 
     fingerprint: str
@@ -67,11 +72,11 @@ class ProfileSetup:
         if not self.prompts:
             raise HeadForcingError("profiling needs at least one prompt")
         if self.first_block < 1:
-            raise HeadForcingError(f"first_block must be at least 1: block 0 sees nothing else, got {self.first_block}")
+            raise HeadForcingError(f"first_block must be at least 1 (block 0 has no context), got {self.first_block}")
         if self.blocks <= self.first_block:
             raise HeadForcingError(
-                f"profiling measures from block {self.first_block + 1} on, the rollout has only {self.blocks}; "
-                "make it longer"
+                f"profiling measures from block {self.first_block + 1} on, but the rollout has only {self.blocks} "
+                "blocks; make it longer"
             )
         if self.window_frames < self.sink_frames + 2 * self.frames_per_block:
             raise HeadForcingError(f"window_frames must hold a sink and two blocks, got {self.window_frames}")
@@ -83,12 +88,12 @@ class ProfileSetup:
 
     @property
     def policy(self) -> CachePolicy:
-        """The uniform cache of the rollout."""
+        """The cache policy of the rollout, equal for all heads."""
         recent = self.window_frames - self.sink_frames - self.frames_per_block
         return CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
 
     def shape(self, config: WanConfig) -> CacheShape:
-        """The cache of one rollout."""
+        """The cache shape of one rollout."""
         every_head = [["memory"] * self.num_heads] * self.num_layers
         frames = self.blocks * self.frames_per_block
         return CacheShape.for_model(
@@ -97,14 +102,14 @@ class ProfileSetup:
 
     @property
     def prompts_hash(self) -> str:
-        """Names the set of prompts in a profile."""
+        """Hash of all prompts, which identifies them in a profile."""
         return hashlib.blake2b("\n".join(self.prompts).encode(), digest_size=8).hexdigest()
 
 
 class HeadShares:
-    """Attention shares summed per (prompt, block, denoising step, layer, head), float64.
+    """Sums of attention shares per (prompt, block, denoising step, layer, head), float64.
 
-    Measurements of different prompts of one setup merge by addition, in any order.
+    Measurements of different prompts of one setup are merged by addition, in any order.
     """
 
     def __init__(self, setup: ProfileSetup):
@@ -112,17 +117,19 @@ class HeadShares:
         cells = (len(setup.prompts), setup.blocks - setup.first_block, len(setup.sigmas))
         self.sums = torch.zeros(*cells, setup.num_layers, setup.num_heads, 3, dtype=torch.float64)
         self.counts = torch.zeros(*cells, dtype=torch.float64)
-        # frame by frame, for pictures: at FRAME_STEP alone, over all prompts together, in fixed point so that the order
-        # of addition makes no difference
+        # per latent frame, for plots: only at FRAME_STEP and summed over all prompts. In fixed point, so that the sums
+        # do not depend on the order of the prompts; the sums above have a prompt axis instead.
         self.frame_sums = torch.zeros(cells[1], *self.sums.shape[3:5], setup.window_frames, dtype=torch.int64)
         self.frame_counts = torch.zeros(cells[1], dtype=torch.int64)
 
     def add(self, prompt: int, block: int, step: int, shares: Tensor, frames: Tensor | None = None) -> None:
-        """Add what was seen in one pass.
+        """Add the shares of one denoising step.
 
         Args:
-            block: counted from the start of the video.
-            shares: `[layers, heads, 3]`, sink, middle, current.
+            prompt: index of the prompt.
+            block: 0-based, from the start of the video.
+            step: 0-based denoising step.
+            shares: `[layers, heads, 3]`: sink, middle, current.
             frames: as in `add_frames`.
         """
         cell = (prompt, block - self.setup.first_block, step)
@@ -132,12 +139,12 @@ class HeadShares:
             self.add_frames(block, frames)
 
     def add_frames(self, block: int, frames: Tensor) -> None:
-        """Add one pass of any prompt frame by frame: `frames [layers, heads, window_frames]`, newest last."""
+        """Add the shares per latent frame of one pass of any prompt, `[layers, heads, window_frames]`, newest last."""
         self.frame_sums[block - self.setup.first_block] += (frames * _FIXED_POINT).round().long()
         self.frame_counts[block - self.setup.first_block] += 1
 
     def merge(self, other: HeadShares) -> None:
-        """Add another measurement of the same setup."""
+        """Add another measurement; raises HeadForcingError if its setup differs."""
         if other.setup != self.setup:
             mine, theirs = asdict(self.setup), asdict(other.setup)
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
@@ -146,11 +153,11 @@ class HeadShares:
             getattr(self, name).add_(getattr(other, name))
 
     def missing_prompts(self) -> list[int]:
-        """Prompts that are not measured completely."""
+        """Indices of prompts that are not measured completely."""
         return [p for p in range(len(self.setup.prompts)) if not self.counts[p].all()]
 
     def forget(self, prompt: int) -> None:
-        """Drop a prompt's cells, to measure it again."""
+        """Reset the sums of one prompt, before it is measured again."""
         self.sums[prompt] = 0
         self.counts[prompt] = 0
 
@@ -160,15 +167,16 @@ class HeadShares:
         blocks: Sequence[int] | None = None,
         steps: Sequence[int] | None = None,
     ) -> Tensor:
-        """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts; over all where None.
+        """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them for None).
 
-        Cells that were not measured are left out. `blocks` count from the first measured one.
+        Combinations without a measurement are left out. `blocks` are counted from the first measured one. Raises
+        HeadForcingError if nothing has been measured.
         """
-        wanted = [
+        selected = [
             list(range(size)) if given is None else list(given)
             for given, size in zip((prompts, blocks, steps), self.counts.shape, strict=True)
         ]
-        cells = torch.meshgrid(*(torch.tensor(w) for w in wanted), indexing="ij")
+        cells = torch.meshgrid(*(torch.tensor(indices) for indices in selected), indexing="ij")
         counts = self.counts[cells]
         if not counts.any():
             raise HeadForcingError("nothing has been measured yet")
@@ -182,9 +190,9 @@ class HeadShares:
         return values
 
     def frame_shares(self, layer: int, head: int) -> Tensor:
-        """One head's attention over the frames of its window, `[measured blocks, window_frames]`, newest frame last.
+        """One head's mean attention share per latent frame, `[measured blocks, window_frames]`, newest frame last.
 
-        In the first blocks the window is not full and begins with zeros.
+        In the first blocks the window is not full, and the rows begin with zeros.
         """
         return self.frame_sums[:, layer, head].double() / _FIXED_POINT / self.frame_counts.clamp(min=1)[:, None]
 
@@ -195,7 +203,7 @@ class HeadShares:
         anchor_fraction: float = ANCHOR_FRACTION,
         local_fraction: float = LOCAL_FRACTION,
     ) -> HeadProfile:
-        """The head profile of everything measured so far; fractions as in `profile.classify`."""
+        """The head profile of all measurements so far; fractions as in `profile.classify`."""
         setup = self.setup
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
         measured = {
@@ -224,10 +232,10 @@ class HeadShares:
         )
 
     def stability(self) -> dict[str, dict[str, float]]:
-        """Core stability ratios over blocks, denoising steps and prompts, as far as there are enough of them.
+        """Core stability ratios over blocks, denoising steps and prompts, where at least two were measured.
 
-        As in the paper: up to four evenly spaced conditions, the other two held fixed (the first measured prompt, the
-        middle measured block, the third step).
+        As in the paper, up to four evenly spaced values of one condition are compared while the other two are fixed
+        (the first measured prompt, the middle measured block, the third step).
         """
         prompts = [p for p in range(len(self.setup.prompts)) if self.counts[p].all()]
         blocks, steps = self.counts.shape[1:]
@@ -242,9 +250,9 @@ class HeadShares:
                 result[condition] = stability(classify(run.tolist()) for run in runs)
         return result
 
-    def describe(self, made: HeadProfile) -> list[str]:
-        """Counts and stability, as lines for people; `made` is the profile of these shares."""
-        lines = [", ".join(f"{count} {role}" for role, count in made.counts().items())]
+    def describe(self, profile: HeadProfile) -> list[str]:
+        """Role counts and stability as lines of text; `profile` is the profile of these shares."""
+        lines = [", ".join(f"{count} {role}" for role, count in profile.counts().items())]
         for condition, ratios in self.stability().items():
             values = ", ".join(f"{role} {value:.2f}" for role, value in ratios.items())
             lines.append(f"stable over {condition}: {values}")
@@ -261,7 +269,7 @@ class HeadShares:
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
-        """Read what `save` wrote."""
+        """Read a file written by `save`; raises HeadForcingError for any other or damaged file."""
         try:
             with safe_open(path, "pt") as file:
                 setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])
@@ -273,7 +281,7 @@ class HeadShares:
             shares = cls(ProfileSetup(**setup))
         except HeadForcingError:
             raise
-        except Exception as error:  # safetensors has an exception class of its own
+        except Exception as error:  # OSError, KeyError, TypeError, or an exception class of safetensors
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
         for name, tensor in tensors.items():
             expected = getattr(shares, name)
@@ -285,6 +293,7 @@ class HeadShares:
 
 
 def _evenly(values: Sequence[int], count: int) -> list[int]:
+    """At most `count` evenly spaced values, the first and the last included."""
     if len(values) <= count:
         return list(values)
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

@@ -1,4 +1,4 @@
-"""What all methods with a cache of their own have in common: settings, sizes, and the frames of the open call.
+"""What the methods of other papers have in common: settings, sizes, and the frames of the open call.
 
 A method is one frozen dataclass of settings (`MethodPolicy`) and one class that keeps keys and values (`MethodCache`),
 side by side in one small file. Where a method keeps frames by role alone it needs neither: it is a row of
@@ -15,57 +15,47 @@ import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
-from ..cache.policy import Roles
+from ..cache.method import Method
+from ..cache.roles import Roles
+from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV, WanConfig
-from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
 
 
 @dataclass(frozen=True)
-class MethodPolicy:
-    """The settings of a method with a cache of its own; subclasses add fields and check them.
+class MethodPolicy(Method):
+    """The settings of a method with a `MethodCache`; subclasses add fields and check them.
 
     Attributes:
-        switch: what a new prompt does to the cache, a kind of `switching.Switch`; nothing else can be asked for.
-        cuts: whether a scene cut (`re_anchor`) can be asked for, too.
-        needs_profile: whether the roles of the heads make a difference.
-        own_schedule: noise levels that take the place of a model family's; None where the family's are right.
+        cuts: whether a scene cut (`re_anchor`) can be asked for besides the method's own `switch`.
     """
 
-    switch: ClassVar[str] = "reset"
     cuts: ClassVar[bool] = False
-    needs_profile: ClassVar[bool] = False
-    own_schedule: ClassVar[Schedule | None] = None
-
-    @property
-    def rope(self) -> str:
-        """Whether keys stand at their frame's index in the video (`absolute`) or in the window (`contiguous`)."""
-        return "absolute"
-
-    @property
-    def replays(self) -> bool:
-        """Whether clean passes over finished blocks bring the cache into the state it had after they were made."""
-        return True
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         """Frame-slots one head takes, the current block included."""
         raise NotImplementedError
 
-    def for_video(self, seed: int, prompts: int) -> MethodPolicy:
-        """The settings for a video of this seed and so many prompts."""
-        return self
+    def check(self, shape: MethodShape) -> None:
+        """Refuse sizes that the method cannot work with."""
 
-    def recached_frames(self) -> int:
-        """How many of the last frames a prompt switch passes through the model, all in one call."""
-        return 0
+    def shape(self, config: WanConfig, roles: Roles, *sizes: int) -> MethodShape:
+        return MethodShape.for_model(config, roles, self, *sizes)
+
+    def make_cache(self, *args: Any) -> Any:
+        """An empty cache, from the arguments of `MethodCache`."""
+        raise NotImplementedError
+
+    def cache_bytes(self, shape: MethodShape, dtype: torch.dtype, switches: bool) -> int:
+        recached = self.recached_frames() * shape.layers * shape.heads if switches else 0
+        return shape.bytes_of(max(shape.frame_slots, recached), dtype)
 
     def own_switch(self, switch: Switch) -> Switch:
-        """What is done to the cache where a user asks for `switch`: the method's own way, or an error."""
         if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
             cut = " or with re-anchor" if self.cuts else ""
             raise HeadForcingError(
@@ -73,59 +63,18 @@ class MethodPolicy:
             )
         return replace(switch, kind=self.switch)
 
-    def check(self, shape: MethodShape) -> None:
-        """Refuse sizes that the method cannot work with."""
-
-    def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
-        """Refuse noise levels, lengths in blocks, and start frames that the method cannot work with."""
-
-    def blocks_per_pass(self, schedule: Schedule) -> int:
-        """How many blocks are denoised together, each with those that follow it."""
-        return 1
-
-    def overlap(self, frames_per_block: int) -> Overlap | None:
-        """How a video is made of several rollouts; None where it is one."""
-        return None
-
-    def make_cache(self, *args: Any) -> Any:
-        """An empty cache, from the arguments of `MethodCache`."""
-        raise NotImplementedError
-
-    def with_memory(self, *_: float) -> MethodPolicy:
-        """Unchanged: the numbers of episodic memory are Head Forcing's."""
-        return self
-
 
 @dataclass(frozen=True)
-class MethodShape:
-    """Everything that decides how large a method's cache is; the counterpart of `cache.CacheShape`."""
+class MethodShape(Shape):
+    """The shape of a method's cache, from what each head takes."""
 
-    roles: Roles
     policy: MethodPolicy
-    rows: int
-    columns: int
-    head_dim: int
-    frames_per_block: int
-    total_frames: int
 
     def __post_init__(self) -> None:
         self.policy.check(self)
 
     @property
-    def frame_tokens(self) -> int:
-        return self.rows * self.columns
-
-    @property
-    def layers(self) -> int:
-        return len(self.roles)
-
-    @property
-    def heads(self) -> int:
-        return len(self.roles[0])
-
-    @property
     def frame_slots(self) -> int:
-        """Frames held by all heads together, the current block included."""
         return round(
             sum(
                 self.policy.frames_per_head(layer, role, self.frames_per_block)
@@ -133,31 +82,6 @@ class MethodShape:
                 for role in heads
             )
         )
-
-    def bytes(self, dtype: torch.dtype) -> int:
-        """What all keys and values take."""
-        return 2 * self.frame_slots * self.frame_tokens * self.head_dim * dtype.itemsize
-
-    def bytes_while_recaching(self, dtype: torch.dtype) -> int:
-        """The most they take while a prompt switch writes the last frames again."""
-        slots = max(self.frame_slots, self.policy.recached_frames() * self.layers * self.heads)
-        return 2 * slots * self.frame_tokens * self.head_dim * dtype.itemsize
-
-    @classmethod
-    def for_model(
-        cls,
-        config: WanConfig,
-        roles: Roles,
-        policy: MethodPolicy,
-        latent_height: int,
-        latent_width: int,
-        frames_per_block: int,
-        total_frames: int,
-    ) -> MethodShape:
-        """The shape for latents of `latent_height x latent_width`."""
-        _, ph, pw = config.patch_size
-        rows, columns = latent_height // ph, latent_width // pw
-        return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
 
 
 class MethodCache:
@@ -284,58 +208,3 @@ class MethodCache:
     def _open(self, start: int, end: int, recaching: bool) -> None:
         self.start, self.end, self.recaching = start, end, recaching
         self.open()
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """How rollouts are laid over one another.
-
-    Attributes:
-        frames: latent frames of one rollout; the cache's `shape.total_frames`.
-        overlap: how many of them a rollout after the first begins with; whole blocks.
-    """
-
-    frames: int = 21
-    overlap: int = 3
-    frames_per_block: int = 3
-
-    def __post_init__(self) -> None:
-        if self.frames % self.frames_per_block:
-            raise HeadForcingError(f"frames must be whole blocks of {self.frames_per_block}, got {self.frames}")
-        if self.overlap % self.frames_per_block or not 0 < self.overlap < self.frames:
-            raise HeadForcingError(
-                f"overlap must be whole blocks of {self.frames_per_block} latent frames, at least one and less than "
-                f"the {self.frames} of a rollout, got {self.overlap}"
-            )
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of one rollout, those it begins with included."""
-        return self.frames // self.frames_per_block
-
-    @property
-    def given_blocks(self) -> int:
-        """Blocks that a rollout after the first begins with."""
-        return self.overlap // self.frames_per_block
-
-    @property
-    def stride(self) -> int:
-        """Blocks from the beginning of one rollout to that of the next."""
-        return self.blocks - self.given_blocks
-
-    @property
-    def finished_frames(self) -> int:
-        """Frames of a rollout up to the one whose last picture is encoded anew, 19 of 21: the next begins with it.
-
-        The authors drop that picture and those after it: 72 of 81 stay, and the next rollout goes on there without a
-        gap. They also drop them where none goes on, at the end of a video; here they stay.
-        """
-        return self.frames - self.overlap + 1
-
-    def rollouts(self, blocks: int) -> int:
-        """How many rollouts a video of `blocks` blocks takes; the last one may be shorter than the others."""
-        return max(1, -(-(blocks - self.given_blocks) // self.stride))
-
-    def restart_frames(self, blocks: int) -> tuple[int, ...]:
-        """The frames of a video of `blocks` blocks that its rollouts after the first begin with: 18, 36 ..."""
-        return tuple(number * self.stride * self.frames_per_block for number in range(1, self.rollouts(blocks)))

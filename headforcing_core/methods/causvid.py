@@ -13,20 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape, HeadCache
+from ..cache.head_cache import HeadCache
+from ..cache.method import RolloutInputs
 from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import KeyValueCache, PromptKV
-from ..rollout.loop import Block, BlockCache, StepCallback, VideoModel, rollout
+from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
 from ..rollout.noise import NoiseSource
+from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
-from .base import MethodPolicy, MethodShape, Overlap
+from .base import MethodPolicy, MethodShape
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {
@@ -107,6 +110,13 @@ class CausVid(MethodPolicy):
         sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, self.rollout_frames)
         return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
+    def rollout(self, model: JointModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
+        inputs, layout = (video.schedule, video.noise, video.prompts), self.overlap(video.schedule.frames_per_block)
+        encode: Any = video.reencode  # None only where it is never called
+        return overlapping_rollouts(
+            model, cache, *inputs, lambda _, latents: encode(latents), layout, video.made, video.on_step
+        )
+
 
 @dataclass(frozen=True)
 class OverlapBlock(Block):
@@ -186,9 +196,8 @@ def overlapping_rollouts(
         for block in blocks:
             latents.append(block.latents)
             at_start = block.index == begin - first
-            yield OverlapBlock(
-                first + block.index, block.prompt, block.latents, None, number, given if at_start else None
-            )
+            place, begun_with = first + block.index, given if at_start else None
+            yield OverlapBlock(place, block.prompt, block.latents, None, rollout=number, given=begun_with)
 
 
 def _from(first: int, on_step: StepCallback, block: int, step: int, latents: Tensor | None) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..cache.policy import PRESETS, CachePolicy
+from ..cache.method import Method
+from ..cache.policy import PRESETS
 from ..errors import HeadForcingError
 from ..rollout.schedule import Schedule, schedule
-from .base import MethodPolicy
 from .causvid import CausVid
 from .deep_forcing import DeepForcing
 from .dummy_forcing import DummyForcing
@@ -26,7 +26,7 @@ LONGLIVE_WEIGHTS = "LongLive 1.3B, LoRA merged (Apache-2.0)"
 
 
 @dataclass(frozen=True)
-class Method:
+class PublishedMethod:
     """A published method.
 
     Attributes:
@@ -36,7 +36,7 @@ class Method:
         differs: what is not as in the authors' code, or is easily missed.
     """
 
-    policy: CachePolicy | MethodPolicy
+    policy: Method
     paper: str
     arxiv: str
     weights: str = ANY_WEIGHTS
@@ -71,24 +71,24 @@ _DEEP_FORCING = (
     False,
 )
 
-METHODS: dict[str, Method] = {
-    "head_forcing": Method(
+METHODS: dict[str, PublishedMethod] = {
+    "head_forcing": PublishedMethod(
         PRESETS["head_forcing"],
         "Head Forcing: Long Autoregressive Video Generation via Head Heterogeneity",
         "2605.14487",
     ),
-    "self_forcing": Method(
+    "self_forcing": PublishedMethod(
         PRESETS["self_forcing"],
         "Self Forcing: Bridging the Train-Test Gap in Autoregressive Video Diffusion",
         "2506.08009",
         differs="every frame is kept; the authors stop at 21",
     ),
-    "self_forcing_sink": Method(
+    "self_forcing_sink": PublishedMethod(
         PRESETS["self_forcing_sink"],
         "Self Forcing: Bridging the Train-Test Gap in Autoregressive Video Diffusion",
         "2506.08009",
     ),
-    "causal_forcing": Method(
+    "causal_forcing": PublishedMethod(
         PRESETS["self_forcing"],
         "Causal Forcing: Autoregressive Diffusion Distillation Done Right for High-Quality Real-Time Interactive "
         "Video Generation",
@@ -97,38 +97,38 @@ METHODS: dict[str, Method] = {
         True,
         "choose its model family, which sets steps and block; every frame is kept, the authors stop at 21",
     ),
-    "longlive": Method(LongLive(), *_LONGLIVE),
-    "longlive_infinite": Method(LongLive(infinite=True), *_LONGLIVE),
-    "infinity_rope": Method(
+    "longlive": PublishedMethod(LongLive(), *_LONGLIVE),
+    "longlive_infinite": PublishedMethod(LongLive(infinite=True), *_LONGLIVE),
+    "infinity_rope": PublishedMethod(
         InfinityRope(),
         "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive Self-Rollout",
         "2511.20649",
         "Infinite-Forcing, Self Forcing or Causal Forcing (Apache-2.0)",
         differs="every new prompt flushes; [re-anchor] before it is the paper's scene cut",
     ),
-    "deep_forcing": Method(DeepForcing(), *_DEEP_FORCING, "an interrupted render begins again"),
-    "deep_forcing_sink_only": Method(DeepForcing(sink_frames=14, budget_frames=None), *_DEEP_FORCING),
-    "forcing_kv": Method(
+    "deep_forcing": PublishedMethod(DeepForcing(), *_DEEP_FORCING, "an interrupted render begins again"),
+    "deep_forcing_sink_only": PublishedMethod(DeepForcing(sink_frames=14, budget_frames=None), *_DEEP_FORCING),
+    "forcing_kv": PublishedMethod(
         ForcingKV(),
         "Forcing-KV: Hybrid KV Cache Compression for Efficient Autoregressive Video Diffusion Models",
         "2605.09681",
         differs="memory heads of the head profile are dynamic, all others static",
     ),
-    "dummy_forcing": Method(
+    "dummy_forcing": PublishedMethod(
         DummyForcing(),
         "Efficient Autoregressive Video Diffusion with Dummy Head",
         "2601.20499",
         differs="the sampled queries depend on the seed of the video alone; a new prompt drops the first frame, too",
     ),
-    "memflow": Method(MemFlow(), *_MEMFLOW, _MEMFLOW_STORES),
-    "memflow_sma": Method(MemFlow(routed=True), *_MEMFLOW, _MEMFLOW_STORES),
-    "memflow_interactive": Method(
+    "memflow": PublishedMethod(MemFlow(), *_MEMFLOW, _MEMFLOW_STORES),
+    "memflow_sma": PublishedMethod(MemFlow(routed=True), *_MEMFLOW, _MEMFLOW_STORES),
+    "memflow_interactive": PublishedMethod(
         MemFlow(stores_every_block=False),
         *_MEMFLOW,
         "not the authors' rule for a single prompt: the bank takes the first block of every interval, so that a prompt "
         "can be added and the blocks before it stay",
     ),
-    "rolling_forcing": Method(
+    "rolling_forcing": PublishedMethod(
         RollingForcing(),
         "Rolling Forcing: Autoregressive Long Video Diffusion in Real Time",
         "2509.25161",
@@ -137,7 +137,7 @@ METHODS: dict[str, Method] = {
         "five steps of its own replace the model family's unless sigmas are given; a new prompt reaches the blocks "
         "under way, too; start frames are refused",
     ),
-    "causvid": Method(
+    "causvid": PublishedMethod(
         CausVid(),
         "From Slow Bidirectional to Fast Autoregressive Video Diffusion Models",
         "2412.07772",
@@ -154,7 +154,7 @@ def method_names() -> list[str]:
     return [*PRESETS, *(name for name in METHODS if name not in PRESETS)]
 
 
-def method_policy(name: str) -> CachePolicy | MethodPolicy:
+def method_policy(name: str) -> Method:
     """The settings of a method or ablation, or an error that lists the names."""
     if name in METHODS:
         return METHODS[name].policy
@@ -163,10 +163,10 @@ def method_policy(name: str) -> CachePolicy | MethodPolicy:
     return PRESETS[name]
 
 
-def method_schedule(policy: CachePolicy | MethodPolicy, family: str, sigmas: str = "") -> Schedule:
+def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
     """The noise levels that are given, else the method's own, else the model family's, in blocks of that family."""
     chosen = schedule(family, sigmas)
-    own = policy.own_schedule if isinstance(policy, MethodPolicy) else None
+    own = policy.own_schedule
     return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
 
 

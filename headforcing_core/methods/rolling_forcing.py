@@ -15,7 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape
+from ..cache.method import RolloutInputs
+from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
@@ -25,13 +26,9 @@ from ..rollout.schedule import Schedule
 from .base import MethodPolicy, MethodShape
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
-
-
-@dataclass(frozen=True)
-class RolledBlock(Block):
-    """A finished block, and those begun after it: `unfinished`, oldest first, each noisy and shaped like `latents`."""
-
-    unfinished: tuple[Tensor, ...] = ()
+# fixed numbers of the authors' code, there 24 and 21 latent frames
+HELD_BLOCKS = 8
+ATTENDED_BLOCKS = 7
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,30 @@ class RollingForcing(MethodPolicy):
     ) -> RollingCache:
         return RollingCache(shape, device, attention)  # it holds what it is given, in that dtype
 
+    def rollout(self, model: JointModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
+        inputs = (video.schedule, video.noise, video.prompts, video.made, video.unfinished)
+        return rolling_rollout(model, cache, *inputs, video.on_step)
+
+
+def check_window(schedule: Schedule, blocks: int) -> None:
+    """Refuse a schedule or a video that no rolling window fits."""
+    steps = len(schedule.sigmas)
+    if schedule.first_block_sigmas is not None:
+        raise HeadForcingError(
+            "rolling forcing takes every block through the same noise levels; choose a schedule that has no others for "
+            "the first block"
+        )
+    if steps >= ATTENDED_BLOCKS:
+        raise HeadForcingError(
+            f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video included, so that at "
+            f"most {ATTENDED_BLOCKS - 1} steps fit, got {steps}"
+        )
+    if blocks < steps:
+        raise HeadForcingError(
+            f"rolling forcing with {steps} steps needs a video of at least {steps} blocks of "
+            f"{schedule.frames_per_block} latent frames, got {blocks}; make it longer or use fewer steps"
+        )
+
 
 def rolling_rollout(
     model: JointModel,
@@ -69,14 +90,14 @@ def rolling_rollout(
     made: Sequence[Tensor] = (),
     unfinished: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
-) -> Iterator[RolledBlock]:
+) -> Iterator[Block]:
     """Yield the finished blocks of one video; stop taking them and the rollout stops.
 
     Args:
         prompts: for every block the number of its prompt. A window runs under the prompt of its newest block, so a
             change of prompt reaches the blocks that are under way as well.
         made: blocks that were made before; they are written to the cache and yielded as they are.
-        unfinished: what came with the last of them, `RolledBlock.unfinished`; finished blocks alone do not tell it.
+        unfinished: what came with the last of them, `Block.unfinished`; finished blocks alone do not tell it.
         on_step: called as `(block, step, predicted clean latents)` for each block of a window after its step, and with
             None for the newest one before; raise from it to stop within one model call.
     """
@@ -106,7 +127,7 @@ def rolling_rollout(
         if number - first == steps - 1:
             cache.begin(inside[:1], clean=True)
             model.write_clean(latents, cache)
-            yield RolledBlock(first, prompts[first], latents, None, tuple(window) if first + 1 >= len(made) else ())
+            yield Block(first, prompts[first], latents, None, tuple(window) if first + 1 >= len(made) else ())
 
 
 def _take_step(
@@ -133,33 +154,6 @@ def _take_step(
     return joint[: schedule.frames_per_block].clone(), unfinished  # a copy: a part would hold all of the window
 
 
-def check_window(schedule: Schedule, blocks: int) -> None:
-    """Refuse a schedule or a video that no rolling window fits."""
-    steps = len(schedule.sigmas)
-    if schedule.first_block_sigmas is not None:
-        raise HeadForcingError(
-            "rolling forcing takes every block through the same noise levels; choose a schedule that has no others for "
-            "the first block"
-        )
-    if steps >= ATTENDED_BLOCKS:
-        raise HeadForcingError(
-            f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video included, so that at "
-            f"most {ATTENDED_BLOCKS - 1} steps fit, got {steps}"
-        )
-    if blocks < steps:
-        raise HeadForcingError(
-            f"rolling forcing with {steps} steps needs a video of at least {steps} blocks of "
-            f"{schedule.frames_per_block} latent frames, got {blocks}; make it longer or use fewer steps"
-        )
-
-
-# fixed numbers of the authors' code, there 24 and 21 latent frames
-HELD_BLOCKS = 8
-
-
-ATTENDED_BLOCKS = 7
-
-
 class RollingCache:
     """Keys and values of finished blocks, alike in all heads: the first block of the video and the last seven.
 
@@ -173,7 +167,7 @@ class RollingCache:
 
     def __init__(
         self,
-        shape: CacheShape | MethodShape,
+        shape: Shape,
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
     ):

@@ -44,7 +44,7 @@ CURVES = (
 )
 HEADLINES = (
     ("flicker", "flicker (1: still)", "{:.3f}"),
-    ("edge_ratio", "block seams (1: none)", "{:.2f}"),
+    ("edge_ratio", "block boundaries (1: seamless)", "{:.2f}"),
     ("motion", "motion, 0-255", "{:.1f}"),
     ("longest_freeze_seconds", "longest freeze, s", "{:.1f}"),
     ("y_slope_per_minute", "brightness per minute", "{:+.1f}"),

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..hashing import SHORT, digest
-from ..methods.base import MethodPolicy
 from ..runs.files import FORMAT_VERSION
 from ..runs.folder import count_blocks
 from .plan import RenderPlan
@@ -40,13 +39,12 @@ def setup_hash(
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
         None if plan.auto is None else asdict(plan.auto),
-        asdict(shape.policy),
+        asdict(plan.policy),
         asdict(plan.schedule),
         [plan.width, plan.height],
         [seed, video],
+        *plan.policy.key_parts,
     ]
-    if isinstance(shape.policy, MethodPolicy):
-        parts.append(type(shape.policy).__name__)
     if start_latents is not None:
         parts.append(start_latents)
     return digest(*parts)
@@ -54,8 +52,7 @@ def setup_hash(
 
 def goes_on(plan: RenderPlan) -> bool:
     """Whether an unfinished video goes on from its finished blocks; with some methods it begins again."""
-    policy = plan.shape.policy
-    return not isinstance(policy, MethodPolicy) or policy.replays
+    return plan.policy.replays
 
 
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:

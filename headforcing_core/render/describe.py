@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from ..methods.base import MethodPolicy
 from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
 
@@ -12,7 +11,7 @@ from .plan import RenderPlan
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """What will be made and what it needs, as plain text."""
     shape, fps = plan.shape, plan.timeline.clock.fps
-    policy = shape.policy
+    policy = plan.policy
     roles = [role for layer in shape.roles for role in layer]
     counts = ", ".join(f"{roles.count(role)} {role}" for role in ("local", "anchor", "memory") if role in roles)
     counts = counts if policy.needs_profile else "none"
@@ -28,7 +27,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         if shape.frame_slots < everything
         else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
     ]
-    if isinstance(policy, MethodPolicy) and not policy.replays:
+    if not policy.replays:
         lines.append("finished blocks cannot bring this cache back: an interrupted or longer render begins again")
     if plan.overlap is not None and plan.restart_frames:
         lines.append(

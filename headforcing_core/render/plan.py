@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape, HeadCache
-from ..cache.policy import CachePolicy, Roles, arrange_roles
+from ..cache.method import Method
+from ..cache.roles import Roles, arrange_roles
+from ..cache.shape import Shape
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoProfile, AutoProfileCache, warm_up_frames, warm_up_shape
+from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames
 from ..head_profiles.profile import HeadProfile, default_profile
-from ..methods.base import MethodPolicy, MethodShape, Overlap
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
+from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
 from ..timeline.switch import Blend, BlendedEmbeddings, Switch
@@ -40,7 +41,7 @@ class RenderPlan:
     """
 
     config: WanConfig
-    shape: CacheShape | MethodShape
+    shape: Shape
     schedule: Schedule
     timeline: Timeline
     prompts: tuple[int, ...]
@@ -56,7 +57,7 @@ class RenderPlan:
     def make(
         cls,
         config: WanConfig,
-        policy: CachePolicy | MethodPolicy,
+        policy: Method,
         schedule: Schedule,
         timeline: Timeline,
         width: int,
@@ -79,40 +80,21 @@ class RenderPlan:
         """
         check_size("width", width)
         check_size("height", height)
-        seconds = seconds or timeline.seconds
-        if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
-            raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
         frames_per_block = schedule.frames_per_block
-        if start_frames % frames_per_block:
-            raise HeadForcingError(
-                f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
-            )
-        clock = BlockClock(frames_per_block, continues=start_frames > 0)
-        if timeline.clock != clock:
-            timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
-
-        wanted = math.ceil(seconds * clock.fps - 1e-6)
-        blocks = clock.blocks_for(seconds)
-        timeline = fit_timeline(timeline, blocks, seconds)
-        start_blocks = start_frames // frames_per_block
+        timeline, wanted = _fitted(timeline, seconds, frames_per_block, start_frames)
         numbers, blends = lay_out_prompts(timeline)
-        prompts = [0] * start_blocks + numbers
+        prompts = [0] * (start_frames // frames_per_block) + numbers
 
         source = "profile"
         if profile is None and policy.needs_profile:
             source, profile = "bundled profile", _bundled_or_auto(config, family)
-        name, head_roles = _head_roles(config, policy, profile, source, roles, seed)
+        name, head_roles, auto = _head_roles(config, policy, profile, source, roles, seed)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
-        shape: CacheShape | MethodShape
-        if isinstance(policy, MethodPolicy):
-            for segment in timeline.segments[1:]:
-                policy.own_switch(segment.switch)
-            policy.check_video(schedule, len(prompts), start_frames)
-            shape = MethodShape.for_model(config, head_roles, policy.for_video(seed, len(timeline.segments)), *sizes)
-        else:
-            shape = CacheShape.for_model(config, head_roles, policy, *sizes)
+        for segment in timeline.segments[1:]:
+            policy.own_switch(segment.switch)
+        policy.check_video(schedule, len(prompts), start_frames)
+        shape = policy.for_video(seed, len(timeline.segments)).shape(config, head_roles, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
-        auto = profile if isinstance(profile, AutoProfile) and policy.needs_profile else None
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
             raise HeadForcingError(
                 f"head roles cannot be found while going on from {start_frames} start frames, at most {most}; "
@@ -153,21 +135,28 @@ class RenderPlan:
         return BlendedEmbeddings(embeds[: len(self.timeline.segments)], self.blends)
 
     @property
+    def policy(self) -> Method:
+        """The method's settings, as the shape has them."""
+        return self.shape.policy
+
+    def method(self, known: HeadProfile | None = None) -> Method:
+        """The method that makes the cache and drives it: its settings, and where the head roles come from.
+
+        `known` is what an earlier render of the video found, where roles are found while sampling.
+        """
+        return self.policy if self.auto is None else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
+
+    @property
     def switches(self) -> dict[int, Switch]:
         """What is done to the cache before which block; nothing where only the prompt changes."""
-        start_blocks, policy, segments = self.blocks - self.new_blocks, self.shape.policy, self.timeline.segments
-        found = {start_blocks + part.start_block: part.switch for part in segments}
-        if isinstance(policy, MethodPolicy):
-            found = {block: policy.own_switch(switch) for block, switch in found.items() if block > start_blocks}
-        return {block: switch for block, switch in found.items() if switch.changes_cache}
+        start_blocks, later = self.blocks - self.new_blocks, self.timeline.segments[1:]
+        switches = {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
+        return {block: switch for block, switch in switches.items() if switch.changes_cache}
 
     @property
     def novelty_threshold(self) -> float | None:
         """Below which similarity a frame is remembered; None where there is no episodic memory."""
-        policy = self.shape.policy
-        if isinstance(policy, MethodPolicy) or not policy.memory.episodic_frames:
-            return None
-        return policy.episodic.novelty_threshold
+        return self.policy.novelty_threshold
 
     def segment_index(self, block: int) -> int:
         """Index of the timeline's segment that drives a block; the first one drives start blocks."""
@@ -216,36 +205,27 @@ class RenderPlan:
         known: HeadProfile | None = None,
     ) -> Any:
         """The cache of this render; `known` is what an earlier one found, where roles are found while sampling."""
-        if isinstance(self.shape, MethodShape):
-            return self.shape.policy.make_cache(self.shape, dtype, device, attention)
-        if self.auto is not None:
-            return AutoProfileCache(self.shape, self.auto, dtype, device, attention, known)
-        return HeadCache(self.shape, dtype, device, attention)
+        return self.method(known).make_cache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
         """The most that the cache holds at any time."""
-        if isinstance(self.shape, MethodShape):
-            return self.shape.bytes_while_recaching(dtype) if self.switches else self.shape.bytes(dtype)
-        held = self.shape.bytes(dtype)
-        return held if self.auto is None else held + warm_up_shape(self.shape).bytes(dtype)
+        return self.method().cache_bytes(self.shape, dtype, bool(self.switches))
 
     @property
     def frames_per_pass(self) -> int:
         """The most frames that go through the model together."""
-        recached = self.shape.policy.recached_frames() if isinstance(self.shape, MethodShape) and self.switches else 0
+        recached = self.policy.recached_frames() if self.switches else 0
         return max(self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames))
 
     @property
     def blocks_per_pass(self) -> int:
         """How many blocks are denoised together; each depends on the next ones, and on whether they are there."""
-        policy = self.shape.policy
-        return policy.blocks_per_pass(self.schedule) if isinstance(policy, MethodPolicy) else 1
+        return self.policy.blocks_per_pass(self.schedule)
 
     @property
     def overlap(self) -> Overlap | None:
         """How the video is made of several rollouts; None where it is one."""
-        policy = self.shape.policy
-        return policy.overlap(self.schedule.frames_per_block) if isinstance(policy, MethodPolicy) else None
+        return self.policy.overlap(self.schedule.frames_per_block)
 
     @property
     def restart_frames(self) -> tuple[int, ...]:
@@ -268,6 +248,21 @@ def check_size(name: str, value: int) -> None:
         raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
 
 
+def _fitted(timeline: Timeline, seconds: float, frames_per_block: int, start_frames: int) -> tuple[Timeline, int]:
+    """The timeline in the blocks and the length of the render, and how many video frames are to be made."""
+    seconds = seconds or timeline.seconds
+    if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
+        raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
+    if start_frames % frames_per_block:
+        raise HeadForcingError(
+            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
+        )
+    clock = BlockClock(frames_per_block, continues=start_frames > 0)
+    if timeline.clock != clock:
+        timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
+    return fit_timeline(timeline, clock.blocks_for(seconds), seconds), math.ceil(seconds * clock.fps - 1e-6)
+
+
 def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | AutoProfile:
     try:
         return default_profile(config.num_layers, config.num_heads, family)
@@ -277,25 +272,22 @@ def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | Aut
 
 def _head_roles(
     config: WanConfig,
-    policy: CachePolicy | MethodPolicy,
+    policy: Method,
     profile: HeadProfile | AutoProfile | None,
     source: str,
     arrangement: str,
     seed: int,
-) -> tuple[str, Roles]:
-    """What the roles are called in the report, and the roles."""
-    if isinstance(policy, MethodPolicy) and not policy.needs_profile and arrangement != "profile":
-        raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile, and this method uses none")
+) -> tuple[str, Roles, AutoProfile | None]:
+    """What the roles are called in the report, the roles, and how they are found where they are not measured."""
+    policy.check_roles(arrangement, measured=not isinstance(profile, AutoProfile))
     if profile is None or not policy.needs_profile:
-        return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers
+        return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers, None
     if isinstance(profile, AutoProfile):
-        if isinstance(policy, MethodPolicy):
-            raise HeadForcingError("this method needs the roles of its heads at once; load or measure a head profile")
         if arrangement != "profile":
             raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
-        return "to be found in the first seconds", profile.expected_roles(config.num_layers, config.num_heads)
+        return "to be found in the first seconds", profile.expected_roles(config.num_layers, config.num_heads), profile
     profile.check_model(config.num_layers, config.num_heads)
     name = f"{source} {profile.name!r}"
     if arrangement != "profile":
         name += f", roles {arrangement}"
-    return name, arrange_roles(profile.roles, arrangement, seed)
+    return name, arrange_roles(profile.roles, arrangement, seed), None

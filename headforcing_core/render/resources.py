@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from ..cache.head_cache import CacheShape
 from ..cache.policy import preset
+from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..head_profiles.profile import default_profile
 from .describe import format_bytes
@@ -119,7 +119,7 @@ def needs_of(
         2 * config.num_layers * config.text_len * config.dim * dtype.itemsize,
         decode * (2 if plan.restart_frames else 1),
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
-        state=plan.shape.bytes(dtype) if kept and state and isinstance(plan.shape, CacheShape) else 0,
+        state=plan.shape.bytes(dtype) if kept and state and plan.policy.stores_state else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
 
@@ -188,13 +188,11 @@ def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: in
         yield "decode afterwards, without a vae on the sampler", needs.decode
     if plan.auto is not None:
         yield "load a head profile instead of finding the roles", needs.cache - plan.shape.bytes(dtype)
-    shape = plan.shape
-    if isinstance(shape, CacheShape) and shape.policy.needs_profile and shape.policy.memory.episodic_frames:
-        episodic = min(2, shape.policy.memory.episodic_frames)
-        smaller = [_with_memory(shape, episodic, recent).bytes(dtype) for recent in (None, 0)]
-        yield "episodic_frames 2", shape.bytes(dtype) - smaller[0]
-        yield "recent_frames 0", smaller[0] - smaller[1]
-    else:
+    size, smaller = plan.shape.bytes(dtype), plan.policy.smaller()
+    for change, policy in smaller:
+        before, size = size, replace(plan.shape, policy=policy).bytes(dtype)
+        yield change, before - size
+    if not smaller:
         others = ((f"method {name}", needs.cache - other.bytes(dtype)) for name, other in _other_methods(plan))
         yield max(others, key=lambda other: other[1])
     yield _shorter(needs, plan, dtype, excess)
@@ -202,13 +200,6 @@ def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: in
     share = max(0.0, 1 - excess / max(1, by_area)) ** 0.5
     width, height = (max(16, int(side * share) // 16 * 16) for side in (plan.width, plan.height))
     yield f"{width}x{height}", by_area - by_area * width * height // (plan.width * plan.height)
-
-
-def _with_memory(shape: CacheShape, episodic: int, recent: int | None) -> CacheShape:
-    """The same with fewer frames in memory heads; `recent` None leaves the recent ones as they are."""
-    memory = replace(shape.policy.memory, episodic_frames=episodic)
-    memory = memory if recent is None else replace(memory, recent_frames=recent)
-    return replace(shape, policy=replace(shape.policy, memory=memory))
 
 
 def _other_methods(plan: RenderPlan) -> Iterator[tuple[str, CacheShape]]:
@@ -226,7 +217,7 @@ def _shorter(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) ->
     """The longest video that fits, where the cache grows with the length; else nothing that saves."""
     shape, size = plan.shape, plan.schedule.frames_per_block
     start, clock = plan.blocks - plan.new_blocks, plan.timeline.clock
-    lengths = range(plan.new_blocks - 1, 0, -1) if isinstance(shape, CacheShape) else ()
+    lengths = range(plan.new_blocks - 1, 0, -1) if shape.depends_on_length else ()
     for blocks in lengths:
         saved = needs.cache - replace(shape, total_frames=(start + blocks) * size).bytes(dtype)
         if saved <= 0:

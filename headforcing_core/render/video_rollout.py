@@ -13,18 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent
-from ..cache.state import cache_state, restore_cache
+from ..cache.method import RolloutInputs
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoProfileCache
 from ..head_profiles.profile import HeadProfile
-from ..methods.base import MethodShape
-from ..methods.causvid import overlapping_rollouts
-from ..methods.rolling_forcing import RolledBlock, RollingCache, rolling_rollout
 from ..model.attention import AttentionFunction, sdpa
-from ..rollout.loop import Block, JointModel, StepCallback, rollout, split_start_latents
+from ..rollout.loop import Block, JointModel, StepCallback, split_start_latents
 from ..rollout.noise import SeededNoise
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
@@ -67,7 +62,7 @@ class VideoRollout:
         reencode: Callable[[Tensor], Tensor] | None = None,
     ):
         self.plan = plan
-        self._reencode: Any = reencode  # None only where it is never called
+        self._reencode = reencode
         plan.check_encoder(reencode is not None, "give `reencode`")
         self.start_latents = None if start_latents is None else start_latents.to(device)
         self.noise = SeededNoise(seed, plan.block_shape, video)
@@ -84,7 +79,8 @@ class VideoRollout:
                 run.save_start(start_latents)
         self._recall_roles()
         self._drop_what_cannot_go_on()
-        self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
+        self.method = plan.method(self.found_profile)
+        self.cache: Any = plan.make_cache(dtype, device, attention, self.found_profile)
         try:
             self._restore()
         except HeadForcingError as error:
@@ -154,19 +150,20 @@ class VideoRollout:
         return self._meter.report(self.events)
 
     def _rollout(self, model: JointModel, on_step: StepCallback) -> Iterator[Block]:
-        """All blocks after the start, in the order of passes that belongs to the cache."""
-        made = [block.latents.to(self.cache.device) for block in self._made]
-        video = (self.plan.schedule, self.noise, self.plan.prompts)
-        if isinstance(self.cache, RollingCache):
-            unfinished = self._made[-1].unfinished if made else ()
-            return rolling_rollout(model, self.cache, *video, made, unfinished, on_step)
-        if self.plan.overlap is not None:
-            assert isinstance(self.cache, HeadCache)  # methods with such rollouts make one
-            return overlapping_rollouts(
-                model, self.cache, *video, lambda _, latents: self._reencode(latents), self.plan.overlap, made, on_step
-            )
-        start, note = self.start_latents, self.events.append
-        return rollout(model, self.cache, *video, start, made, on_step, note, self.plan.switches)
+        """All blocks after the start, by the loop of the method."""
+        video = RolloutInputs(
+            self.plan.schedule,
+            self.noise,
+            self.plan.prompts,
+            self.start_latents,
+            made=[block.latents.to(self.cache.device) for block in self._made],
+            unfinished=self._made[-1].unfinished if self._made else (),
+            switches=self.plan.switches,
+            reencode=self._reencode,
+            on_step=on_step,
+            on_start_event=self.events.append,
+        )
+        return self.method.rollout(model, self.cache, video)
 
     def _recall_roles(self) -> None:
         """Take the roles an earlier render found; without them its blocks are of no use, measuring needs every pass."""
@@ -191,10 +188,7 @@ class VideoRollout:
         if state is not None and self.run is not None:
             if not self.events:
                 self.events = self.run.load_events(OPENING, self.keys[:1])
-            if isinstance(self.cache, AutoProfileCache):
-                self.cache.restore(state)
-            elif isinstance(self.cache, HeadCache):
-                restore_cache(self.cache, state)
+            self.method.restore(self.cache, state)
 
     def _note_opening(self) -> None:
         """Note what memory did after start blocks, for when the cache is restored and they are not read again."""
@@ -203,24 +197,20 @@ class VideoRollout:
 
     def _store(self, place: int, block: Block) -> None:
         if self.run is not None:
-            unfinished = block.unfinished if isinstance(block, RolledBlock) else ()
             previous = self.keys[place - 1] if place else None
-            self.run.save_block(place, self.keys[place], block.latents, block.event, unfinished, previous)
+            self.run.save_block(place, self.keys[place], block.latents, block.event, block.unfinished, previous)
 
     def _store_state(self, place: int) -> None:
-        cache = self.cache.cache if isinstance(self.cache, AutoProfileCache) else self.cache
-        if not isinstance(cache, HeadCache) or isinstance(self.plan.shape, MethodShape):
-            return  # caches of methods are rebuilt from the finished blocks
-        finding = isinstance(self.cache, AutoProfileCache) and self.cache.profile is None
-        if self.run is not None and not finding:
+        state = self.method.state(self.cache)
+        if self.run is not None and state is not None:
             try:
-                self.run.save_state(place, self.keys[place], cache_state(cache))
+                self.run.save_state(place, self.keys[place], state)
             except HeadForcingError as error:  # the state only saves time: its blocks are there
                 log.warning("Head Forcing: going on without a stored cache state, %s", error)
 
     def _notice_profile(self, place: int) -> None:
         """Note the roles in the block after which they were found."""
-        if isinstance(self.cache, AutoProfileCache) and self.cache.profile is not None and self.found_profile is None:
+        if self.plan.auto is not None and self.cache.profile is not None and self.found_profile is None:
             self.found_profile, self.found_now = self.cache.profile, True
             self.events += self.cache.earlier_events
             if self.run is not None:

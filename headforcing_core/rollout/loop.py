@@ -16,11 +16,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..cache.memory import MemoryEvent
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV
 from ..timeline.switch import Switch
+from .events import MemoryEvent
 from .noise import NoiseSource
 from .schedule import Schedule
 
@@ -33,7 +33,11 @@ def make_block(
     block: int,
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> tuple[Tensor, MemoryEvent | None]:
-    """Make one block from noise: denoise over the noise levels `sigmas`, clean pass, commit.
+    """Make one block from noise: denoise over the noise levels `sigmas`, clean pass, commit (METHOD.md, "One block").
+
+    Args:
+        block: its number in the video, from 0; the noise depends on it.
+        on_step: as for `rollout`.
 
     Returns:
         the block's clean latents `[frames, channels, h, w]`, and what episodic memory did after it.
@@ -85,19 +89,20 @@ def rollout(
     active = None
     for block, prompt in enumerate(prompts):
         event = None
-        if block >= cache.block:  # else the cache was restored and holds it
+        if block < cache.block:  # the cache was restored and holds this block
+            latents = given[block]
+        else:
             if prompt != active:
                 model.use_prompt(prompt)
                 active = prompt
             if block in switches:
                 _apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
-        if block < len(given):
-            latents = given[block]
-            if block >= cache.block:
+            if block < len(given):
+                latents = given[block]
                 event = _write_given(model, cache, latents, block, on_step)
-        else:
-            sigmas = schedule.for_block(block - len(start))  # the first block that is made may have more steps
-            latents, event = make_block(model, cache, sigmas, noise, block, on_step)
+            else:
+                sigmas = schedule.for_block(block - len(start))  # the first block that is made may have more steps
+                latents, event = make_block(model, cache, sigmas, noise, block, on_step)
         latest.append(latents)
         if block >= len(start):
             yield Block(block, prompt, latents, event)
@@ -148,12 +153,17 @@ StepCallback = Callable[[int, int, Tensor | None], None]
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: `latents [frames, channels, h, w]` float32, and what episodic memory did after it."""
+    """A finished block: `latents [frames, channels, h, w]` float32, and what episodic memory did after it.
+
+    `unfinished` holds the blocks begun after it, oldest first, each noisy and shaped like `latents`, where a method
+    denoises several blocks together.
+    """
 
     index: int
     prompt: int
     latents: Tensor
     event: MemoryEvent | None
+    unfinished: tuple[Tensor, ...] = ()
 
 
 class KeyValueStore(KeyValueCache, Protocol):

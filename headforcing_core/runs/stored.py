@@ -49,7 +49,7 @@ class StoredVideo:
         return (block.latents for block in self._stored())
 
     def report(self) -> RunReport:
-        """The run report of the finished blocks, equal to that of the render itself."""
+        """The run report of the finished blocks, equal to that of the render except for the cache's frame slots."""
         meter = RunMeter()
         events = [event for kind in (OPENING, FOUND) for event in self.run.load_events(kind, self.keys)]
         for block in self._stored():

@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 
+from ..cache.method import Method
 from ..cache.policy import CachePolicy
-from ..drift.latents import RunReport
 from ..drift.metrics import Numbers
 from ..drift.report import Progress, report_video
 from ..errors import HeadForcingError
-from ..methods.base import MethodPolicy
 from ..methods.registry import describe_method, method_names, method_policy
 from ..render.describe import format_bytes
+from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
+from ..render.result import RenderResult
 from ..video.grid import write_grid
 from ..video.stream import VideoInfo
+from .markdown import markdown_table
 
 NOTE = "Drift of the videos: flicker 1 is still, edges 1 is seamless; no VBench scores. Read rows against each other."
 
@@ -51,14 +53,26 @@ class Entry:
         return "-".join(filter(None, [self.method, self.roles.replace("profile", ""), self.rope]))
 
     @property
-    def policy(self) -> CachePolicy | MethodPolicy:
+    def policy(self) -> Method:
         """The method's settings, or an error that lists the names."""
         policy = self.given or method_policy(self.method)
         if self.rope is None:
             return policy
-        if isinstance(policy, MethodPolicy):
+        other = policy.with_rope(self.rope)
+        if other is None:
             raise HeadForcingError(f"{self.label}: {self.method} has its own rotary positions, got {self.rope!r}")
-        return replace(policy, rope=self.rope)
+        return other
+
+    def options(self, common: RenderOptions, seed: int) -> RenderOptions:
+        """What this entry's render with this seed is asked for, from what all entries have in common."""
+        return replace(common, method=self.method, roles=self.roles, policy=self.policy, seed=seed)
+
+    def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
+        """The entry's plan; names the entry in what is refused."""
+        try:
+            return plan()
+        except HeadForcingError as error:
+            raise HeadForcingError(f"{self.label}: {error}") from error
 
 
 def entries_of(text: str) -> list[Entry]:
@@ -107,13 +121,12 @@ def measured(
     seed: int,
     plan: RenderPlan,
     dtype: torch.dtype,
-    video: Path,
-    run: RunReport,
-    seconds_per_block: float | None,
-    reused_blocks: int,
+    result: RenderResult,
     on_progress: Progress | None = None,
 ) -> Compared:
-    """Measure the video that a plan has become; `run` is what its render told."""
+    """Measure the video that a plan has become."""
+    assert result.video is not None
+    video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
     report = report_video(video, plan.timeline, plan.schedule.frames_per_block, on_progress)
     return Compared(
         entry,
@@ -121,10 +134,10 @@ def measured(
         video,
         report.video_frames,
         plan.shape.frame_slots,
-        max((slots for slots in run.occupied if slots is not None), default=None),
+        max(in_use, default=None),
         plan.cache_bytes(dtype),
-        reused_blocks,
-        seconds_per_block,
+        result.reused_blocks,
+        result.seconds_per_block,
         report.whole,
     )
 
@@ -145,12 +158,12 @@ COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
 
 def table(rows: Sequence[Compared]) -> str:
     """One Markdown line for each entry, in order; the mean where there are several seeds."""
-    lines = [_line(["method", *COLUMNS]), _line(["---"] * (1 + len(COLUMNS)))]
+    lines = []
     for entry, videos in groupby(sorted(rows, key=_order(rows)), key=lambda row: row.entry):
         group = list(videos)
         cells = [_mean_cell([value(row) for row in group], cell) for value, cell in COLUMNS.values()]
-        lines.append(_line([entry.label, *cells]))
-    return "\n".join(lines)
+        lines.append([entry.label, *cells])
+    return markdown_table(["method", *COLUMNS], lines)
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
@@ -167,10 +180,6 @@ def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:
 def _order(rows: Sequence[Compared]) -> Callable[[Compared], int]:
     entries = list(dict.fromkeys(row.entry for row in rows))
     return lambda row: entries.index(row.entry)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _mean_cell(values: Sequence[float | None], cell: Cell) -> str:

@@ -12,6 +12,7 @@ from ..render.plan import RenderPlan
 from ..rollout.schedule import schedule
 from ..timeline.timeline import parse_timeline
 from .comparison import Entry
+from .markdown import markdown_table
 
 OURS = "head_forcing"
 
@@ -56,11 +57,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
     ),
     "compression": PaperTable(
         "Ablation on episodic memory design. Bottom: compression strategy upon overflow",
-        (
-            Entry("FIFO eviction", "fifo_eviction"),
-            Entry("Random selection", "random_tokens"),
-            Entry("Ours", OURS),
-        ),
+        (Entry("FIFO eviction", "fifo_eviction"), Entry("Random selection", "random_tokens"), Entry("Ours", OURS)),
     ),
     "rope": PaperTable(
         "Detailed ablation of RoPE re-encoding on 60 s single-prompt generation",
@@ -128,19 +125,23 @@ def budgets() -> list[Budget]:
 def budget_table(rows: list[Budget]) -> str:
     """Markdown, with a line for each number that differs from the paper's."""
     ours = next(row.frame_slots for row in rows if row.method == OURS)
-    lines = [
-        "| method | frames a head | frame-slots | relative | in the paper |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| {row.label} | {row.frame_slots / row.heads:.3g} | {row.frame_slots:,} | {row.frame_slots / ours:.1%} | "
-            f"{row.paper:,} |"
+    table = markdown_table(
+        ["method", "frames a head", "frame-slots", "relative", "in the paper"],
+        [
+            [
+                row.label,
+                f"{row.frame_slots / row.heads:.3g}",
+                f"{row.frame_slots:,}",
+                f"{row.frame_slots / ours:.1%}",
+                f"{row.paper:,}",
+            ]
             for row in rows
-        ),
-    ]
+        ],
+    )
     differing = [
         f"{row.label}: the paper counts {row.paper:,} ({row.paper / row.heads:.3g} a head), the cache of "
         f"`{row.method}` here takes {row.frame_slots:,}{f' ({row.why})' if row.why else ''}."
         for row in rows
         if row.frame_slots != row.paper
     ]
-    return "\n".join([*lines, *([""] if differing else []), *differing])
+    return "\n".join([table, *([""] if differing else []), *differing])

@@ -10,6 +10,7 @@ from typing import Any
 from ..cache.policy import CachePolicy, RolePolicy
 from .comparison import Entry
 from .intervals import Interval, difference_interval, mean_interval
+from .markdown import markdown_table
 from .paper_tables import PAPER_TABLES
 
 Numbers = dict[str, float | None]
@@ -139,10 +140,7 @@ def _paper(name: str, story: str, columns: Sequence[str], note: str = "") -> Que
 
 QUESTIONS: dict[str, Question] = {
     "horizon": Question(
-        "Does the model do what prompts say, inside the 21 latent frames it was trained on?",
-        "mixed",
-        _INSIDE,
-        INSIDE,
+        "Does the model do what prompts say, inside the 21 latent frames it was trained on?", "mixed", _INSIDE, INSIDE
     ),
     "still": Question(
         "The same before a camera that stands still, the only one that the first checkpoint knows.",
@@ -224,12 +222,13 @@ class Answer:
     def table(self) -> str:
         """Markdown: means with their 95 % intervals; bold where a row surely differs from the last one."""
         columns = [c for c in self.question.columns if any(self.interval(i, c) for i in range(len(self.numbers)))]
-        lines = [_line(["", *(COLUMNS[column].heading for column in columns)]), _line(["---"] * (1 + len(columns)))]
-        for i, row in enumerate(self.question.rows):
-            lines.append(_line([row.label, *(self._cell(i, column) for column in columns)]))
+        lines = [
+            [row.label, *(self._cell(i, column) for column in columns)] for i, row in enumerate(self.question.rows)
+        ]
+        table = markdown_table(["", *(COLUMNS[column].heading for column in columns)], lines)
         videos = len(self.numbers[0])
         about = f"Means of {videos} videos with 95 % bootstrap intervals. Bold: the same prompts and noise differ from "
-        return "\n".join([*lines, "", f"{about}the last row's beyond chance (95 % interval of the paired difference)."])
+        return "\n".join([table, "", f"{about}the last row's beyond chance (95 % interval of the paired difference)."])
 
     def _cell(self, row: int, column: str) -> str:
         found, form = self.interval(row, column), COLUMNS[column].form
@@ -263,10 +262,6 @@ def _rounded(value: float | None) -> float | None:
 
 def _asdict(interval: Interval | None) -> dict[str, Any] | None:
     return None if interval is None else asdict(interval)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def answer(question: Question, videos: int, measure: Measure) -> Answer:

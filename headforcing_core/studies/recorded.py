@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..cache.policy import CachePolicy, Roles, preset
+from ..cache.method import Method
+from ..cache.policy import Roles, preset
 from ..errors import HeadForcingError
-from ..methods.base import MethodPolicy
 from ..methods.deep_forcing import DeepForcing
 from ..methods.dummy_forcing import DummyForcing
 from ..methods.forcing_kv import ForcingKV
@@ -18,12 +18,11 @@ from ..methods.longlive import LongLive
 from ..methods.memflow import MemFlow
 from ..methods.rolling_forcing import RollingForcing
 
-Policy = CachePolicy | MethodPolicy
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
 
 
-def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Policy, Roles]:
+def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Method, Roles]:
     """The policy and the head roles of one run of a case of `config["method"]`."""
     method = config["method"]
     if method not in _READERS:
@@ -40,7 +39,7 @@ def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Poli
     return policy, roles
 
 
-def _longlive(run: Config, config: Config, tensors: Tensors) -> Policy:
+def _longlive(run: Config, config: Config, tensors: Tensors) -> Method:
     return LongLive(
         window_frames=run["window"],
         sink_frames=run["sink"],
@@ -50,17 +49,17 @@ def _longlive(run: Config, config: Config, tensors: Tensors) -> Policy:
     )
 
 
-def _infinity_rope(run: Config, config: Config, tensors: Tensors) -> Policy:
+def _infinity_rope(run: Config, config: Config, tensors: Tensors) -> Method:
     return InfinityRope(window_frames=run["window"], sink_frames=run["sink"])
 
 
-def _deep_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
+def _deep_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     if run["ds_only"]:
         return DeepForcing(run["sink"], budget_frames=None)
     return DeepForcing(run["sink"], run["budget_frames"], run["recent_frames"], run["topc_max_reuse"])
 
 
-def _memflow(run: Config, config: Config, tensors: Tensors) -> Policy:
+def _memflow(run: Config, config: Config, tensors: Tensors) -> Method:
     policy = MemFlow(
         window_frames=run["window"],
         sink_frames=run["sink"],
@@ -72,7 +71,7 @@ def _memflow(run: Config, config: Config, tensors: Tensors) -> Policy:
     return policy.for_video(seed=0, prompts=1 + len(run.get("switch", [])))
 
 
-def _forcing_kv(run: Config, config: Config, tensors: Tensors) -> Policy:
+def _forcing_kv(run: Config, config: Config, tensors: Tensors) -> Method:
     return ForcingKV(
         sink_frames=run["sink"],
         split_block=run["ar_start"],
@@ -84,7 +83,7 @@ def _forcing_kv(run: Config, config: Config, tensors: Tensors) -> Policy:
     )
 
 
-def _dummy_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
+def _dummy_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     rows = tensors[f"sampled_rows_ar_start{run['ar_start']}"]
     return DummyForcing(
         split_block=run["ar_start"],
@@ -95,11 +94,11 @@ def _dummy_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
     )
 
 
-def _causal_forcing(run: Config, config: Config, tensors: Tensors) -> Policy:
+def _causal_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     return preset("self_forcing")
 
 
-_READERS: dict[str, Callable[[Config, Config, Tensors], Policy]] = {
+_READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "longlive": _longlive,
     "infinity_rope": _infinity_rope,
     "deep_forcing": _deep_forcing,

@@ -15,17 +15,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape, HeadCache
+from ..cache.head_cache import HeadCache
+from ..cache.method import Method, RolloutInputs
 from ..cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
-from ..cache.reference import ReferenceCache
+from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..methods import causvid
-from ..methods.base import MethodCache, MethodPolicy, MethodShape, Overlap
-from ..methods.rolling_forcing import RollingCache, rolling_rollout
 from ..model.attention import attention_function
 from ..model.wan import WanConfig, WanModel
-from ..rollout.loop import Block, rollout, split_start_latents
+from ..rollout.loop import split_start_latents
 from ..rollout.noise import RecordedNoise
+from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.switch import Switch
@@ -108,17 +108,13 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     run = read_run(case, run_name)
     cache = new_cache(case, run, device, attention)
     video_model = WanVideoModel(case.model(device), run.embeds, torch.float32, device)
-    video = (run.schedule, run.noise, run.prompts)
-    made: list[Block]
-    if isinstance(cache, RollingCache):
-        made = list(rolling_rollout(video_model, cache, *video))
-    else:
-        made = list(rollout(video_model, cache, *video, start_latents=run.start, switches=run.switches))
+    video = RolloutInputs(run.schedule, run.noise, run.prompts, run.start, switches=run.switches)
+    made = list(run.policy.rollout(video_model, cache, video))
     given = [] if run.start is None else [run.start]
     return Replay(
         torch.cat([*given, *(block.latents.cpu() for block in made)]),
         [block.event.to_dict() for block in made if block.event],
-        [] if isinstance(cache, (MethodCache, RollingCache)) else cache.memory.sources,
+        [] if run.policy.novelty_threshold is None else cache.memory.sources,
     )
 
 
@@ -166,7 +162,7 @@ class RecordedRun:
     embeds: list[Tensor]
     prompts: list[int]
     roles: Roles
-    policy: CachePolicy | MethodPolicy
+    policy: Method
     start: Tensor | None = None
     switches: dict[int, Switch] = field(default_factory=dict)
 
@@ -194,15 +190,11 @@ def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> Any:
     """The cache that a run begins with."""
     frames_per_block = run.schedule.frames_per_block
     sizes = (*case.tensor("noise").shape[-2:], frames_per_block, len(run.prompts) * frames_per_block)
-    if isinstance(run.policy, MethodPolicy):
-        own_shape = MethodShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
-        name = "explicit" if attention == "reference" else attention
-        function = attention_function(name, device, torch.float32, own_shape.head_dim)
-        return run.policy.make_cache(own_shape, torch.float32, device, function)
-    shape = CacheShape.for_model(case.dimensions(), run.roles, run.policy, *sizes)
+    shape = run.policy.shape(case.dimensions(), run.roles, *sizes)
     if attention == "reference":
-        return ReferenceCache(shape, torch.float32, device)
-    return HeadCache(shape, torch.float32, device, attention_function(attention, device, torch.float32, shape.head_dim))
+        return run.policy.reference_cache(shape, torch.float32, device)
+    function = attention_function(attention, device, torch.float32, shape.head_dim)
+    return run.policy.make_cache(shape, torch.float32, device, function)
 
 
 def _read_method_run(case: Case, run_name: str) -> RecordedRun:
@@ -229,7 +221,7 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     switches = {
         first: Switch(policy.switch, re_anchor=cut)
         for first, cut in zip(first_blocks, cuts, strict=False)
-        if isinstance(policy, MethodPolicy) and policy.switch != "reset"
+        if policy.switch != "reset"
     }
     recorded = RecordedNoise(noise, case.tensor(kind), first_block=given // frames_per_block)
     return RecordedRun(schedule, recorded, embeds, prompts, roles, policy, start, switches)

@@ -9,10 +9,8 @@ import comfy.model_management
 import torch
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.resources import Needs, check_disk, check_memory, in_turn, needs_of
-from . import bridge, folders, toy_world, vae
-from .render import RenderJob
+from ...headforcing_core.render.resources import Needs, check_disk, in_turn
+from . import folders
 
 
 def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
@@ -41,39 +39,6 @@ def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
             f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "
             "it (umt5_xxl with type wan, or the demo model's own)"
         )
-
-
-def check_needs(job: RenderJob, plan: RenderPlan, videos: int) -> Needs:
-    """What that many videos will take; refuses what cannot be rendered or cannot fit on the device.
-
-    The disk is `check_room`'s: one of several renders says nothing about all of them.
-    """
-    plan.check_warm_up()
-    plan.check_encoder(job.vae is not None, "connect the Wan 2.1 VAE to the sampler")
-    if toy_world.is_toy_model(job.model) and (plan.width, plan.height) != toy_world.SIZE:
-        wanted = "x".join(map(str, toy_world.SIZE))
-        raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
-    decode = 0
-    if job.vae is not None:
-        vae.check_vae(job.vae)
-        if job.vae.device == job.model.load_device:
-            decode = vae.decode_bytes(job.vae, plan.block_shape[-2:]) + job.vae.patcher.model_size()
-    dtype, device = bridge.compute_dtype(job.model), job.model.load_device
-    needs = needs_of(
-        plan,
-        dtype,
-        int(job.model.model_size()),
-        decode=decode,
-        kept=job.runs is not None,
-        state=job.state_seconds > 0,
-        writes_video=job.vae is not None,
-        videos=videos,
-        finished_blocks=sum(job.finished(plan, video) for video in range(videos)),
-    )
-    management = comfy.model_management
-    room = int(management.get_total_memory(device) - management.extra_reserved_memory())
-    check_memory(needs, plan, dtype, room, streams_weights=device.type != "cpu")
-    return needs
 
 
 def check_room(renders: Sequence[Needs]) -> None:

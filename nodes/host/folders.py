@@ -47,6 +47,12 @@ def growing_file(filename_prefix: str, key: str, width: int, height: int) -> Out
     return OutputFile(folder / file, file, subfolder)
 
 
+def shown(path: Path) -> OutputFile:
+    """A file in the output folder as a node shows it."""
+    subfolder = os.path.relpath(path.parent, output_folder())
+    return OutputFile(path, path.name, "" if subfolder == os.curdir else subfolder)
+
+
 def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, str, int, str]:
     unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
     if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:

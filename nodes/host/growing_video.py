@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.sinks import Sink
 from ...headforcing_core.video.background import BackgroundStream
-from ...headforcing_core.video.stream import VideoStream
-from . import folders, vae
+from ...headforcing_core.video.stream import VideoInfo, VideoStream
+from . import folders
+from .vae import check_vae, codec_of, decode_bytes
 
 log = logging.getLogger(__name__)
 
 
-class GrowingVideo:
+class GrowingVideo(Sink):
     """Decodes blocks as they are finished and writes them to a file that plays at any time.
 
     A decoder or a disk that fails ends the video, not the sampling: the latents are what took the time.
@@ -33,7 +35,7 @@ class GrowingVideo:
 
     Attributes:
         failure: why the video ended early; None while all is well.
-        saved: the finished file.
+        info: the finished file.
     """
 
     def __init__(
@@ -47,13 +49,13 @@ class GrowingVideo:
         device: torch.device,
         background: bool = False,
     ):
-        vae.check_vae(vae)
+        check_vae(vae)
         self.vae, self.prefix, self.plan = vae, prefix, plan
         self.shares_device = vae.device == device and device.type != "cpu"
         self.background = background and not self.shares_device
         self.partial = folders.growing_file(prefix, name, plan.width, plan.height)
         self.failure: str | None = None
-        self.saved: folders.OutputFile | None = None
+        self.info: VideoInfo | None = None
         self._to_latent, self._metadata = to_latent, metadata
         self._stack = ExitStack()
 
@@ -62,13 +64,13 @@ class GrowingVideo:
         """Memory for decoding one chunk, where the model samples; twice, if a picture is encoded between rollouts."""
         if not self.shares_device:
             return 0
-        return vae.decode_bytes(self.vae, self.plan.block_shape[-2:]) * (2 if self.plan.restart_frames else 1)
+        return decode_bytes(self.vae, self.plan.block_shape[-2:]) * (2 if self.plan.restart_frames else 1)
 
     def __enter__(self) -> GrowingVideo:
         """Begin; the VAE's weights must be in place."""
         self._video = VideoStream(
             self._numbered().path,
-            vae.codec_of(self.vae).decoder(self.plan.restart_frames),
+            codec_of(self.vae).decoder(self.plan.restart_frames),
             self.plan.timeline.clock.fps,
             self.plan.video_frames,
             metadata=self._metadata,
@@ -98,11 +100,10 @@ class GrowingVideo:
         """Complete the file and give it its number."""
 
         def complete() -> None:
-            saved = self._numbered()  # others may have come since the beginning
-            self._video.path = saved.path
-            self._stream.finish()
+            self._video.path = self._numbered().path  # others may have come since the beginning
+            info = self._stream.finish()
             self._stack.close()
-            self.saved = saved
+            self.info = info
 
         self._attempt(complete)
 

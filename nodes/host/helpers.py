@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from comfy.cli_args import args
-from comfy_api.latest import io
+from comfy_api.latest import io, ui
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.plots import head_profile as pictures
+from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.provenance import file_tags
+from ...headforcing_core.rollout.schedule import SCHEDULES
+from .folders import OutputFile
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +33,36 @@ def aliases(schema: Any, *names: str) -> Any:
     return schema
 
 
-def advanced(widget: Any) -> Any:
-    """Fold a widget under "advanced" where the frontend can (older versions refuse the argument `advanced=`)."""
+def advanced(kind: Any, name: str, **options: Any) -> Any:
+    """An optional widget, folded under "advanced" where the frontend can (older versions refuse `advanced=`)."""
+    widget = kind(name, optional=True, **options)
     widget.extra_dict["advanced"] = True
     return widget
+
+
+def size_inputs(tooltip: str = "In pixels; trained at {}.") -> list[Any]:
+    """Width and height; the tooltip gets the default."""
+    sizes = {"width": DEFAULTS.width, "height": DEFAULTS.height}
+    options = {"min": 16, "max": 4096, "step": 16}
+    return [io.Int.Input(name, default=size, tooltip=tooltip.format(size), **options) for name, size in sizes.items()]
+
+
+def seed_input(tooltip: str, **options: Any) -> Any:
+    """The seed of a render's noise."""
+    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, tooltip=tooltip, **options)
+
+
+def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:
+    """The length of a render."""
+    return io.Float.Input("seconds", default=default, min=0.0, max=3600.0, step=0.25, tooltip=tooltip)
+
+
+def family_input(
+    tooltip: str = "Which weights: sets noise levels, frames per block and the bundled head profile.",
+) -> Any:
+    """The model family, an advanced widget."""
+    options = list(SCHEDULES)
+    return advanced(io.Combo.Input, "model_family", options=options, default=DEFAULTS.model_family, tooltip=tooltip)
 
 
 def no_picture() -> Tensor:
@@ -60,6 +89,11 @@ def to_image(picture: Any) -> Tensor:
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
 
 
+def preview(files: Sequence[OutputFile]) -> Any:
+    """Videos in the output folder, shown on the node."""
+    return ui.PreviewVideo([ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files])
+
+
 def graph_tags(hidden: Any) -> dict[str, str]:
     """The tags of a file that let ComfyUI restore the graph when it is dropped on the canvas."""
     if args.disable_metadata:
@@ -71,7 +105,7 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 
 
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The tag with which *Video Drift Report* knows when which prompt began, see `about.file_tags`."""
+    """The tag with which *Video Drift Report* knows when which prompt began, see `provenance.file_tags`."""
     return {} if args.disable_metadata or not about else file_tags(about, fps)
 
 

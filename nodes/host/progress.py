@@ -15,18 +15,20 @@ from server import PromptServer
 from ...headforcing_core.cache.memory import MemoryEvent
 from ...headforcing_core.head_profiles.auto import warm_up_frames
 from ...headforcing_core.render.block_keys import goes_on
+from ...headforcing_core.render.job import Watcher
 from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.sinks import Sink
 from ...headforcing_core.render.video_rollout import VideoRollout
 from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
-from . import bridge
+from . import bridge, folders
 from .growing_video import GrowingVideo
 
 log = logging.getLogger(__name__)
 
 
-class RenderProgress:
+class RenderProgress(Watcher):
     """Progress bar, moving preview and a status line on the node; stops within one model call on cancel.
 
     The editor shows the last preview for good, in place of a video that the node gives at its end; without `previews`
@@ -53,9 +55,10 @@ class RenderProgress:
         self.plan, self.name = plan, name
         self.video, self.block, self.growing, self.run, self.event = video, None, None, None, None
 
-    def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
+    def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
         """Take note of what need not be made, of where blocks are kept, and of the file that grows."""
-        self.growing, self.run = growing, rollout.run
+        self.growing = next((sink for sink in sinks if isinstance(sink, GrowingVideo)), None)
+        self.run = rollout.run
         self.reused += rollout.reused_steps
         self.done += rollout.reused_steps
 
@@ -85,8 +88,9 @@ class RenderProgress:
         if self.made:
             parts.append(f"{self._frames_per_second(took):.1f} fps")
         if self.growing is not None:
-            saved = self.growing.saved
-            parts.append(f"no video: {self.growing.failure}" if saved is None else f"wrote output/{saved.label}")
+            video = self.growing.info
+            failed = f"no video: {self.growing.failure}"
+            parts.append(failed if video is None else f"wrote output/{folders.shown(video.path).label}")
         PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
 
     def _frames_per_second(self, took: float) -> float:

@@ -4,184 +4,172 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import comfy.model_management
 import torch
 from torch import Tensor
 
-from ...headforcing_core.cache.memory import MemoryEvent
-from ...headforcing_core.drift.latents import RunReport
+from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
-from ...headforcing_core.render import block_keys
-from ...headforcing_core.render.block_keys import setup_hash, video_keys
+from ...headforcing_core.render.block_keys import goes_on
+from ...headforcing_core.render.job import RenderJob, Watcher
+from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.provenance import attention_name
-from ...headforcing_core.render.video_rollout import VideoRollout
-from ...headforcing_core.rollout.loop import Block
-from ...headforcing_core.runs.folder import RunFolder
-from . import folders, helpers, vae
-from .bridge import HostedModel, compute_dtype, fingerprint, host, wan_config
+from ...headforcing_core.render.provenance import about_video
+from ...headforcing_core.render.resources import Needs
+from ...headforcing_core.render.result import RenderResult
+from ...headforcing_core.render.sinks import KeptLatents, Sink
+from ...headforcing_core.timeline.timeline import Timeline
+from ...headforcing_core.video.restarts import FrameCodec
+from . import bridge, checks, folders, helpers, toy_world, vae
 from .growing_video import GrowingVideo
+from .progress import RenderProgress
+
+FOUND_PROFILES = folders.user_folder("found_profiles")
+RUNS = folders.runs_folder()
 
 
 @dataclass(frozen=True)
-class RenderJob:
+class HostRender:
     """What all videos of a batch are made from and with.
 
     Attributes:
-        embeds: the plan's text embeddings, see `RenderPlan.embeddings`.
+        texts: one text embedding per segment of the timeline.
         start_latents: `[videos, frames, 16, h, w]` as a LATENT holds them; used in turn.
-        runs: folder for finished blocks; None keeps nothing.
-        state_seconds: how often the cache is stored there; 0 never.
-        about: what to note there.
+        runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
     """
 
     model: Any
-    embeds: Sequence[Tensor]
-    seed: int
+    options: RenderOptions
+    timeline: Timeline
+    texts: Sequence[Tensor]
     start_latents: Tensor | None = None
     runs: Path | None = None
-    state_seconds: float = 0.0
-    about: dict[str, Any] = field(default_factory=dict)
+    found_profiles: Path | None = None
     vae: Any = None
     filename_prefix: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     decode_in_background: bool = False
 
-    def start(self, video: int) -> Tensor | None:
-        """The start frames of one video `[frames, 16, h, w]`, as the model sees them."""
-        if self.start_latents is None:
+    def plan(self, profile: HeadProfile | None = None) -> RenderPlan:
+        """The checked render; `profile` in place of the one that was asked for."""
+        start_frames = 0 if self.start_latents is None else self.start_latents.shape[1]
+        return self.options.plan(bridge.wan_config(self.model), self.timeline, start_frames, profile)
+
+    def job(self, plan: RenderPlan, video: int = 0) -> RenderJob:
+        """One video of a plan."""
+        inner, options, start = self.model.model, self.options, None
+        if self.start_latents is not None:
+            start = _to_model(inner, self.start_latents[video % len(self.start_latents)])
+        return RenderJob(
+            plan,
+            plan.embeddings(self.texts),
+            bridge.fingerprint(self.model),
+            options.seed,
+            bridge.compute_dtype(self.model),
+            video,
+            start,
+            codec=None if self.vae is None else ModelCodec.of(inner, self.vae),
+            runs=self.runs,
+            state_seconds=options.state_seconds,
+            found_profiles=self.found_profiles,
+            about=about_video(plan, options.method, options.seed, type(inner.latent_format).__name__),
+        )
+
+    def growing_video(self, job: RenderJob) -> GrowingVideo | None:
+        """The file that a video is decoded to while it is sampled."""
+        if self.vae is None:
             return None
-        latents = self.start_latents[video % len(self.start_latents)]
-        return self.model.model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+        return GrowingVideo(
+            self.vae,
+            self.filename_prefix,
+            job.plan,
+            self.model.model.process_latent_out,
+            job.keys[-1][:8],
+            {**self.tags, **helpers.video_tags(job.about)},
+            self.model.load_device,
+            self.decode_in_background,
+        )
 
-    def keys(self, plan: RenderPlan, video: int) -> tuple[str, list[str]]:
-        """The hash of the setup of one video, and the key of each of its blocks."""
-        dtype, weights = compute_dtype(self.model), fingerprint(self.model)
-        setup = setup_hash(plan, weights, self.seed, video, dtype, self.start(video))
-        autoencoder = vae.codec_of(self.vae).fingerprint() if plan.restart_frames else ""
-        return setup, video_keys(plan, setup, self.embeds, autoencoder)
-
-    def reencode(self, latents: Tensor) -> Tensor:
-        """The last picture of `[frames, 16, h, w]`, as the model sees them, as the first frame of a video."""
-        inner, codec = self.model.model, vae.codec_of(self.vae)
-        outside = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
-        frame = codec.reencode(outside).to(latents)
-        return inner.process_latent_in(frame.transpose(0, 1)[None])[0].transpose(0, 1)
-
-    def finished(self, plan: RenderPlan, video: int) -> int:
-        """How many blocks of a video are in the folder of runs. One that began by finding roles goes on so."""
-        return 0 if self.runs is None else block_keys.finished_blocks(self.runs, *self.keys(plan, video))
-
-
-class Watcher(Protocol):
-    """Somebody who follows a render; may raise to stop it."""
-
-    def begin(self, rollout: VideoRollout, growing: GrowingVideo | None) -> None:
-        """Called before the first block, with what is reused and with the file it is decoded to."""
-
-    def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
-        """Called as `rollout.StepCallback`."""
-
-    def finished(self, block: Block) -> None:
-        """Called after each block."""
+    def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
+        """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
+        model, decode, management = self.model, 0, comfy.model_management
+        if toy_world.is_toy_model(model) and (plan.width, plan.height) != toy_world.SIZE:
+            wanted = "x".join(map(str, toy_world.SIZE))
+            raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
+        if self.vae is not None:
+            vae.check_vae(self.vae)
+            if self.vae.device == model.load_device:
+                decode = vae.decode_bytes(self.vae, plan.block_shape[-2:]) + self.vae.patcher.model_size()
+        return self.job(plan).check_needs(
+            int(model.model_size()),
+            int(management.get_total_memory(model.load_device) - management.extra_reserved_memory()),
+            streams_weights=model.load_device.type != "cpu",
+            encodes=self.vae is not None,
+            remedy="connect the Wan 2.1 VAE to the sampler",
+            decode=decode,
+            writes_video=self.vae is not None,
+            videos=videos,
+            finished_blocks=sum(self.job(plan, video).finished_blocks for video in range(videos)),
+        )
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """A video's latents `[frames, 16, h, w]` as a LATENT holds them, start latents included, and what happened.
+class ModelCodec(FrameCodec):
+    """A VAE for latents as `model` sees them."""
 
-    `seconds` is wall time, decoding included; `seconds_per_block` leaves it out. `saved` is the video file; where there
-    is none, `failure` says why, or nothing was to be decoded. `problems` names what was damaged in the run folder,
-    `attention` the backend.
-    """
+    model: Any = None
 
-    latents: Tensor
-    events: list[MemoryEvent]
-    found_profile: HeadProfile | None
-    reused_blocks: int
-    found_now: bool
-    report: RunReport
-    seconds: float
-    saved: folders.OutputFile | None = None
-    failure: str | None = None
-    seconds_per_block: float | None = None
-    problems: Sequence[str] = ()
-    attention: str = ""
+    @classmethod
+    def of(cls, model: Any, used: Any) -> ModelCodec:
+        codec = vae.codec_of(used)
+        return cls(codec.new_decoder, codec.network, codec.encode, model)
+
+    def reencode(self, latents: Tensor) -> Tensor:
+        outside = self.model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+        return _to_model(self.model, super().reencode(outside).to(latents))
 
 
-def sample(job: RenderJob, plan: RenderPlan, video: int, watcher: Watcher) -> Sampled:
-    """Make one video of a plan. Each block is stored, then decoded, before the next one is begun."""
+def _to_model(model: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as a LATENT holds them to the same as the model sees them."""
+    return model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+
+def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -> RenderResult:
+    """Make one video of a plan; the result has its latents as a LATENT holds them."""
     begun = time.perf_counter()
-    model, start = job.model, job.start(video)
-    dtype, (setup, keys) = compute_dtype(model), job.keys(plan, video)
-    growing = None
-    if job.vae is not None:
-        to_latent = model.model.process_latent_out
-        growing = GrowingVideo(
-            job.vae,
-            job.filename_prefix,
-            plan,
-            to_latent,
-            keys[-1][:8],
-            {**job.tags, **helpers.video_tags(job.about)},
-            model.load_device,
-            job.decode_in_background,
-        )
-    done: list[tuple[VideoRollout, str]] = []
-    block_seconds: list[float | None] = []
+    job = render.job(plan, video)
+    growing = render.growing_video(job)
+    results: list[RenderResult] = []
 
-    def body(hosted: HostedModel, device: torch.device) -> Tensor:
-        with ExitStack() as stack:
-            attention = hosted.attention.or_better(dtype, device, wan_config(model).head_dim)
-            options: dict[str, Any] = {"dtype": dtype, "device": device, "attention": attention, "start_latents": start}
-            options["reencode"] = None if job.vae is None else job.reencode
-            name = attention_name(attention, "auto", device, dtype, wan_config(model).head_dim)
-            if job.runs is not None:
-                about = {**job.about, "attention": name}
-                run = stack.enter_context(RunFolder(job.runs, setup, about))
-                run.save_video(keys, about)
-                options |= {"run": run, "keys": keys, "state_seconds": job.state_seconds}
-            rollout = VideoRollout(plan, job.seed, video, **options)
-            if growing is not None:
-                stack.enter_context(growing)
-            watcher.begin(rollout, growing)
-            blocks = [] if start is None else [start.to(device)]
-            for latents in blocks:
-                if growing is not None:
-                    growing.add(latents)
-            for block in rollout.blocks(hosted, watcher):
-                blocks.append(block.latents.to(device))
-                watcher.finished(block)
-                if growing is not None:
-                    growing.add(blocks[-1])
-            if growing is not None:
-                growing.finish()
-            done.append((rollout, name))
-            block_seconds.append(rollout.seconds_per_block)
-        return torch.cat(blocks).transpose(0, 1)[None]
+    def body(hosted: bridge.HostedModel, device: torch.device) -> Tensor:
+        kept = KeptLatents(device)
+        sinks: list[Sink] = [kept] if growing is None else [kept, growing]
+        attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim)
+        results.append(job.run(hosted, device, attention, sinks, watcher))
+        return torch.cat(kept.blocks).transpose(0, 1)[None]
 
-    also = () if growing is None else [job.vae.patcher]
-    extra_bytes = plan.cache_bytes(dtype) + (0 if growing is None else growing.decode_bytes)
+    also = () if growing is None else [render.vae.patcher]
+    extra_bytes = plan.cache_bytes(job.dtype) + (0 if growing is None else growing.decode_bytes)
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    latents = host(model, job.embeds, plan.schedule, one_pass, extra_bytes, body, also)[0].transpose(0, 1)
-    ((rollout, attention),), (seconds_per_block,) = done, block_seconds
-    saved, failure = (None, None) if growing is None else (growing.saved, growing.failure)
-    return Sampled(
-        latents,
-        rollout.events,
-        rollout.found_profile,
-        rollout.reused,
-        rollout.found_now,
-        rollout.report(),
-        time.perf_counter() - begun,
-        saved,
-        failure,
-        seconds_per_block,
-        rollout.problems,
-        attention,
-    )
+    latents = bridge.host(render.model, job.embeds, plan.schedule, one_pass, extra_bytes, body, also)
+    made = replace(results[0], latents=latents[0].transpose(0, 1), seconds=time.perf_counter() - begun)
+    return made if growing is None else replace(made, video=growing.info, failure=growing.failure)
+
+
+def sample_one(
+    render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs
+) -> RenderResult:
+    """One video; says on the node what is kept when something ends it early."""
+    try:
+        return sample(render, plan, video, progress)
+    except BaseException as error:  # a cancel is no Exception in newer versions
+        progress.stopped()
+        if checks.is_out_of_memory(error):
+            kept = render.runs is not None and goes_on(plan)
+            raise checks.out_of_memory(error, needs, kept) from error
+        raise

@@ -121,9 +121,7 @@ class ToyVAE(comfy.sd.VAE):
         self.vae_dtype = torch.float32
         self.output_device = comfy.model_management.intermediate_device()
         self.patcher = comfy.model_patcher.ModelPatcher(
-            self.first_stage_model,
-            load_device=self.device,
-            offload_device=comfy.model_management.vae_offload_device(),
+            self.first_stage_model, load_device=self.device, offload_device=comfy.model_management.vae_offload_device()
         )
 
 

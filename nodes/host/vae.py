@@ -124,7 +124,7 @@ def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] |
 def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:
     """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its streaming decoder.
 
-    `restart_frames` as for `PictureCodec.decoder`.
+    `restart_frames` as for `FrameCodec.decoder`.
     """
     check_vae(vae)
     needed = decode_bytes(vae, latent_size)

@@ -577,7 +577,7 @@ BAD_TIMELINES = {
     f"0:00 {BALL}\n0:10 {RING}": ("line 2", "after the end"),
     " \n ": ("prompt",),
     f"0:00 [flush] {BALL}\n0:03 {RING}": ("line 1", "first prompt", "[flush]"),
-    f"0:00 {BALL}\n0:03 [flush, recache] {RING}": ("line 2", "two things"),
+    f"0:00 {BALL}\n0:03 [flush, recache] {RING}": ("line 2", "contradictory"),
 }
 
 

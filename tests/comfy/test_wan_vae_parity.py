@@ -10,17 +10,7 @@ from headforcing.headforcing_core.video.wan_vae import load_streaming_decoder
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_vae
 
-COMFY_DECODE = """
-import torch
-import comfy.latent_formats, comfy.sd, comfy.utils
-from safetensors.torch import load_file, save_file
-vae_path, latents_path, out_path = sys.argv[1:]
-vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(vae_path))
-assert vae.vae_dtype == torch.float32, vae.vae_dtype
-latents = load_file(latents_path)["latents"].movedim(0, 1)[None]
-pictures = vae.decode(comfy.latent_formats.Wan21().process_out(latents))
-save_file({"pictures": pictures.flatten(0, -4).float().contiguous()}, out_path)
-"""
+COMFY_DECODE = Path(__file__).parent / "programs" / "decode_with_vae.py"
 
 
 @pytest.mark.comfy

@@ -95,6 +95,7 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(name: str, samples
         assert of_made.low - slack <= of_all["high"] and of_all["low"] - slack <= of_made.high, column
 
 
+@pytest.mark.slow
 def test_prompts_are_followed_inside_the_trained_length(samples: dict[str, list[Numbers]]):
     means = means_of(samples["horizon"])
     assert means["early_background"] == means["early_pattern"] == 1.0
@@ -102,6 +103,7 @@ def test_prompts_are_followed_inside_the_trained_length(samples: dict[str, list[
     assert means["early_colour_error"] < 0.03
 
 
+@pytest.mark.slow
 def test_the_last_quarter_of_a_minute_of_head_forcing_still_shows_what_it_should(samples: dict[str, list[Numbers]]):
     means = means_of(samples["length"])
     assert means["background"] == means["pattern"] == 1.0

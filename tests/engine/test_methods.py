@@ -196,6 +196,7 @@ def test_a_method_renders_in_bfloat16(backbone, name):
     assert tensors_in(video.cache, set()) <= made.cache_bytes(torch.bfloat16)
 
 
+@pytest.mark.slow
 def test_methods_make_different_videos(backbone):
     videos = {name: latents_of(plan(name), backbone) for name in OWN_CACHE}
     for name, one in videos.items():

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, classify, load_profile, stability
 from headforcing.headforcing_core.head_profiles.profiler import (
-    PRESETS,
+    BUDGETS,
     ShareMeter,
     measure_prompt,
     profile_heads,
@@ -593,7 +593,7 @@ DAMAGE = {
     "a setup without a field": ({"tags": {"head_shares": '{"format_version": 1}'}}, "is not a file of measured"),
     "a newer format": ({"setup": {"format_version": 2}}, "format version 2, this program reads 1"),
     "a newer format with more in it": ({"setup": {"format_version": 2, "x": 1}}, "format version 2, this program"),
-    "an impossible setup": ({"setup": {"blocks": 1}}, "measures from block 3 on, the rollout has only 1"),
+    "an impossible setup": ({"setup": {"blocks": 1}}, "measures from block 3 on, but the rollout has only 1"),
     "a setup of other size": ({"setup": {"num_layers": 3}}, "is damaged: its sums do not fit"),
     "one tensor missing": ({"counts": None}, "is not a file of measured head shares"),
     "a wrong shape": ({"counts": torch.ones(3, 4, 3, dtype=torch.float64)}, "is damaged: its counts"),
@@ -744,8 +744,8 @@ def test_the_hash_of_prompts_depends_on_their_words_and_order():
     ("changes", "expected"),
     [
         ({"prompts": ()}, "at least one prompt"),
-        ({"blocks": 2}, "measures from block 3 on, the rollout has only 2; make it longer"),
-        ({"first_block": 6}, "measures from block 7 on, the rollout has only 6"),
+        ({"blocks": 2}, "measures from block 3 on, but the rollout has only 2 blocks; make it longer"),
+        ({"first_block": 6}, "measures from block 7 on, but the rollout has only 6"),
         ({"first_block": 0}, "first_block must be at least 1"),
         ({"window_frames": 6}, "window_frames must hold a sink and two blocks, got 6"),
     ],
@@ -759,7 +759,7 @@ def test_a_setup_that_measures_nothing_is_refused(changes, expected):
 
 
 def test_the_presets_are_those_of_the_paper():
-    assert PRESETS == {"full": (20, 30.0), "quick": (4, 10.0)}
+    assert BUDGETS == {"full": (20, 30.0), "quick": (4, 10.0)}
 
 
 def test_twenty_different_prompts_come_with_the_pack():
@@ -788,7 +788,7 @@ def demo_profile(prompts: int, seconds: float):
 @pytest.mark.slow
 def test_a_quick_and_a_longer_measurement_of_the_demo_model_agree():
     """The longer one is a cut of `full` (6 prompts x 15 s). At least 36 of 48 roles, also with the shipped profile."""
-    quick, longer = demo_profile(*PRESETS["quick"]), demo_profile(6, 15.0)
+    quick, longer = demo_profile(*BUDGETS["quick"]), demo_profile(6, 15.0)
     shipped = load_profile(bundled_profiles()["toy_world"])
     assert quick.counts() == longer.counts() == shipped.counts() == {"local": 10, "anchor": 12, "memory": 26}
     roles = [[role for layer in one.roles for role in layer] for one in (quick, longer, shipped)]

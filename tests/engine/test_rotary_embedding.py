@@ -95,7 +95,7 @@ def test_one_complex_multiplication_rotates_as_pair_after_pair(keys, dtype, off,
         rope = RotaryEmbedding(26, 2, 3)
         into, turned = torch.zeros(4, 5, 6, 26, dtype=dtype), x.clone()
         rope.rotate(x, [3, 1, 7], out=into[:, 1:4])
-        return [rope.rotate(x, [3, 1, 7]), into, rope.turn(turned, [3, 1, 7]), rope.rotate_spatial(x)]
+        return [rope.rotate(x, [3, 1, 7]), into, rope.rerotate(turned, [3, 1, 7]), rope.rotate_spatial(x)]
 
     at_once = ways()
     monkeypatch.setattr(rope_module, "COMPLEX_DEVICES", ())

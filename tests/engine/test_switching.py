@@ -380,7 +380,7 @@ def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
     shape = new_cache(model, mixed(model), BUSY, 9).shape
     cache = AutoProfileCache(shape, AutoProfile(), torch.float32)
     for action in (cache.flush, cache.re_anchor, cache.close, lambda: cache.rewind(1)):
-        with pytest.raises(HeadForcingError, match="while head roles are being found; load a head profile"):
+        with pytest.raises(HeadForcingError, match="while head roles are being measured; load a head profile"):
             action()
 
 

@@ -14,11 +14,11 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
-from headforcing.headforcing_core.methods.base import Overlap
 from headforcing.headforcing_core.methods.causvid import overlapping_rollouts
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingCache, context, rolling_rollout
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
+from headforcing.headforcing_core.rollout.overlap import Overlap
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.studies.replay import Case, replay

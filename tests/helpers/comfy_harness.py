@@ -241,47 +241,36 @@ class ComfyServer:
         return "End of its log:\n" + self.log()[-6000:]
 
 
-_PROLOGUE = """
-import sys
-sys.path[0] = {tree!r}
-from comfy.cli_args import args as _args
-_args.cpu, _args.base_directory = True, {base!r}
-
-def load_pack(folder={pack!r}):
-    "Import the pack as ComfyUI's load_custom_node does: by path, under a name that is not an identifier."
-    import importlib.util, os
-    name = folder.replace(".", "_x_")
-    spec = importlib.util.spec_from_file_location(name, os.path.join(folder, "__init__.py"))
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-"""
+_PROGRAMS = REPO / "tests" / "comfy" / "programs"
 
 
 def run_in_comfy(
     install: ComfyInstall,
-    code: str,
+    program: Path | str,
     *args: object,
     base_dir: Path | None = None,
     pack_dir: Path = REPO,
     env: Mapping[str, str] | None = None,
     timeout: float = 120,
 ) -> str:
-    """Run `code` where `import comfy` works (CPU only) and return what it prints; raises with stderr if it fails.
+    """Run a program where `import comfy` works (CPU only) and return what it prints; raises with stderr if it fails.
 
-    `args` are in sys.argv[1:]. `load_pack()` imports the pack the way ComfyUI does and returns the module.
+    A file begins with `from inside_comfy import load_pack`, which makes ComfyUI importable; before a string this is
+    done. `args` are in sys.argv[1:]. `load_pack()` imports the pack the way ComfyUI does and returns the module.
     """
     base = Path(base_dir) if base_dir else Path(tempfile.mkdtemp(prefix="comfy-"))
+    start = [str(program)]
+    if isinstance(program, str):
+        start = ["-c", f"import sys; sys.path[0] = {str(_PROGRAMS)!r}; from inside_comfy import load_pack\n{program}"]
+    environ = _environ(env) | {"COMFY_TREE": str(install.tree), "COMFY_BASE": str(base), "COMFY_PACK": str(pack_dir)}
     try:
-        prologue = _PROLOGUE.format(tree=str(install.tree), base=str(base), pack=str(pack_dir))
-        command = [str(install.python), "-c", prologue + code, *map(str, args)]
-        done = subprocess.run(command, cwd=base, env=_environ(env), capture_output=True, text=True, timeout=timeout)
+        command = [str(install.python), *start, *map(str, args)]
+        done = subprocess.run(command, cwd=base, env=environ, capture_output=True, text=True, timeout=timeout)
     finally:
         if base_dir is None:
             shutil.rmtree(base, ignore_errors=True)
     if done.returncode:
-        raise RuntimeError(f"The code failed in ComfyUI {install.version}:\n{done.stderr[-6000:]}")
+        raise RuntimeError(f"The program failed in ComfyUI {install.version}:\n{done.stderr[-6000:]}")
     return done.stdout
 
 

@@ -110,15 +110,15 @@ def test_all_methods_get_the_same_noise_and_another_seed_another_video(made: Pat
 def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, made: Path):
     from headforcing.headforcing_core.commands import compare as compare_command
 
-    runs, render_one, calls = tmp_path / "runs", compare_command.render_one, []
+    runs, render, calls = tmp_path / "runs", compare_command.ComparedVideo.render, []
 
-    def stopping(own, *args, **options):
+    def stopping(video, *args):
         if len(calls) == 2:
             raise KeyboardInterrupt
-        calls.append(own.method)
-        return render_one(own, *args, **options)
+        calls.append(video.entry.method)
+        return render(video, *args)
 
-    monkeypatch.setattr(compare_command, "render_one", stopping)
+    monkeypatch.setattr(compare_command.ComparedVideo, "render", stopping)
     same = ["--scale", "2", "--seed", "3", "--runs", str(runs)]
     assert compare(tmp_path / "out", *same) == 130
     assert calls == METHODS[:2] and not (tmp_path / "out" / "grid.mp4").exists()

@@ -38,7 +38,7 @@ def run(capsys):
 @pytest.fixture
 def short(monkeypatch):
     """Four prompts of 3 s, five blocks, instead of 10 s."""
-    monkeypatch.setitem(profiles.PRESETS, "quick", (4, 3.0))
+    monkeypatch.setitem(profiles.BUDGETS, "quick", (4, 3.0))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def whole(tmp_path_factory) -> Path:
     """A short measurement in one go: the shares' file, with the profile beside it."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(profiles.PRESETS, "quick", (4, 3.0))
+        patch.setitem(profiles.BUDGETS, "quick", (4, 3.0))
         assert main(["profile", str(folder / "whole.json"), *DEMO, "--json"]) == 0
     return folder / "whole.safetensors"
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.render import toy_codec
+from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.base import Overlap
+from headforcing.headforcing_core.rollout.overlap import Overlap
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.restarts import FrameCodec
 from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder

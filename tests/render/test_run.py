@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.render import video_rollout
 from headforcing.headforcing_core.render.block_keys import finished_blocks, video_keys
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder
@@ -131,7 +131,7 @@ def test_a_state_fits_longer_and_shorter_versions_of_the_video(backbone, tmp_pat
 
 def test_a_state_that_does_not_fit_is_made_again_from_the_blocks(backbone, tmp_path, monkeypatch, caplog):
     render = Render(backbone, tmp_path, state_seconds=1e-9)
-    monkeypatch.setattr(video_rollout, "cache_state", lambda cache: ({}, {"groups": []}))
+    monkeypatch.setattr(CachePolicy, "state", lambda policy, cache: ({}, {"groups": []}))
     render.go(stop_after=5)
     assert torch.equal(render.go(), render.straight())
     assert "rebuilt from the finished blocks" in caplog.text

@@ -75,7 +75,7 @@ def test_correlations_are_not_known_without_varying_shares_on_both_sides(other):
     a = with_shares("a", ["LLA", "AMM"], [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.1] * 6)
     found = compare_profiles(a, other)
     assert found.sink_correlation is None and found.current_correlation is None
-    assert "first frame not known" in found.text()
+    assert "first frame not available" in found.text()
 
 
 def test_the_text_holds_every_number_and_the_dictionary_is_json():
@@ -115,7 +115,7 @@ def test_a_profile_in_line_with_the_list_of_its_family_is_said_to_be_so():
     assert len(remarks) == 2
     assert remarks[0].startswith("100% of the 154 local heads") and "'longlive';" in remarks[0]
     assert remarks[1].startswith("0% of the 206 memory heads")
-    assert all("expected, as a guess" in remark and "in line with it" in remark for remark in remarks)
+    assert all("the definitions suggest" in remark and "as expected" in remark for remark in remarks)
 
 
 def test_a_profile_that_contradicts_the_list_is_remarked_on():

@@ -50,14 +50,13 @@ WRITERS = {
     "write_video": "path",
     "VideoStream": "path",
     "grid": "path",
-    "remember": "folder",
-    "RunFolder": "parent",
     "save": "path",
     "replacing": "path",
     "check_writable": "path",
 }
-# where a folder comes from another file: RenderJob's field, and what the sampler offers to others
-HANDED_ON = {"job.runs", "RUNS", "FOUND_PROFILES"}
+# folders that come from another file, and the calls that hand them to the engine, which writes there
+HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
+HANDING_ON = {"HostRender": ("runs", "found_profiles"), "RenderJob": ("runs", "found_profiles")}
 
 
 class File:
@@ -112,16 +111,19 @@ def test_whatever_writes_is_given_a_path_from_the_folders(name: str):
         where = named.get(WRITERS[_last(call.func)]) or call.args[0]
         assert file.contained(where), ast.unparse(call)
         assert "partial" not in named or file.contained(named["partial"]), ast.unparse(call)
-    for call in file.calls("RenderJob"):
-        runs = [arg for arg in [*call.args, *(k.value for k in call.keywords)] if "RUNS" in ast.unparse(arg)]
-        assert [ast.unparse(arg) for arg in runs] == ["RUNS if resume else None"], ast.unparse(call)
+    for call in file.calls(*HANDING_ON):
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        for folder in HANDING_ON[_last(call.func)]:
+            assert file.contained(named[folder]), ast.unparse(call)
     for name in HANDED_ON & {"RUNS", "FOUND_PROFILES"}:
         assert all(map(file.contained, file._assigned(name)))
 
 
 def test_every_writer_is_seen_and_a_path_from_a_widget_is_not_let_through(tmp_path: Path):
     called = {_last(call.func) for name in OTHERS for call in File(NODES / name).calls(*WRITERS)}
-    assert called >= {"write_video", "VideoStream", "grid", "remember", "RunFolder", "save"}
+    assert called >= {"write_video", "VideoStream", "grid", "save"}
+    given = {_last(call.func) for name in OTHERS for call in File(NODES / name).calls(*HANDING_ON)}
+    assert given == set(HANDING_ON)
     (tmp_path / "bad.py").write_text("def f(widget, file):\n    place = widget\n    write_video(place)\n")
     (tmp_path / "worse.py").write_text("place = folders.output_folder()\nplace = widget\nwrite_video(place)\n")
     (tmp_path / "good.py").write_text("file = folders.output_file(widget)\nwrite_video(file.path)\n")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_FLOORS = 11
 MOST_ROOT_FILES = 8
 
-_ENGINE = "files model timeline weights cache rollout methods head_profiles video drift plots runs render studies demo"
+_ENGINE = "files model timeline weights rollout cache methods head_profiles video drift plots runs render studies demo"
 # From the leaves up. A folder may import itself and what its line names; `files` are the modules beside the folders.
 MAY_IMPORT = {
     "files": "",
@@ -19,8 +19,8 @@ MAY_IMPORT = {
     "model": "files kernels",
     "timeline": "files",
     "weights": "files model",
-    "cache": "files kernels model timeline",
-    "rollout": "files model timeline cache",
+    "rollout": "files model timeline",
+    "cache": "files kernels model timeline rollout",
     "methods": "files model timeline cache rollout",
     "head_profiles": "files model cache rollout",
     "video": "files timeline weights",
@@ -28,8 +28,8 @@ MAY_IMPORT = {
     "plots": "files timeline head_profiles drift",
     "runs": "files cache drift",
     "render": "files model timeline cache rollout methods head_profiles video drift runs",
-    "studies": "files model timeline weights cache rollout methods head_profiles video drift render",
-    "demo": "files model timeline weights cache rollout methods video drift render",
+    "studies": "files model timeline weights rollout cache methods head_profiles video drift render",
+    "demo": "files model timeline weights rollout cache methods video drift render",
     "commands": _ENGINE,
     "nodes": _ENGINE,
 }

@@ -99,6 +99,7 @@ PICTURES = {
 }
 
 
+@pytest.mark.slow
 @BOTH_THEMES
 @pytest.mark.parametrize("name", PICTURES)
 @pytest.mark.filterwarnings("error")
@@ -205,6 +206,7 @@ def test_an_unknown_theme_is_refused():
         role_map(a_profile(), "pink")
 
 
+@pytest.mark.slow
 def test_several_threads_draw_the_same_as_one():
     wanted = [role_map(a_profile(seed=seed)).tobytes() for seed in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -219,6 +221,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing)
         role_map(a_profile())
 
 
+@pytest.mark.slow
 def test_drawing_touches_neither_pyplot_nor_global_settings():
     program = (
         "import sys, headforcing.headforcing_core.plots.head_profile as plots\n"

@@ -120,7 +120,7 @@ def test_impossible_thresholds_are_refused(percent):
 
 
 def test_an_imported_profile_says_why_its_thresholds_are_fixed():
-    with pytest.raises(HeadForcingError, match="holds roles only.*measured shares"):
+    with pytest.raises(HeadForcingError, match="has roles only.*measured shares"):
         default_profile(30, 12).with_thresholds(25, 20)
 
 

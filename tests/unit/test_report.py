@@ -116,7 +116,7 @@ def test_given_prompts_win_over_the_files_and_snap_to_its_blocks(story: Path):
 
 def test_prompts_without_times_are_mentioned(tmp_path: Path):
     found = report_video(write(tmp_path / "old.mp4", 20, tag(prompts=["a", "b"])))
-    assert found.prompts == [] and "2 prompts but not when they start" in found.text()
+    assert found.prompts == [] and "2 prompts without start times" in found.text()
     single = report_video(write(tmp_path / "single.mp4", 20, tag(prompts=["a"])))
     assert single.prompts == [(0.0, "a")] and "not when" not in single.text()
 
@@ -213,6 +213,7 @@ def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", sorted(page.THEMES))
 @pytest.mark.filterwarnings("error")
 def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftReport, theme: str):

@@ -119,6 +119,7 @@ def demo(tmp_path, capsys, *more: str):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, capsys):
     made = demo(tmp_path, capsys, "--runs", str(tmp_path / "runs"))["run"]
     assert made["blocks"] == 9 == len(made["occupied_frame_slots"])
@@ -134,6 +135,7 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
     assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["start frames", "roles found"])
 def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
     timeline = parse_timeline("a red ball bouncing on a teal floor", 7.0)

@@ -1,1 +1,1 @@
-"""How the embedded model was trained; not installed."""
+"""Training of the embedded toy model; not installed."""

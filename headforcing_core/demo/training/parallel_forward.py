@@ -1,7 +1,7 @@
-"""The transformer over all blocks of a batch of clips at once, as training needs it.
+"""Forward pass of the transformer over all blocks of a batch of clips at once, for training.
 
-The weights and the arithmetic are those of `wan.forward_block`, which makes one block of one video from a cache; here
-every block attends to the clean blocks before it and to itself, in one pass with gradients (teacher forcing).
+Weights and arithmetic are those of `wan.forward_block`, which runs one block of one video with a KV cache. Here every
+block attends to the clean blocks before it and to itself, in one pass with gradients (teacher forcing).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ...model.wan import TransformerBlock, WanModel, timestep_embedding
 
 BLOCK_FRAMES = 3
 KeysValues = list[tuple[Tensor, Tensor]]
-"""Of every layer, each `[batch, heads, tokens, head_dim]`, keys with all of their rotation."""
+"""Keys (after rotary embedding) and values of every layer, each `[batch, heads, tokens, head_dim]`."""
 Sights = tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]
-"""`(first, last + 1, ((first, last + 1), ...))`: these tokens, in order, look at those spans of tokens."""
+"""Attention mask as `(first, last + 1, ((first, last + 1), ...))`: these tokens attend to those spans of tokens."""
 
 
 def forward(
@@ -39,8 +39,8 @@ def forward(
         timesteps: `[batch, frames]`, 0 to 1000.
         text: `[batch, frames / 3, words, text_dim]`, the prompt of each block.
         frame_indices: temporal position of each frame.
-        sights: which tokens look where; all of them everywhere if None.
-        past: keys and values of earlier tokens, which come first.
+        sights: attention mask; None for full attention.
+        past: keys and values of earlier tokens, prepended to the new ones.
     """
     batch, frames, _, _, width = latents.shape
     columns = width // model.patch_size[2]
@@ -82,7 +82,7 @@ def _block(
     sights: Sights | None,
     before: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer on `x [batch, frames, tokens, dim]`, and the layer's own new keys and values."""
+    """One layer on `x [batch, frames, tokens, dim]`; returns x and the layer's new keys and values."""
     shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation[:, None] + modulation)[:, :, :, None].unbind(2)
     y = block.norm1(x) * (1 + scale1) + shift1
     attention = block.self_attn
@@ -116,7 +116,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, sights: Sights | None) -> Tensor:
-    """Attention of each group of tokens to what it sees."""
+    """Attention of each group of tokens to its spans."""
     outputs = []
     for start, stop, spans in sights or ((0, q.shape[2], ((0, k.shape[2]),)),):
         keys, values = (torch.cat([t[:, :, a:b] for a, b in spans], 2) for t in (k, v))
@@ -125,7 +125,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, sights: Sights | None) -> Tensor:
 
 
 def _plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Written out with `baddbmm`: the fused one, which a compiler puts in place of `@`, has a slow gradient on CPUs."""
+    """Attention with `baddbmm`: a compiler replaces `@` by fused attention, whose gradient is slow on CPUs."""
     queries, keys, values = (t.flatten(0, 1) for t in (q, k, v))
     nothing = q.new_zeros(())
     scores = torch.baddbmm(nothing, queries, keys.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)
@@ -134,7 +134,7 @@ def _plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def teacher_forcing(blocks: int, block_tokens: int) -> Sights:
-    """For `[clean blocks but the last | noisy blocks]`: each looks at the clean blocks before it and at itself."""
+    """For `[clean blocks but the last | noisy blocks]`: each attends to the clean blocks before it and to itself."""
     starts = range(0, blocks * block_tokens, block_tokens)
     clean = [(start, start + block_tokens, ((0, start + block_tokens),)) for start in starts[:-1]]
     shift = starts[-1]
@@ -146,9 +146,9 @@ def teacher_forcing(blocks: int, block_tokens: int) -> Sights:
 
 
 def teacher_forced_flow(model: WanModel, clean: Tensor, noisy: Tensor, timesteps: Tensor, text: Tensor) -> Tensor:
-    """Flow of every block of `noisy [batch, frames, 16, h, w]`, each after the clean blocks before it.
+    """Flow of every block of `noisy [batch, frames, 16, h, w]`, conditioned on the clean blocks before it.
 
-    `timesteps [batch, frames]` are those of the noisy frames; clean ones are at 0.
+    `timesteps [batch, frames]` are those of the noisy latent frames; clean ones have timestep 0.
     """
     frames = clean.shape[1]
     context = clean[:, :-BLOCK_FRAMES]

@@ -1,6 +1,6 @@
-"""Stage 4 of the embedded model: the files that ship, from a student and an autoencoder, and what the code must know.
+"""Stage 4 of training the toy model: the files of the pack from a student and an autoencoder; preview constants.
 
-    python -m headforcing.headforcing_core.demo.release --student student-200.safetensors \\
+    python -m headforcing.headforcing_core.demo.training.release --student student-200.safetensors \\
         --autoencoder tiny_ae_bf16.safetensors --out FOLDER
 """
 
@@ -31,7 +31,7 @@ ABOUT = {
 
 
 def write(source: Path, target: Path, metadata: dict[str, str]) -> str:
-    """A bfloat16 copy with metadata; returns a hash of its tensors, as the file's depends on the metadata's order."""
+    """Write a bfloat16 copy with metadata; returns a hash of its tensors (the file's depends on the metadata order)."""
     tensors = {name: tensor.bfloat16().contiguous() for name, tensor in sorted(load_file(source).items())}
     with replacing(target) as partial:
         save_file(tensors, partial, metadata)

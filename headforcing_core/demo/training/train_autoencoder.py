@@ -1,6 +1,6 @@
-"""Stage 1 of the embedded model: the autoencoder, trained on fresh renders of the toy world.
+"""Stage 1 of training the toy model: the autoencoder, trained on rendered clips of the toy world.
 
-python -m headforcing.headforcing_core.demo.train_autoencoder --out FOLDER
+python -m headforcing.headforcing_core.demo.training.train_autoencoder --out FOLDER
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .training import save
 
 log = logging.getLogger(__name__)
 CROP = 32
-LATENT_NOISE = 0.05  # of a standard deviation, so that a latent that is a little off decodes to nearly the same
+LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
 
 
 def random_clip(seed: int) -> Clip:
-    """Seven blocks, the 81 pictures the transformer is trained on."""
+    """A clip of seven blocks (81 video frames), the training length of the transformer."""
     return render(random_looks(np.random.default_rng(seed), 7), seed)
 
 
 class Crops:
-    """Small moving windows, three of four of them near the shape; one clip of the pool is new at every draw."""
+    """Random crops of four video frames, three quarters of them near the shape; each draw replaces one clip."""
 
     def __init__(self, clips: int, seed: int):
         self.rng = np.random.default_rng(seed)
@@ -44,7 +44,7 @@ class Crops:
         return random_clip(self.seed)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Pictures `[count, 4, 3, 32, 32]` in 0..1 and the shape's cover `[count, 4, 1, 32, 32]`."""
+        """Video frames `[count, 4, 3, 32, 32]` in 0..1 and coverage by the shape `[count, 4, 1, 32, 32]`."""
         self.pool[self.rng.integers(len(self.pool))] = self._clip()
         video_frames, shapes = [], []
         for _ in range(count):
@@ -64,7 +64,7 @@ class Crops:
 
 
 def reconstruct(model: ToyAutoencoder, video_frames: Tensor) -> tuple[Tensor, Tensor]:
-    """Pictures `[n, 1 or 4, 3, h, w]` through the model, with its latents before normalisation."""
+    """Encode and decode video frames `[n, 1 or 4, 3, h, w]`; returns also the latents before normalisation."""
     into, out = (model.in_img, model.out_img) if video_frames.shape[1] == 1 else (model.in_vid, model.out_vid)
     latents = model.enc(into(F.pixel_unshuffle(video_frames.flatten(1, 2) * 2 - 1, 4)))
     noise = LATENT_NOISE * latents.detach().std() * torch.randn_like(latents)
@@ -73,7 +73,7 @@ def reconstruct(model: ToyAutoencoder, video_frames: Tensor) -> tuple[Tensor, Te
 
 
 def loss_of(decoded: Tensor, video_frames: Tensor, cover: Tensor) -> Tensor:
-    """Absolute, squared and edge errors; what is on the shape counts four times."""
+    """Sum of absolute, squared and edge errors; pixels of the shape have weight four."""
     error = decoded.float() - video_frames
     weight = 1 + 3 * F.max_pool2d(cover.flatten(0, 1), 5, 1, 2).unflatten(0, cover.shape[:2])
     edges = error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean()
@@ -81,7 +81,7 @@ def loss_of(decoded: Tensor, video_frames: Tensor, cover: Tensor) -> Tensor:
 
 
 def train(model: ToyAutoencoder, crops: Crops, steps: int, batch: int, rate: float, log_every: int = 200) -> None:
-    """Minimise `loss_of` by AdamW with a cosine schedule over the parameters that want gradients."""
+    """Minimise `loss_of` over the parameters that require gradients, by AdamW with a cosine schedule."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=1e-3, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -107,7 +107,7 @@ def train(model: ToyAutoencoder, crops: Crops, steps: int, batch: int, rate: flo
 
 @torch.no_grad()
 def measure_statistics(model: ToyAutoencoder, crops: Crops) -> None:
-    """Per-channel mean and deviation of video latents, which normalise them as in Wan's VAE."""
+    """Set the model's per-channel mean and standard deviation of video latents, which normalise them as in Wan."""
     latents = torch.cat([model.encode(clip.video_frames)[1:] for clip in crops.pool])
     model.mean.copy_(latents.mean((0, 2, 3), keepdim=True))
     model.std.copy_(latents.std((0, 2, 3), keepdim=True))

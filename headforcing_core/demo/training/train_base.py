@@ -1,6 +1,6 @@
-"""Stage 2 of the embedded model: the undistilled transformer, which predicts the flow of a block after clean blocks.
+"""Stage 2 of training the toy model: the base transformer, trained with teacher forcing before distillation.
 
-torchrun --nproc-per-node 2 -m headforcing.headforcing_core.demo.train_base --out FOLDER
+torchrun --nproc-per-node 2 -m headforcing.headforcing_core.demo.training.train_base --out FOLDER
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MUON_RATE, ADAM_RATE = 0.02, 2e-3
 
 
 def flow_loss(model: WanModel, clean: Tensor, cover: Tensor, text: Tensor) -> Tensor:
-    """Mean squared error of the flow; the first block counts twice, and what is a thing three times.
+    """Mean squared error of the flow; the first block has weight two, shapes and landmarks have weight three.
 
-    Things are small: unweighted, they would be the last to be learnt.
+    Shapes and landmarks are small, so without weights they would be learnt last.
     """
     times = draw_times((len(clean), clean.shape[1] // BLOCK_FRAMES))
     noisy, noise = add_noise(clean, times)
@@ -38,7 +38,7 @@ def flow_loss(model: WanModel, clean: Tensor, cover: Tensor, text: Tensor) -> Te
 
 
 def rate_factor(step: int, steps: int, decay: float) -> float:
-    """Learning-rate factor: 100 steps up, constant, linearly down over the last `decay` of the steps."""
+    """Learning-rate factor: 100 steps of warm-up, constant, linear decay over the last fraction `decay` of steps."""
     return min(1, (step + 1) / 100, (steps - step) / max(1, decay * steps))
 
 
@@ -47,8 +47,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for base.safetensors")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=8, help="clips per worker and step")
-    parser.add_argument("--decay", type=float, default=0.3, help="part of the steps in which the learning rate falls")
-    parser.add_argument("--init", type=Path, help="go on from these weights")
+    parser.add_argument(
+        "--decay", type=float, default=0.3, help="fraction of the steps in which the learning rate decays"
+    )
+    parser.add_argument("--init", type=Path, help="initial weights")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -1,4 +1,4 @@
-"""What both stages of training the toy transformer share: clips, noise, optimisers, two workers, checkpoints."""
+"""Shared code of stages 2 and 3: clips, noise, optimisers, data-parallel workers, checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..world import Look, random_looks, render
 from .parallel_forward import BLOCK_FRAMES
 
 log = logging.getLogger(__name__)
-BLOCKS = 7  # the trained horizon, 21 latent frames
+BLOCKS = 7  # training length: 21 latent frames
 STRUCTURE = {
     "config": json.dumps(
         {
@@ -35,11 +35,11 @@ STRUCTURE = {
     ),
     "head_forcing": json.dumps({"frames_per_block": assets.BLOCK_FRAMES}),
 }
-"""What the shapes of a toy transformer's weights do not say, as metadata of its files."""
+"""Metadata of a toy transformer's files: the properties that do not follow from the shapes of its weights."""
 
 
 class ClipPool:
-    """Latents of rendered clips; some are new at every draw, so that each is seen a few times and then never again."""
+    """Latents of rendered clips; every draw replaces `fresh` of them, so that each is used only a few times."""
 
     def __init__(self, autoencoder: ToyAutoencoder, seed: int, size: int, fresh: int):
         self.autoencoder, self.fresh = autoencoder, fresh
@@ -56,7 +56,7 @@ class ClipPool:
         return self.autoencoder.encode(clip.video_frames).half(), cover.half(), clip.looks
 
     def draw(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Latents `[batch, 21, 16, 8, 8]`, how much of each is a thing `[batch, 21, 8, 8]`, text `[batch, 7, ...]`."""
+        """Latents `[batch, 21, 16, 8, 8]`, coverage by things `[batch, 21, 8, 8]`, text `[batch, 7, ...]`."""
         for _ in range(self.fresh):
             self.clips[self._next % len(self.clips)] = self._clip()
             self._next += 1
@@ -67,16 +67,16 @@ class ClipPool:
 
 
 def draw_texts(rng: np.random.Generator, batch: int) -> Tensor:
-    """Random prompts for clips that are yet to be made, `[batch, 7, words, 64]`."""
+    """Text embeddings of random prompts, `[batch, 7, words, 64]`."""
     return torch.stack([text_of(random_looks(rng, BLOCKS), rng) for _ in range(batch)])
 
 
 def text_of(looks: Sequence[Look], rng: np.random.Generator) -> Tensor:
-    """Text of each block `[blocks, words, 64]`: nothing in 15 % of clips, and 5 % of the words are left out."""
+    """Text embedding of each block `[blocks, words, 64]`; empty for 15 % of clips, and 5 % of the words are dropped."""
     if rng.random() < 0.15:
         return torch.stack([word_vectors("") for _ in looks])
     words = dict.fromkeys(word for look in looks for word in look.prompt.split())
-    kept = {word for word in words if rng.random() >= 0.05}  # left out of the whole clip
+    kept = {word for word in words if rng.random() >= 0.05}  # a dropped word is missing in the whole clip
     return torch.stack([word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks])
 
 
@@ -86,7 +86,7 @@ def word_vectors(prompt: str) -> Tensor:
 
 
 def draw_times(shape: tuple[int, int]) -> Tensor:
-    """One noise level in (0, 1) per block, more of them high, repeated for the block's frames."""
+    """A random noise level in (0, 1) per block, biased to high levels, repeated for the block's latent frames."""
     u = torch.rand(shape) * 0.98 + 0.01
     return (2 * u / (1 + u)).repeat_interleave(BLOCK_FRAMES, 1)
 
@@ -98,7 +98,7 @@ def add_noise(clean: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def initialise(model: WanModel) -> None:
-    """Small gates and outputs, so that training starts near the identity."""
+    """Initialise gates and outputs with small values, so that training starts near the identity."""
     for block in model.blocks:
         assert isinstance(block, TransformerBlock)
         torch.nn.init.normal_(block.modulation, std=model.config.dim**-0.5)
@@ -150,10 +150,10 @@ class Average:
 
 
 class Workers:
-    """Processes that train on their own clips and meet to average their weights; alone, it does nothing.
+    """Data-parallel processes that periodically average their weights; has no effect with one process.
 
-    Start two with `torchrun --nproc-per-node 2 -m ...`: single-thread workers use a machine's cores better than one
-    worker with several threads.
+    Start two with `torchrun --nproc-per-node 2 -m ...`: single-threaded workers use the cores better than one worker
+    with several threads.
     """
 
     def __init__(self) -> None:

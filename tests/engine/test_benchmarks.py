@@ -221,7 +221,7 @@ def test_scaling_writes_every_table(tmp_path: Path):
 
 # ----------------------------------------------------------------------------------------- what is said of a CPU
 
-MEASURED = Path(__file__).parent / "benchmarks" / "cpu"
+MEASURED = Path(__file__).parents[1] / "benchmarks" / "cpu"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from kernel_cases import OPERATIONS, ROLE_MAPS, case, int_table, roll_out, rotations_around
 from torch import Tensor
 
-KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
 def noise(*size: int, seed: int = 0) -> Tensor:

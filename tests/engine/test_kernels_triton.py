@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+IMPORTED = [str(HERE.parent), str(HERE.parent / "helpers")]  # by the programs, besides the pack
 KIB = 1024
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use
 # bytes of registers that may spill; those of the turning attention lie in the loop over frames, not over tiles
@@ -24,8 +25,9 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 
 def run(tmp_path: Path, *command: str, interpret: str) -> str:
-    environment = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, *command], env=environment, cwd=TESTS, capture_output=True, text=True)
+    path = os.pathsep.join([*IMPORTED, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, *command], env=environment, cwd=HERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
     return done.stdout
 
@@ -33,13 +35,13 @@ def run(tmp_path: Path, *command: str, interpret: str) -> str:
 @pytest.mark.slow
 def test_every_kernel_equals_plain_torch_in_the_interpreter(tmp_path):
     program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:]))"
-    told = run(tmp_path, "-c", program, "-q", str(TESTS / "kernels_interpreted.py"), interpret="1")
+    told = run(tmp_path, "-c", program, "-q", str(HERE / "kernels_interpreted.py"), interpret="1")
     assert " passed" in told and "skipped" not in told
 
 
 @pytest.mark.slow
 def test_every_kernel_compiles_for_every_gpu_within_its_limits(tmp_path):
-    told = run(tmp_path, str(TESTS / "kernels_compiled.py"), interpret="0")
+    told = run(tmp_path, str(HERE / "kernels_compiled.py"), interpret="0")
     builds = [json.loads(line) for line in told.splitlines()]
     assert {build["target"] for build in builds} == set(SHARED_MEMORY)
     assert {build["dtype"] for build in builds} == {"bf16", "fp16"}

@@ -1,0 +1,146 @@
+"""Which frames each kind of attention head keeps: the roles of heads and the policy of each role."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..errors import HeadForcingError
+
+Roles = Sequence[Sequence[str]]  # roles[layer][head]
+
+
+class HeadRole(str, Enum):
+    """What a head does in a long rollout (paper, section "Profile the Different Role of Attention Heads")."""
+
+    LOCAL = "local"
+    ANCHOR = "anchor"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class RolePolicy:
+    """The history a head sees besides the current block, in latent frames.
+
+    Attributes:
+        sink_frames: the first frames of the video, kept for ever.
+        recent_frames: the last frames before the current block; None keeps all.
+        episodic_frames: capacity of the episodic memory, its summary included.
+    """
+
+    sink_frames: int = 0
+    recent_frames: int | None = 1
+    episodic_frames: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("sink_frames", "recent_frames", "episodic_frames"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise HeadForcingError(f"{name} must not be negative, got {value}")
+        if self.episodic_frames == 1:
+            raise HeadForcingError("episodic_frames must be 0 (off) or at least 2, because two entries merge into one")
+        if self.episodic_frames and self.sink_frames:
+            raise HeadForcingError("a role keeps either sink_frames or episodic_frames: a frame must not be held twice")
+
+    def history(self, frames_seen: int, origin: int = 0, oldest: int = 0) -> list[int]:
+        """Frames kept, oldest first, after `frames_seen` frames: sinks, then recents. No frame appears twice.
+
+        `origin` is the frame that counts as the first; recents reach back to `oldest` at most.
+        """
+        recent = frames_seen if self.recent_frames is None else min(self.recent_frames, frames_seen)
+        first_recent = min(max(frames_seen - recent, oldest), frames_seen)
+        last_sink = min(origin + self.sink_frames, first_recent)
+        return [*range(origin, last_sink), *range(first_recent, frames_seen)]
+
+    def capacity(self, frames_per_block: int, total_frames: int) -> int:
+        """Frame-slots one head needs, the current block included; never more than the video has."""
+        history = total_frames if self.recent_frames is None else self.sink_frames + self.recent_frames
+        return min(history + self.episodic_frames + frames_per_block, total_frames)
+
+
+@dataclass(frozen=True)
+class EpisodicPolicy:
+    """How episodic memory is updated (paper, "Dynamic Update for Episodic Memory" and "Prompt-guided Compression").
+
+    Attributes:
+        novelty_threshold: a candidate is admitted when its highest similarity to an entry is below this (tau_novel).
+        update_interval: every how many blocks a candidate is considered.
+        admission: `novelty`, or `uniform`, which admits every candidate.
+        eviction: `summary` merges redundant entries, `fifo` drops the oldest.
+        token_selection: tokens of a merge kept by similarity to the `prompt`, or at `random`.
+        center_keys: subtract the mean of all compared keys before measuring novelty.
+        pin_first: never merge or drop the first entry.
+    """
+
+    novelty_threshold: float = 0.95
+    update_interval: int = 3
+    admission: str = "novelty"
+    eviction: str = "summary"
+    token_selection: str = "prompt"
+    center_keys: bool = False
+    pin_first: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("admission", self.admission, ("novelty", "uniform"))
+        check_choice("eviction", self.eviction, ("summary", "fifo"))
+        check_choice("token_selection", self.token_selection, ("prompt", "random"))
+        if self.update_interval < 1:
+            raise HeadForcingError(f"update_interval must be at least 1 block, got {self.update_interval}")
+        if not -1.0 <= self.novelty_threshold <= 2.0:
+            raise HeadForcingError(f"novelty_threshold compares cosines, got {self.novelty_threshold}")
+
+
+@dataclass(frozen=True)
+class RolePolicies:
+    """One policy per role. Heads whose policies are equal share one cache group, whatever their role.
+
+    Attributes:
+        rope: `contiguous` gives every context the frame indices 0..F-1 (the paper's re-encoding); `absolute` leaves
+            each frame at its index in the video.
+    """
+
+    local: RolePolicy = RolePolicy(recent_frames=1)
+    anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
+    memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
+    rope: str = "contiguous"
+    episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
+
+    def __post_init__(self) -> None:
+        check_choice("rope", self.rope, ("contiguous", "absolute"))
+        for other in (self.local, self.anchor):
+            if other.episodic_frames and other != self.memory:
+                raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
+
+    def of(self, role: str) -> RolePolicy:
+        """The policy of a role."""
+        check_choice("a head's role", role, [known.value for known in HeadRole])
+        return getattr(self, HeadRole(role).value)
+
+    @property
+    def needs_profile(self) -> bool:
+        """Whether the roles of the heads make a difference."""
+        return len({self.local, self.anchor, self.memory}) > 1
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is none of the choices."""
+    if value not in choices:
+        raise HeadForcingError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled")
+
+
+def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str]]:
+    """The paper's ablations of head roles: merge one role into memory, or shuffle all roles over the model (seeded)."""
+    check_choice("roles", arrangement, ROLE_ARRANGEMENTS)
+    flat = [HeadRole(role).value for layer in roles for role in layer]
+    if arrangement == "shuffled":
+        random.Random(seed).shuffle(flat)
+    elif arrangement != "profile":
+        merged = arrangement.removesuffix("_to_memory")
+        flat = ["memory" if role == merged else role for role in flat]
+    heads = iter(flat)
+    return [[next(heads) for _ in layer] for layer in roles]

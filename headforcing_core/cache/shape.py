@@ -1,0 +1,133 @@
+"""How large a cache is, known before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+from ..errors import HeadForcingError
+from ..model.wan import WanConfig
+from .roles import RolePolicies, RolePolicy, Roles
+
+S = TypeVar("S", bound="Shape")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything that decides how large a cache is; subclasses count its frames.
+
+    Attributes:
+        policy: the method's settings.
+        rows, columns: tokens of one frame, `latent height / 2` and `latent width / 2`.
+        total_frames: length of the video in latent frames; bounds policies that keep everything.
+        depends_on_length: whether the cache of a shorter video can be smaller.
+    """
+
+    depends_on_length: ClassVar[bool] = False
+
+    roles: Roles
+    policy: Any
+    rows: int
+    columns: int
+    head_dim: int
+    frames_per_block: int
+    total_frames: int
+
+    @property
+    def frame_tokens(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def layers(self) -> int:
+        return len(self.roles)
+
+    @property
+    def heads(self) -> int:
+        return len(self.roles[0])
+
+    @property
+    def frame_slots(self) -> int:
+        """Frames held by all heads together, the current block included."""
+        raise NotImplementedError
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Size of all keys and values."""
+        return self.bytes_of(self.frame_slots, dtype)
+
+    def bytes_of(self, frame_slots: int, dtype: torch.dtype) -> int:
+        """Size of the keys and values of so many frame-slots."""
+        return 2 * frame_slots * self.frame_tokens * self.head_dim * dtype.itemsize
+
+    @classmethod
+    def for_model(
+        cls: type[S],
+        config: WanConfig,
+        roles: Roles,
+        policy: Any,
+        latent_height: int,
+        latent_width: int,
+        frames_per_block: int,
+        total_frames: int,
+    ) -> S:
+        """The shape for latents of `latent_height x latent_width`; checks the roles against the model."""
+        found = {(len(roles), len(layer)) for layer in roles}
+        if found != {(config.num_layers, config.num_heads)}:
+            raise HeadForcingError(
+                f"the head roles must be given for {config.num_layers} layers x {config.num_heads} heads, "
+                f"got {sorted(found)}"
+            )
+        _, ph, pw = config.patch_size
+        rows, columns = latent_height // ph, latent_width // pw
+        return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
+
+
+@dataclass(frozen=True)
+class CacheShape(Shape):
+    """The shape of a cache whose heads keep frames by role."""
+
+    depends_on_length: ClassVar[bool] = True
+
+    policy: RolePolicies
+
+    def __post_init__(self) -> None:
+        fast = self.policy.memory.recent_frames
+        if self.policy.memory.episodic_frames and (fast is None or fast % self.frames_per_block):
+            raise HeadForcingError(
+                f"memory heads with episodic memory need recent frames in whole blocks of {self.frames_per_block}, "
+                f"got {'all' if fast is None else fast}"
+            )
+
+    def groups(self) -> dict[RolePolicy, list[list[int]]]:
+        """Heads by policy, those with most frames first: per layer, the indices of the heads that share it.
+
+        The order does not depend on the length of the video, as saved states number the groups.
+        """
+
+        def order(policy: RolePolicy) -> tuple[Any, ...]:
+            recent = policy.recent_frames
+            held = policy.sink_frames + (recent or 0) + policy.episodic_frames
+            return recent is None, held, policy.sink_frames, policy.episodic_frames
+
+        policies = {self.policy.of(role) for layer in self.roles for role in layer}
+        return {
+            policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
+            for policy in sorted(policies, key=order, reverse=True)
+        }
+
+    def slots(self, policy: RolePolicy) -> int:
+        """Frames that one head of this policy has room for, the current block included."""
+        return policy.capacity(self.frames_per_block, self.total_frames)
+
+    @property
+    def recache_blocks(self) -> int:
+        """How many blocks a recache writes again: all that hold a recent frame of any role, and one as their past."""
+        recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
+        frames = max(self.total_frames if count is None else count for count in recent)
+        return -(-frames // self.frames_per_block) + 1
+
+    @property
+    def frame_slots(self) -> int:
+        """Frames held by all heads together, the current block included: 3,096 at the paper's setting."""
+        return sum(self.slots(policy) * sum(map(len, heads)) for policy, heads in self.groups().items())

@@ -1,0 +1,274 @@
+"""The model, the prompts and the machine of a command that renders: checked first, then loaded, then rendered."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ..demo import assets, word_hash
+from ..demo.autoencoder import ToyStreamingDecoder
+from ..errors import HeadForcingError
+from ..files import check_writable
+from ..head_profiles.auto import AutoProfile
+from ..head_profiles.profile import HeadProfile
+from ..model.attention import AttentionFunction, attention_function
+from ..model.compiled import compiled_forward
+from ..model.cuda_graph import GraphedForward
+from ..model.wan import WanModel
+from ..render.block_keys import goes_on
+from ..render.job import RenderJob, Watcher
+from ..render.options import RenderOptions
+from ..render.plan import RenderPlan
+from ..render.provenance import about_video, file_tags
+from ..render.resources import Needs
+from ..render.result import RenderResult
+from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
+from ..render.video_rollout import VideoRollout
+from ..rollout.wan_video_model import WanVideoModel
+from ..runs.folder import count_blocks
+from ..timeline.timeline import Timeline, parse_timeline
+from ..video.restarts import FrameCodec
+from ..weights.checkpoint import CheckpointInfo
+from .arguments import DTYPES, ModelFiles, pick_device, read_text, render_options
+
+OUT_OF_MEMORY = (
+    "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a command renders, and what it keeps."""
+
+    device: torch.device
+    dtype: torch.dtype
+    attention: AttentionFunction
+    attention_choice: str
+    cuda_graph: bool
+    compile: bool
+    runs: Path | None
+    found_profiles: Path
+    quiet: bool
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
+        """From the arguments of those names."""
+        device, kept = pick_device(args.device), (args.runs, args.found_profiles)
+        attention = attention_function(args.attention, device, dtype, head_dim)
+        return cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a command renders, before anything heavy is loaded.
+
+    Attributes:
+        files: of the model; None is the embedded one.
+        scale: every pixel of the video becomes a square of this side.
+        start_latents: `[frames, 16, h, w]` of a video to go on from.
+    """
+
+    options: RenderOptions
+    timeline: Timeline
+    machine: Machine
+    info: CheckpointInfo
+    files: ModelFiles | None = None
+    scale: int = 1
+    start_latents: Tensor | None = None
+
+    @classmethod
+    def demo(cls, args: argparse.Namespace) -> Source:
+        """The embedded model with `--prompts`, or with its story."""
+        options = render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8))
+        info = ModelFiles(assets.model_path()).inspect()
+        machine = Machine.of(args, torch.float32, info.config.head_dim)
+        if args.prompts:
+            timeline = parse_timeline(read_text(args.prompts), options.seconds or None, switch=options.switch)
+        else:  # cut, or held, by the plan when another length is asked for
+            timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
+        note_unknown_words([segment.text for segment in timeline.segments])
+        return cls(options, timeline, machine, info, scale=args.scale)
+
+    @classmethod
+    def of_files(cls, args: argparse.Namespace, prompts: str, start_latents: Path | None = None) -> Source:
+        """The model of `--weights`."""
+        options, files = render_options(args), ModelFiles.of(args)
+        timeline = parse_timeline(read_text(prompts), options.seconds or None, switch=options.switch)
+        info = files.inspect()
+        start = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
+        machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
+        return cls(options, timeline, machine, info, files, start_latents=start)
+
+    def with_prompts(self, text: str) -> Source:
+        """The same with other prompts."""
+        timeline = parse_timeline(read_text(text), self.options.seconds or None, switch=self.options.switch)
+        return replace(self, timeline=timeline)
+
+    @property
+    def texts(self) -> list[str]:
+        return [segment.text for segment in self.timeline.segments]
+
+    def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
+        """The checked render; `profile` in place of the one that was asked for."""
+        start_frames = 0 if self.start_latents is None else len(self.start_latents)
+        return self.options.plan(self.info.config, self.timeline, start_frames, profile)
+
+    def encode(self, texts: list[str] | None = None) -> list[Tensor]:
+        """The embeddings of all prompts; before `load`, so that the text encoder is gone when the weights come."""
+        texts = texts or self.texts
+        if self.files is None:
+            return [word_hash.encode(text) for text in texts]
+        embeds, expected = self.files.encode(texts, self.machine.device), self.info.config.text_dim
+        if embeds[0].shape[-1] != expected:
+            raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds[0].shape[-1]}")
+        return embeds
+
+    def check_encoder(self, plan: RenderPlan) -> None:
+        """Refuse a plan that encodes video frames where there is no VAE; for use before texts are encoded."""
+        plan.check_encoder(self.files is None or self.files.vae is not None, "give --vae, the Wan 2.1 VAE")
+
+    def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
+        """The video of a plan of this source, from the embeddings of its prompts."""
+        latent_format = None if self.files is None else "Wan21"
+        about = about_video(plan, self.options.method, self.options.seed, latent_format)
+        return RenderJob(
+            plan,
+            plan.embeddings(embeds),
+            self.info.fingerprint,
+            self.options.seed,
+            self.machine.dtype,
+            start_latents=self.start_latents,
+            runs=self.machine.runs,
+            state_seconds=self.options.state_seconds,
+            found_profiles=self.machine.found_profiles,
+            about={**about, "weights": self.info.path.name},
+        )
+
+    def check_needs(self, plan: RenderPlan, video: Path | None) -> Needs:
+        """What the render will take; refuses what cannot be rendered, cannot fit, or cannot be written."""
+        device, dtype, files, decode = self.machine.device, self.machine.dtype, self.files, 0
+        if self.machine.cuda_graph and device.type != "cuda":
+            raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
+        for folder in (self.machine.runs, video and video.parent):
+            check_writable(folder and folder / "probe")
+        if files is not None and files.vae is not None and (video is not None or plan.restart_frames):
+            from ..video.wan_vae import decode_bytes
+
+            decode = decode_bytes(files.vae, (plan.height, plan.width), dtype)
+        return self.job(plan).check_needs(
+            self.info.parameters * dtype.itemsize,
+            torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None,
+            encodes=files is None or files.vae is not None,
+            remedy="give --vae, the Wan 2.1 VAE",
+            decode=decode,
+            writes_video=video is not None,
+            scale=self.scale,
+        )
+
+    def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
+        """The model, and the VAE where it `decodes` videos or `encodes` video frames between rollouts."""
+        device, dtype, codec = self.machine.device, self.machine.dtype, None
+        if self.files is None:
+            codec, state_dict = toy_codec(device), ModelFiles(assets.model_path()).load()
+        else:
+            if self.files.vae is not None and (decodes or encodes):
+                from ..video.wan_vae import load_codec
+
+                codec = load_codec(self.files.vae, device, dtype, encodes)
+            state_dict = self.files.load()
+        backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
+        return LoadedModel(self.machine, backbone, codec, self.scale)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model and its VAE in memory."""
+
+    machine: Machine
+    backbone: WanModel
+    codec: FrameCodec | None
+    scale: int
+
+    def render(self, job: RenderJob, video: Path | None, latents: Path | None = None) -> RenderResult:
+        """Render one video to files, in a run folder where one is kept; says what is kept when it ends early."""
+        machine, plan, job = self.machine, job.plan, replace(job, codec=self.codec)
+        model = WanVideoModel(self.backbone, job.embeds, machine.dtype, machine.device)
+        if machine.compile:
+            model.forward = compiled_forward()
+        if machine.cuda_graph:
+            model.forward = GraphedForward(forward=model.forward)
+        sinks: list[Sink] = []
+        mp4 = None
+        if video is not None and self.codec is not None:
+            decoder = self.codec.decoder(plan.restart_frames)
+            mp4 = Mp4File(video, plan, decoder, self.scale, file_tags(job.about))
+            sinks.append(mp4)
+        if latents is not None:
+            sinks.append(LatentsFile(latents, plan))
+        bar = ProgressBar(plan, machine.quiet)
+        try:
+            result = job.run(model, machine.device, machine.attention, sinks, bar, machine.attention_choice)
+        except torch.OutOfMemoryError as error:
+            raise HeadForcingError("; ".join([OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(*bar.what_is_kept(video)) from stop
+        finally:
+            bar.close()
+        return replace(result, video=None if mp4 is None else mp4.info, latents_file=latents)
+
+
+class ProgressBar(Watcher):
+    """Steps in the terminal."""
+
+    def __init__(self, plan: RenderPlan, quiet: bool):
+        self.plan, self.quiet = plan, quiet
+        self._bar: Any = None
+        self._rollout: VideoRollout | None = None
+
+    def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
+        self._rollout = rollout
+        self._bar = tqdm(
+            total=self.plan.steps, initial=rollout.reused_steps, unit="step", desc="sampling", disable=self.quiet
+        )
+
+    def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
+        self._bar.update(latents is not None)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def what_is_kept(self, video: Path | None) -> list[str]:
+        """What is left of a render that ended early, and how to go on; nothing where it had not begun."""
+        if self._rollout is None:
+            return []
+        run, keys = self._rollout.run, self._rollout.keys
+        kept = "without --runs FOLDER no block is kept"
+        if run is not None:
+            kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
+            kept += "the same command goes on" if goes_on(self.plan) else "but with this method a video begins again"
+        if video is not None and partial_path(video).is_file():
+            kept += f"; the video so far is {partial_path(video)}"
+        return [kept]
+
+
+def toy_codec(device: torch.device) -> FrameCodec:
+    """The embedded model's VAE."""
+    network = assets.load_autoencoder(device)
+    return FrameCodec(partial(ToyStreamingDecoder, network), network, lambda frame: network.encode(frame[None]))
+
+
+def note_unknown_words(texts: Sequence[str]) -> None:
+    """Say on stderr which words the embedded model has never seen."""
+    for unknown in (word_hash.check_prompt(text) for text in texts):
+        if unknown:
+            sys.stderr.write(f"note: the toy world does not know {', '.join(unknown)}. {word_hash.HELP}\n")

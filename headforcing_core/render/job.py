@@ -1,0 +1,184 @@
+"""One video from a plan to finished blocks: the one render path of the command line, the comparisons and the nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..head_profiles.auto import recall, remember
+from ..head_profiles.profile import HeadProfile
+from ..model.attention import AttentionFunction
+from ..rollout.loop import Block, JointModel, split_start_latents
+from ..runs.folder import RunFolder
+from ..video.restarts import FrameCodec
+from . import block_keys
+from .plan import RenderPlan
+from .provenance import attention_name
+from .resources import Needs, check_memory, needs_of
+from .result import RenderResult
+from .sinks import Sink
+from .video_rollout import VideoRollout
+
+
+class Watcher:
+    """Somebody who follows a render; any of these may raise to stop it."""
+
+    def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
+        """Called before the first block, with what is reused and where blocks go."""
+
+    def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
+        """Called as `rollout.StepCallback`."""
+
+    def finished(self, block: Block) -> None:
+        """Called after each block."""
+
+
+@dataclass(frozen=True)
+class RenderJob:
+    """One video of a plan, ready to be made by any `JointModel`.
+
+    Attributes:
+        embeds: the plan's text embeddings, see `RenderPlan.embeddings`.
+        weights: the fingerprint of the model's.
+        video: number of the video in a batch; each has noise of its own.
+        start_latents: `[frames, 16, h, w]`, normalised.
+        codec: encodes a video frame between rollouts; needed where the plan has `restart_frames`.
+        runs: folder for finished blocks; None keeps nothing.
+        state_seconds: how often the cache is stored there; 0 never.
+        found_profiles: folder for roles that were found; None keeps none.
+        about: what to note in the run folder, see `provenance.about_video`.
+    """
+
+    plan: RenderPlan
+    embeds: Sequence[Tensor]
+    weights: str
+    seed: int
+    dtype: torch.dtype
+    video: int = 0
+    start_latents: Tensor | None = None
+    codec: FrameCodec | None = None
+    runs: Path | None = None
+    state_seconds: float = 0.0
+    found_profiles: Path | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def setup(self) -> str:
+        """The hash of everything a block depends on but prompts and length."""
+        return block_keys.setup_hash(self.plan, self.weights, self.seed, self.video, self.dtype, self.start_latents)
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The key of each block."""
+        codec = self.codec.fingerprint() if self.codec is not None and self.plan.restart_frames else ""
+        return block_keys.video_keys(self.plan, self.setup, self.embeds, codec)
+
+    @property
+    def finished_blocks(self) -> int:
+        """How many blocks of this video are stored."""
+        return 0 if self.runs is None else block_keys.finished_blocks(self.runs, self.setup, self.keys)
+
+    def recall_roles(self, plan_with: Callable[[HeadProfile], RenderPlan]) -> RenderPlan:
+        """The plan with the roles that were found for this model earlier, where the plan would find them.
+
+        A video that began by finding them goes on so.
+        """
+        plan = self.plan
+        if plan.auto is None or self.found_profiles is None or self.finished_blocks:
+            return plan
+        found = recall(self.found_profiles, self.weights, plan.auto)
+        return plan if found is None else plan_with(found)
+
+    def check_needs(
+        self, weights: int, room: int | None, *, encodes: bool, remedy: str, streams_weights: bool = False, **sizes: Any
+    ) -> Needs:
+        """What the render will take; refuses what cannot be rendered or does not fit on the device.
+
+        Disks are `check_disk`'s: one of several renders says nothing about all of them.
+
+        Args:
+            weights: bytes of the model's.
+            room, streams_weights: as for `check_memory`; None where the device's memory is not known.
+            encodes, remedy: as for `RenderPlan.check_encoder`.
+            sizes: the other arguments of `needs_of`.
+        """
+        self.plan.check_warm_up()
+        self.plan.check_encoder(encodes, remedy)
+        kept, state = self.runs is not None, self.state_seconds > 0
+        needs = needs_of(self.plan, self.dtype, weights, kept=kept, state=state, **sizes)
+        if room is not None:
+            check_memory(needs, self.plan, self.dtype, room, streams_weights)
+        return needs
+
+    def run(
+        self,
+        model: JointModel,
+        device: torch.device,
+        attention: AttentionFunction,
+        sinks: Sequence[Sink] = (),
+        watcher: Watcher | None = None,
+        attention_choice: str = "auto",
+    ) -> RenderResult:
+        """Make the video. Each block is stored, then given to the sinks, before the next one is begun.
+
+        Args:
+            attention_choice: what the user calls `attention`, for reports.
+        """
+        begun, watcher = time.perf_counter(), watcher or Watcher()
+        name = attention_name(attention, attention_choice, device, self.dtype, self.plan.config.head_dim)
+        with ExitStack() as stack:
+            rollout = self._rollout(stack, {**self.about, "attention": name}, device=device, attention=attention)
+            for sink in sinks:
+                stack.enter_context(sink)
+            watcher.begin(rollout, sinks)
+            for latents in self._blocks(rollout, model, watcher):
+                for sink in sinks:
+                    sink.add(latents)
+            for sink in sinks:
+                sink.finish()
+            seconds_per_block, problems = rollout.seconds_per_block, rollout.problems
+        return RenderResult(
+            rollout.events,
+            rollout.report(),
+            rollout.cache.bytes,
+            time.perf_counter() - begun,
+            seconds_per_block,
+            rollout.reused,
+            rollout.found_profile,
+            rollout.found_now,
+            self._remember_roles(rollout),
+            problems,
+            name,
+        )
+
+    def _rollout(self, stack: ExitStack, about: dict[str, Any], **options: Any) -> VideoRollout:
+        """The rollout, with its run folder open where there is one."""
+        if self.runs is not None:
+            run = stack.enter_context(RunFolder(self.runs, self.setup, about))
+            run.save_video(self.keys, about)
+            options |= {"run": run, "keys": self.keys, "state_seconds": self.state_seconds}
+        reencode = None if self.codec is None else self.codec.reencode
+        start = self.start_latents
+        return VideoRollout(
+            self.plan, self.seed, self.video, dtype=self.dtype, start_latents=start, reencode=reencode, **options
+        )
+
+    def _blocks(self, rollout: VideoRollout, model: JointModel, watcher: Watcher) -> Iterator[Tensor]:
+        """The latents of all blocks, start frames included."""
+        yield from split_start_latents(rollout.start_latents, self.plan.schedule.frames_per_block)
+        for block in rollout.blocks(model, watcher):
+            watcher.finished(block)
+            yield block.latents
+
+    def _remember_roles(self, rollout: VideoRollout) -> Path | None:
+        if self.found_profiles is None or rollout.found_profile is None or not rollout.found_now:
+            return None
+        return remember(self.found_profiles, self.weights, rollout.found_profile)

@@ -1,0 +1,112 @@
+"""What a render is asked for, and the default of every such setting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..cache.method import Method
+from ..cache.policy import ROLE_ARRANGEMENTS, CachePolicy
+from ..errors import HeadForcingError
+from ..head_profiles.auto import AutoProfile
+from ..head_profiles.profile import HeadProfile
+from ..methods.registry import method_policy, method_schedule
+from ..model.wan import WanConfig
+from ..rollout.schedule import Schedule
+from ..timeline.clock import MAX_SECONDS
+from ..timeline.switch import Switch
+from ..timeline.timeline import Timeline
+from .plan import RenderPlan, check_size
+
+_POLICY = CachePolicy()
+
+
+@dataclass(frozen=True)
+class RenderOptions:
+    """The settings of a render; checks itself. Arguments and widgets take their defaults from here.
+
+    Attributes:
+        method: a name of `registry.method_names`; for files alone where `policy` is given.
+        roles: an arrangement of `policy.arrange_roles`.
+        width, height: in pixels.
+        seconds: length of what is made; 0 takes the timeline's.
+        seed: of the noise.
+        profile: roles of the heads; None takes the bundled profile that fits the model, or finds them.
+        model_family: noise levels, frames per block and bundled profile.
+        sigmas: noise levels as text, in place of the family's and the method's.
+        episodic_frames, recent_frames: latent frames that memory heads keep.
+        novelty_threshold, update_interval: which frames are remembered, and every how many blocks one is considered.
+        switch: how prompts without a tag take over.
+        state_seconds: how often the cache is stored in a run folder; 0 never.
+        policy: settings in place of those that `method` names.
+    """
+
+    method: str = "head_forcing"
+    roles: str = "profile"
+    width: int = 832
+    height: int = 480
+    seconds: float = 0.0
+    seed: int = 0
+    profile: HeadProfile | AutoProfile | None = None
+    model_family: str = "self_forcing"
+    sigmas: str = ""
+    episodic_frames: int = _POLICY.memory.episodic_frames
+    recent_frames: int = _POLICY.memory.recent_frames or 0
+    novelty_threshold: float = _POLICY.episodic.novelty_threshold
+    update_interval: int = _POLICY.episodic.update_interval
+    switch: Switch = Switch()
+    state_seconds: float = 300.0
+    policy: Method | None = None
+
+    def __post_init__(self) -> None:
+        check_size("width", self.width)
+        check_size("height", self.height)
+        if not (math.isfinite(self.seconds) and 0 <= self.seconds <= MAX_SECONDS):
+            raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {self.seconds}")
+        if not (math.isfinite(self.state_seconds) and self.state_seconds >= 0):
+            raise HeadForcingError(f"state_seconds must be 0 (never) or more, got {self.state_seconds}")
+        if self.roles not in ROLE_ARRANGEMENTS:
+            raise HeadForcingError(f"roles must be one of {', '.join(ROLE_ARRANGEMENTS)}, got {self.roles!r}")
+        _ = self.cache_policy, self.schedule  # which check the other settings
+
+    @property
+    def cache_policy(self) -> Method:
+        """The method's settings with these numbers for memory heads."""
+        policy = self.policy or method_policy(self.method)
+        return policy.with_memory(
+            self.episodic_frames, self.recent_frames, self.novelty_threshold, self.update_interval
+        )
+
+    @property
+    def schedule(self) -> Schedule:
+        """The noise levels that are given, else the method's own, else the model family's."""
+        return method_schedule(self.policy or method_policy(self.method), self.model_family, self.sigmas)
+
+    def plan(
+        self,
+        config: WanConfig,
+        timeline: Timeline,
+        start_frames: int = 0,
+        profile: HeadProfile | AutoProfile | None = None,
+    ) -> RenderPlan:
+        """The checked render of a timeline on a model of these dimensions, after `start_frames` given latent frames.
+
+        `profile` takes the place of the one that was asked for.
+        """
+        return RenderPlan.make(
+            config,
+            self.cache_policy,
+            self.schedule,
+            timeline,
+            self.width,
+            self.height,
+            self.seconds,
+            profile=profile or self.profile,
+            start_frames=start_frames,
+            roles=self.roles,
+            seed=self.seed,
+            family=self.model_family,
+        )
+
+
+DEFAULTS = RenderOptions()

@@ -1,0 +1,82 @@
+"""What a render tells about itself and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..cache.memory import MemoryEvent
+from ..drift.latents import RunReport, describe_events
+from ..head_profiles.profile import HeadProfile
+from ..video.stream import VideoInfo
+
+
+@dataclass(frozen=True)
+class RenderResult:
+    """What happened while a video was made, and what its sinks made of it.
+
+    Attributes:
+        seconds: wall time, decoding included; `seconds_per_block` leaves it out.
+        found_profile: roles that were found while sampling; `found_now` if in this render and not in an earlier one.
+        kept_profile: where they were stored for the next run with the model.
+        problems: what was damaged in the run folder, one sentence each.
+        attention: name of the backend.
+        video, latents_file: files that were written; `failure` says why there is no video.
+        latents: `[frames, 16, h, w]`, start frames included, where they were kept.
+    """
+
+    events: list[MemoryEvent]
+    run: RunReport
+    cache_bytes: int
+    seconds: float
+    seconds_per_block: float | None
+    reused_blocks: int
+    found_profile: HeadProfile | None
+    found_now: bool
+    kept_profile: Path | None
+    problems: Sequence[str]
+    attention: str
+    video: VideoInfo | None = None
+    failure: str | None = None
+    latents_file: Path | None = None
+    latents: Tensor | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "video": None if self.video is None else str(self.video.path),
+            "latents": None if self.latents_file is None else str(self.latents_file),
+            "pictures": None if self.video is None else self.video.video_frames,
+            "memory_events": [event.to_dict() for event in self.events],
+            "cache_bytes": self.cache_bytes,
+            "reused_blocks": self.reused_blocks,
+            "problems": list(self.problems),
+            "attention": self.attention,
+            "seconds": round(self.seconds, 2),
+            "run": self.run.to_dict(),
+        }
+
+    def describe(self) -> str:
+        """Plain text: what episodic memory did and where the files are."""
+        lines = [describe_events(self.events)] if self.events else []
+        lines += ["", self.run.text(), ""]
+        if self.video is not None:
+            lines.append(f"video    {self.video.path} ({self.video.video_frames} pictures)")
+        if self.latents_file is not None:
+            lines.append(f"latents  {self.latents_file}")
+        if self.found_profile is not None:
+            lines.append(f"found    {describe_roles(self.found_profile)} heads")
+        if self.reused_blocks:
+            lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
+        lines += [f"damaged  {problem}" for problem in self.problems]
+        lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
+        return "\n".join(lines)
+
+
+def describe_roles(profile: HeadProfile) -> str:
+    """How many heads have which role."""
+    return ", ".join(f"{count} {role}" for role, count in profile.counts().items())

@@ -1,0 +1,100 @@
+"""Where the blocks of a render go: an MP4, a file of latents that a later render can go on from, or memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..files import replacing
+from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
+from .plan import LATENT_CHANNELS, RenderPlan
+
+
+class Sink:
+    """Where the blocks of a video go, start frames included; entered as a context manager before the first."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def add(self, latents: Tensor) -> None:
+        """The next block, `[frames, 16, h, w]`, normalised."""
+
+    def finish(self) -> Any:
+        """All blocks are there."""
+
+
+class KeptLatents(Sink):
+    """Keeps all blocks on a device."""
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = device
+        self.blocks: list[Tensor] = []
+
+    def add(self, latents: Tensor) -> None:
+        self.blocks.append(latents.to(self.device))
+
+
+class Mp4File(VideoStream, Sink):
+    """The video of a plan as an MP4, decoded block by block.
+
+    Attributes:
+        info: the finished file; None before.
+    """
+
+    def __init__(self, path: Path, plan: RenderPlan, decoder: StreamingDecoder, scale: int, metadata: dict[str, str]):
+        fps = plan.timeline.clock.fps
+        super().__init__(path, decoder, fps, plan.video_frames, scale, metadata, partial=partial_path(path))
+        self.info: VideoInfo | None = None
+
+    def finish(self) -> VideoInfo:
+        self.info = super().finish()
+        self.__exit__(None, None, None)  # which completes the file
+        return self.info
+
+
+class LatentsFile(KeptLatents):
+    """All latents `[frames, 16, h, w]`, float32, normalised, as safetensors; written when the last block is there."""
+
+    def __init__(self, path: Path, plan: RenderPlan):
+        super().__init__()
+        self.path, self.plan = path, plan
+
+    def finish(self) -> Any:
+        about = {"pictures": self.plan.video_frames, "restart_frames": self.plan.restart_frames}
+        latents = torch.cat(self.blocks).float().contiguous()
+        with replacing(self.path) as temporary:
+            save_file({"latents": latents}, temporary, metadata={"head_forcing": json.dumps(about)})
+
+
+def partial_path(path: Path) -> Path:
+    """Where a video grows until it is finished; it plays at any time."""
+    return path.with_name(f"{path.stem}.part.mp4")
+
+
+def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:
+    """Latents `[frames, 16, h, w]` of a `LatentsFile`, checked against `(width, height)` in pixels."""
+    try:
+        latents = load_file(path)["latents"]
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise HeadForcingError(f"{path} is not a latents file written by this program: {error}") from error
+    except Exception as error:  # safetensors raises its own class, which is not exported at every version
+        raise HeadForcingError(f"{path} is not a readable safetensors file: {error}") from error
+    if latents.ndim != 4 or latents.shape[1] != LATENT_CHANNELS:
+        raise HeadForcingError(f"{path}: expected latents [frames, 16, h, w], got {list(latents.shape)}")
+    if plan_size is not None:
+        width, height = plan_size
+        if tuple(latents.shape[-2:]) != (height // 8, width // 8):
+            raise HeadForcingError(
+                f"{path}: latents are for {latents.shape[-1] * 8}x{latents.shape[-2] * 8} pictures, "
+                f"the render is {width}x{height}"
+            )
+    return latents

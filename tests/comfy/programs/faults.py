@@ -1,0 +1,170 @@
+"""Renders that are stopped in every way at every stage, then run again; prints what was seen as JSON."""
+
+from inside_comfy import load_pack
+
+# isort: split
+
+import errno
+import gc
+import importlib
+import json
+import threading
+import types
+import weakref
+
+import comfy.model_management as mm
+import server
+import torch
+
+pack = load_pack()
+
+
+def module(name):
+    return importlib.import_module(pack.__name__ + name)
+
+
+said = []
+server.PromptServer.instance = types.SimpleNamespace(send_progress_text=lambda text, node: said.append(text))
+toy, render, progress_module = (module(f".nodes.host.{n}") for n in ("toy_world", "render", "progress"))
+folders, sampler_checks, bridge = (module(f".nodes.host.{n}") for n in ("folders", "checks", "bridge"))
+core = {
+    n: module(f".headforcing_core.{n}")
+    for n in (
+        "video.background",
+        "cache.head_cache",
+        "demo.word_hash",
+        "demo.autoencoder",
+        "errors",
+        "render.options",
+        "render.plan",
+        "cache.policy",
+        "runs.folder",
+        "rollout.schedule",
+        "timeline.timeline",
+        "video.writer",
+    )
+}
+
+model, vae = toy.load_model(), toy.ToyVAE()
+timeline = core["timeline.timeline"].parse_timeline(
+    "a red ball bouncing on a teal floor | a yellow ring on a navy floor", 6.0
+)
+plan = core["render.plan"].RenderPlan.make(
+    bridge.wan_config(model),
+    core["cache.policy"].preset("head_forcing"),
+    core["rollout.schedule"].schedule("self_forcing"),
+    timeline,
+    64,
+    64,
+)
+embeds = [core["demo.word_hash"].encode(segment.text) for segment in timeline.segments]
+options = core["render.options"].RenderOptions(seed=3, state_seconds=0.01)
+caches = []
+build = core["cache.head_cache"].HeadCache.__init__
+
+
+def tracked(self, *args, **kwargs):
+    caches.append(weakref.ref(self))
+    build(self, *args, **kwargs)
+
+
+core["cache.head_cache"].HeadCache.__init__ = tracked
+
+STAGES = {  # where, and at which call there
+    "before_block_0": (progress_module.RenderProgress, "begin", 1),
+    "first_step": (bridge.HostedModel, "denoise", 1),
+    "mid_step": (bridge.HostedModel, "denoise", 14),
+    "clean_pass": (bridge.HostedModel, "write_clean", 3),
+    "cache_update": (core["cache.head_cache"].HeadCache, "commit", 4),
+    "storing": (core["runs.folder"].RunFolder, "save_block", 4),
+    "decode": (core["demo.autoencoder"].ToyStreamingDecoder, "decode", 4),
+    "writer": (core["video.writer"].VideoWriter, "write", 4),
+    "last_of_video": (core["video.writer"].VideoWriter, "_remux", 1),
+}
+KINDS = {
+    "cancel": lambda: mm.InterruptProcessingException(),
+    "oom": lambda: mm.OOM_EXCEPTION("CUDA out of memory (test)"),
+    "disk": lambda: OSError(errno.ENOSPC, "No space left on device"),
+}
+
+
+def run(folder, background):
+    job = render.HostRender(
+        model,
+        options,
+        timeline,
+        embeds,
+        runs=folder / "runs",
+        vae=vae,
+        filename_prefix=f"{folder.name}/v",
+        decode_in_background=background,
+    )
+    watcher = progress_module.RenderProgress(model, [plan], "1")
+    watcher.next_video(0, plan)
+    try:
+        with torch.inference_mode():
+            return render.sample(job, plan, 0, watcher)
+    except BaseException:
+        watcher.stopped()
+        raise
+
+
+def left(folder):
+    return sorted(path.name for path in folder.rglob("*.tmp")) + [p.name for p in folder.rglob(".*.mp4")]
+
+
+output = folders.output_folder()
+results = {}
+straight = run(output / "straight", False)
+for background in (False, True):
+    for stage, (owner, name, at) in STAGES.items():
+        for kind, error in KINDS.items():
+            if kind == "disk" and stage not in ("storing", "writer", "last_of_video"):
+                continue
+            folder = output / f"{stage}-{kind}-{background}"
+            original, calls = getattr(owner, name), []
+
+            def broken(self, *args, **kwargs):
+                calls.append(1)
+                if len(calls) == at:
+                    raise error()
+                return original(self, *args, **kwargs)
+
+            setattr(owner, name, broken)
+            said.clear()
+            raised, failure = None, None
+            try:
+                failure = run(folder, background).failure
+            except BaseException as problem:
+                raised = type(problem).__name__
+                problem.__traceback__ = None
+                del problem
+            setattr(owner, name, original)
+            gc.collect()
+            alive = sum(ref() is not None for ref in caches)
+            behind = left(folder)
+            threads = [t.name for t in threading.enumerate() if "head forcing" in t.name]
+            last = said[-1] if said else ""
+            blocks = len(list((folder / "runs").rglob("block-*")))
+            again = run(folder, background)
+            done = folder / "v_00001_.mp4"
+            results[f"{stage} {kind} {'background' if background else 'foreground'}"] = {
+                "raised": raised,
+                "failure": failure,
+                "alive": alive,
+                "made": len(caches),
+                "said": last,
+                "blocks": blocks,
+                "same": bool(torch.equal(again.latents, straight.latents)),
+                "reused": again.reused_blocks,
+                "saved": again.video is not None and again.video.path.is_file(),
+                "left": behind,
+                "threads": threads,
+                "partials": [p.name for p in folder.rglob("*.part.mp4")],
+            }
+            del again
+oom = mm.OOM_EXCEPTION("CUDA out of memory (test)")
+needs = render.HostRender(model, options, timeline, embeds, runs=output, vae=vae).check_needs(plan)
+told = sampler_checks.out_of_memory(oom, needs, True)
+results["message"] = {"kind": type(told) is type(oom) and sampler_checks.is_out_of_memory(told), "text": str(told)}
+print(json.dumps({"base": issubclass(mm.InterruptProcessingException, Exception), "results": results}))

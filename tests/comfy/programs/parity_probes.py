@@ -1,0 +1,748 @@
+"""All probes of test_nodes_parity.py, in one process; prints what each found as JSON."""
+
+from inside_comfy import load_pack
+
+# isort: split
+
+import dataclasses
+import gc
+import importlib
+import json
+import pathlib
+import sys
+import tempfile
+import time
+import traceback
+import types
+import weakref
+
+import comfy.model_management as mm
+import comfy.sample
+import comfy.sd
+import comfy.supported_models
+import comfy.taesd.taehv
+import comfy.utils
+import server
+import torch
+
+folder, repo, results = sys.argv[1], sys.argv[2], {}
+
+
+class Spy:
+    """Sees which optional packages anybody tries to import, installed or not."""
+
+    wanted, asked = ("triton", "flash_attn", "sageattention", "xformers"), []
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.wanted:
+            self.asked.append(name)
+
+
+def importing():
+    spy = Spy()
+    sys.meta_path.insert(0, spy)
+    before = set(sys.modules)
+    pack = load_pack()
+    light = sorted({name.split(".")[0] for name in set(sys.modules) - before - {pack.__name__}})
+
+    def module(name):
+        return importlib.import_module(name, pack.__name__)
+
+    module(".nodes")
+    during = list(spy.asked)
+    loaded = [name for name in Spy.wanted if name in sys.modules and name not in before]
+    for name in Spy.wanted:  # the spy itself works
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            pass
+    sys.meta_path.remove(spy)
+    found = {"light": light, "during": during, "loaded": loaded, "spied": sorted(set(spy.asked))}
+    found["nodes"] = importlib.import_module("nodes").__file__
+    found["root_on_path"] = repo in sys.path or any(p.rstrip("/") == repo for p in sys.path)
+    return found, module
+
+
+results["importing"], module = importing()
+bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
+render_video = module(".nodes.host.render")
+vae_decoding = module(".nodes.host.vae")
+core = types.SimpleNamespace(
+    **{
+        name.rpartition(".")[2]: module(f".headforcing_core.{name}")
+        for name in (
+            "cache.head_cache",
+            "cache.policy",
+            "errors",
+            "head_profiles.auto",
+            "head_profiles.profile",
+            "head_profiles.profiler",
+            "head_profiles.shares",
+            "model.wan",
+            "render.block_keys",
+            "render.options",
+            "render.plan",
+            "render.video_rollout",
+            "rollout.loop",
+            "rollout.noise",
+            "rollout.schedule",
+            "rollout.wan_video_model",
+            "timeline.timeline",
+            "video.stream",
+            "weights.checkpoint",
+            "weights.lora",
+        )
+    }
+)
+methods = module(".headforcing_core.methods.registry")
+TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
+ROLES = (("local", "anchor"), ("memory", "memory"))
+EMBEDS = [torch.randn(512, 4096, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+for i, rows in enumerate(EMBEDS):
+    rows[5 + 3 * i :] = 0
+
+
+def native():
+    return bridge.native_model(core.checkpoint.load_state_dict(TINY)[0], None)
+
+
+def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two"):
+    # three memory entries, a candidate after every block: entries are merged within ten blocks
+    policy = methods.method_policy(method).with_memory(3, 3, 1.0, 1)
+    profile = core.profile.HeadProfile("tiny", 2, 2, ROLES)
+    timeline = core.timeline.parse_timeline(text, seconds)
+    return core.plan.RenderPlan.make(
+        bridge.wan_config(model),
+        policy,
+        core.schedule.schedule("self_forcing"),
+        timeline,
+        80,
+        48,
+        seconds,
+        profile,
+        start_frames,
+    )
+
+
+class Watcher:
+    def __init__(self, on_step):
+        self.on_step = on_step
+
+    def begin(self, rollout, sinks):
+        pass
+
+    def __call__(self, block, step, latents):
+        self.on_step(block, step, latents)
+
+    def finished(self, block):
+        pass
+
+
+@torch.inference_mode()
+def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None, embeds=EMBEDS):
+    start = None if start is None else start[None]
+    job = render_video.HostRender(model, core.options.RenderOptions(seed=seed), plan.timeline, embeds, start)
+    return render_video.sample(job, plan, video, Watcher(on_step))
+
+
+def hosted(*args, **options):
+    done = sampled(*args, **options)
+    return done.latents, done.events
+
+
+@torch.inference_mode()
+def own(state_dict, plan, seed=7, video=0, start=None, model=None):
+    """The same render by the core alone, `[frames, 16, h, w]` as a LATENT holds it."""
+    inner = native().model
+    config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
+    backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
+    video_model = core.wan_video_model.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
+    start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
+    made = core.video_rollout.VideoRollout(plan, seed, video, dtype=torch.float32, start_latents=start)
+    blocks = list(made.blocks(video_model))
+    latents = torch.cat([*([] if start is None else [start]), *(block.latents for block in blocks)])
+    out = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+    return out, [block.event for block in blocks if block.event is not None]
+
+
+def apart(a, b):
+    assert a.shape == b.shape, (a.shape, b.shape)
+    return float((a - b).abs().max())
+
+
+def weights():
+    return core.checkpoint.load_state_dict(TINY)[0]
+
+
+def probe(function):
+    began = time.perf_counter()
+    try:
+        results[function.__name__] = function()
+    except Exception:
+        results[function.__name__] = {"error": traceback.format_exc()}
+    results.setdefault("seconds", {})[function.__name__] = round(time.perf_counter() - began, 2)
+
+
+@probe
+def plain():
+    model = native()
+    plan = make_plan(model)
+    by_host, host_events = hosted(model, plan)
+    by_core, core_events = own(weights(), plan)
+    other_seed, _ = hosted(model, plan, seed=8)
+    other_video, _ = hosted(model, plan, video=1)
+    one_prompt, _ = hosted(model, make_plan(model, text="one"))
+
+    def facts(events):
+        return [(e.after_block, e.frame, e.admitted, e.merged, e.dropped) for e in events]
+
+    return {
+        "dtype": str(bridge.compute_dtype(model)),
+        "difference": apart(by_host, by_core),
+        "same_events": facts(host_events) == facts(core_events),
+        "merges": sum(bool(e.merged) for e in host_events),
+        "other_seed": apart(by_host, other_seed),
+        "other_video": apart(by_host, other_video),
+        "one_prompt_before": apart(by_host[:15], one_prompt[:15]),
+        "one_prompt_after": apart(by_host[15:], one_prompt[15:]),
+        "frames": len(by_host),
+    }
+
+
+@probe
+def fused():
+    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, and on norms that it casts."""
+    operation, called = module(".kernels.dispatch").Operation, []
+    model = native()
+    plan = make_plan(model, 3.0)
+    expected, _ = hosted(model, plan)
+    plainly = operation.usable, operation.kernel
+
+    def kernel(self, *arguments, **options):
+        called.append((self.name, self.name == "write_block" and arguments[3] is None))
+        return self.reference(*arguments, **options)
+
+    operation.usable, operation.kernel = lambda *_: True, kernel
+    try:
+        found, _ = hosted(model, plan)
+        own_norms = sorted({*called})
+        called.clear()
+        for part in model.model.diffusion_model.modules():
+            if hasattr(part, "comfy_cast_weights"):
+                part.comfy_cast_weights = True
+        cast, _ = hosted(model, plan)
+    finally:
+        operation.usable, operation.kernel = plainly
+    return {
+        "difference": apart(found, expected),
+        "cast": apart(cast, expected),
+        "own_norms": own_norms,
+        "cast_norms": sorted({*called}),
+    }
+
+
+@probe
+def extended():
+    model = native()
+    begun, _ = hosted(model, make_plan(model, 1.0))
+    plan = make_plan(model, 1.5, start_frames=len(begun))
+    by_host, _ = hosted(model, plan, start=begun)
+    by_core, _ = own(weights(), plan, start=begun)
+    return {
+        "difference": apart(by_host, by_core),
+        "begins_with_given": apart(by_host[: len(begun)], begun),
+        "frames": [len(begun), len(by_host)],
+        "other_start": apart(by_host[6:], hosted(model, plan, start=begun + 1)[0][6:]),
+    }
+
+
+@probe
+def switched():
+    model, found = native(), {}
+    before, _ = hosted(model, make_plan(model))
+    for tag in ("[recache, blend 2]", "[flush, re-anchor]"):
+        plan = make_plan(model, text=f"one | {tag} two")
+        by_host, _ = hosted(model, plan)
+        found[tag] = [
+            apart(by_host, own(weights(), plan)[0]),
+            apart(by_host[:15], before[:15]),
+            apart(by_host[15:], before[15:]),
+        ]
+    return found
+
+
+@probe
+def other_methods():
+    model, found = native(), {}
+    for name in methods.METHODS:
+        plan = make_plan(model, 5.0 if name == "causvid" else 7.5, method=name)  # that one rollout needs no VAE
+        found[name] = apart(hosted(model, plan)[0], own(weights(), plan)[0])
+    return found
+
+
+@probe
+def with_lora():
+    model, lora = native(), comfy.utils.load_torch_file(LORA)
+    patched, _ = comfy.sd.load_lora_for_models(model, None, lora, 0.7, 0)
+    plan = make_plan(model, 3.0)
+    by_host, _ = hosted(patched, plan)
+    merged = dict(weights())
+    for target, patch in core.lora.read_patches(merged, lora, "the LoRA").items():
+        merged[target] = patch.apply(merged[target], 0.7).to(merged[target].dtype)
+    by_core, _ = own(merged, plan)
+    without, _ = hosted(model, plan)
+    return {
+        "difference": apart(by_host, by_core),
+        "effect": apart(by_host, without),
+        "plain_after": apart(without, own(weights(), plan)[0]),
+    }
+
+
+@torch.inference_mode()
+def ksample(model):
+    noise = torch.randn(1, 16, 2, 6, 10, generator=torch.Generator().manual_seed(0))
+    text = [[EMBEDS[0][None], {"pooled_output": None}]]
+    return comfy.sample.sample(
+        model, noise, 3, 1.0, "euler", "simple", text, text, torch.zeros_like(noise), disable_pbar=True, seed=0
+    )
+
+
+@probe
+def attention_override():
+    model, calls = native(), []
+    plan = make_plan(model, 3.0)
+    plain, _ = hosted(model, plan)
+
+    def replaced(function):
+        patched = model.clone()
+        patched.model_options.setdefault("transformer_options", {})["optimized_attention_override"] = function
+        return hosted(patched, plan)[0]
+
+    def watching(function, q, k, v, *args, **kwargs):
+        calls.append([q.shape[0], q.shape[1] == k.shape[1] == args[0] if args else kwargs["heads"] == q.shape[1]])
+        return function(q, k, v, *args, **kwargs)
+
+    watched = replaced(watching)
+    return {
+        "watched": apart(plain, watched),
+        "calls": len(calls),
+        "shapes": all(a == 1 and b for a, b in calls),
+        "without": apart(plain, replaced(lambda function, q, *args, **kwargs: q)),
+    }
+
+
+@probe
+def chosen_attention():
+    """What is handed to the cache: ComfyUI's kernels, PyTorch's unless another was chosen at the start."""
+    arguments = [torch.randn(3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 9, 9)]
+    attention, found = bridge.HostAttention({}), {}
+    expected = torch.nn.functional.scaled_dot_product_attention(*(x[None] for x in arguments))[0]
+    kernels = bridge.comfy.ldm.modules.attention
+    found["default"] = torch.equal(attention(*arguments), expected)
+    for name in ("quad_cross", "split_cross"):
+        function = {"quad_cross": kernels.attention_sub_quad, "split_cross": kernels.attention_split}[name]
+        setattr(bridge.command_line, f"use_{name}_attention", True)
+        before, kernels.optimized_attention = kernels.optimized_attention, function
+        try:
+            kept = attention.or_better(torch.float32, "cpu", 16) is attention
+            found[name] = [apart(attention(*arguments), expected), kept]
+        finally:
+            setattr(bridge.command_line, f"use_{name}_attention", False)
+            kernels.optimized_attention = before
+    whole = bridge.LayerAttention(lambda q, k, v, spans: q)
+    bridge.attention_function, asked = lambda *_: whole, bridge.attention_function
+    try:
+        found["better"] = attention.or_better(torch.float32, "cpu", 16) is whole
+        overridden = bridge.HostAttention({"optimized_attention_override": print})
+        found["overridden"] = overridden.or_better(torch.float32, "cpu", 16) is overridden
+    finally:
+        bridge.attention_function = asked
+    found["none better"] = attention.or_better(torch.float32, "cpu", 16) is attention
+    return found
+
+
+@probe
+def aftermath():
+    model = native()
+    before = ksample(model)
+    keys = sorted(model.model_options), {k: sorted(v) for k, v in model.wrappers.items() if v}
+    attributes = set(vars(model.model)), set(vars(model.model.diffusion_model))
+    hosted(model, make_plan(model, 1.5))
+    after = ksample(model)
+    keys_after = sorted(model.model_options), {k: sorted(v) for k, v in model.wrappers.items() if v}
+    attributes_after = set(vars(model.model)), set(vars(model.model.diffusion_model))
+    clone = model.clone()
+    clone.add_wrapper_with_key(bridge.WrappersMP.DIFFUSION_MODEL, "head_forcing", bridge._diffusion_model_wrapper)
+    options = json.dumps(model.model_options, default=lambda x: type(x).__name__)
+    return {
+        "same": torch.equal(before, after),
+        "inert": torch.equal(before, ksample(clone)),
+        "keys": keys == keys_after,
+        "attributes": [list(a - b) for a, b in zip(attributes_after, attributes, strict=True)],
+        "options": "head_forcing" in options or "Hosted" in options,
+        "spread": float(before.std()),
+    }
+
+
+class Watched(core.head_cache.HeadCache):
+    """Remembers every cache without keeping it alive."""
+
+    alive = []
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.alive.append(weakref.ref(self))
+        self.alive += [weakref.ref(buffer) for group in self.groups for buffer in (*group.k, *group.v)]
+
+
+def leftovers(run):
+    """How many caches and cache buffers outlive `run` without the help of the garbage collector, and with it."""
+    Watched.alive.clear()
+    makers = core.plan, core.auto_profile, core.profiler
+    for maker in makers:
+        maker.HeadCache = Watched
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+        made = len(Watched.alive)
+        without_gc = sum(ref() is not None for ref in Watched.alive)
+        gc.collect()
+        return {"made": made, "left": without_gc, "left_after_gc": sum(ref() is not None for ref in Watched.alive)}
+    finally:
+        gc.enable()
+        for maker in makers:
+            maker.HeadCache = core.head_cache.HeadCache
+
+
+@probe
+def memory_after_sampling():
+    model = native()
+    kept = []
+    return leftovers(lambda: kept.append(hosted(model, make_plan(model, 2.0))))
+
+
+@probe
+def memory_after_finding_roles():
+    model, kept = native(), []
+    plan = dataclasses.replace(make_plan(model, 7.5), auto=core.auto.AutoProfile())
+    found = leftovers(lambda: kept.append(sampled(model, plan)))
+    roles = kept[0].found_profile.roles
+    given = dataclasses.replace(plan, auto=None, shape=dataclasses.replace(plan.shape, roles=roles))
+    after, _ = hosted(model, given)
+    facts = [(event.after_block, event.frame) for event in kept[0].events]
+    return found | {
+        "roles": roles,
+        "events": facts,
+        "frames": [len(kept[0].latents), len(after)],
+        "other_caches": apart(kept[0].latents, after),
+    }
+
+
+@probe
+def memory_after_measuring():
+    model, family = native(), core.schedule.schedule("self_forcing")
+    setup = core.shares.ProfileSetup(
+        bridge.fingerprint(model), 2, 2, ("one", "two"), 4, family.sigmas, 3, 80, 48, seed=7
+    )
+    by_host, by_core = core.shares.HeadShares(setup), core.shares.HeadShares(setup)
+    with torch.inference_mode():
+        found = leftovers(lambda: bridge.measure(model, by_host, EMBEDS, [0, 1], lambda *_: None, lambda prompt: None))
+        config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
+        backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
+        video = core.wan_video_model.WanVideoModel(backbone, EMBEDS, torch.float32)
+        core.profiler.profile_heads(video, config, by_core, [0, 1], dtype=torch.float32)
+    means = by_host.mean(), by_core.mean()
+    return found | {"difference": apart(*means), "spread": float(means[0].std()), "missing": by_host.missing_prompts()}
+
+
+@probe
+def fingerprints():
+    model, lora = native(), comfy.utils.load_torch_file(LORA)
+    other = {name: tensor.flip(0) if tensor.ndim else tensor for name, tensor in lora.items()}
+
+    def patched(weights, strength):
+        return comfy.sd.load_lora_for_models(model, None, weights, strength, 0)[0]
+
+    named = {
+        "plain": model,
+        "again": native(),
+        "clone": model.clone(),
+        "lora": patched(lora, 1.0),
+        "same_lora": patched(dict(lora), 1.0),
+        "weaker": patched(lora, 0.5),
+        "other_lora": patched(other, 1.0),
+        "other_weights": native(),
+    }
+    with torch.no_grad():
+        named["other_weights"].model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
+    found = {name: bridge.fingerprint(one) for name, one in named.items()}
+    mm.load_models_gpu([named["lora"]])  # merges the LoRA into the weights
+    return found | {"loaded": bridge.fingerprint(named["lora"]), "merged": bool(named["lora"].backup)}
+
+
+@probe
+def memory_after_interrupt():
+    """Cancel is pressed during the 7th model call."""
+    server.PromptServer.instance = types.SimpleNamespace(
+        send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None
+    )
+    progress = module(".nodes.host.progress")
+    model, found = native(), {"calls": 0}
+    plan, forward = make_plan(model, 3.0), bridge.forward_block
+
+    def counted(*args, **kwargs):
+        found["calls"] += 1
+        if found["calls"] == 7:
+            mm.interrupt_current_processing(True)
+        return forward(*args, **kwargs)
+
+    def run():
+        try:
+            hosted(model, plan, on_step=progress.RenderProgress(model, [plan], "3"))
+        except mm.InterruptProcessingException as stop:
+            found["kind"] = "Exception" if isinstance(stop, Exception) else "BaseException"
+
+    bridge.forward_block = counted
+    try:
+        found |= leftovers(run)
+    finally:
+        bridge.forward_block = forward
+        mm.interrupt_current_processing(False)
+    again, _ = hosted(model, plan)
+    return found | {"again": apart(again, own(weights(), plan)[0])}
+
+
+@probe
+def rolling_cancelled():
+    """Cancel is pressed while four blocks are made together, and the same is queued again."""
+    server.PromptServer.instance = types.SimpleNamespace(
+        send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None
+    )
+    progress = module(".nodes.host.progress")
+    model, calls, forward = native(), [], bridge.forward_block
+    plan = make_plan(model, method="rolling_forcing")
+    runs = pathlib.Path(tempfile.mkdtemp(dir=folder))
+
+    def counted(net, latents, *args, **kwargs):
+        calls.append(len(latents))
+        if len(calls) == 10:  # six windows and their clean passes
+            mm.interrupt_current_processing(True)
+        return forward(net, latents, *args, **kwargs)
+
+    @torch.inference_mode()
+    def run():
+        options = core.options.RenderOptions(seed=7)
+        job = render_video.HostRender(model, options, plan.timeline, EMBEDS, runs=runs)
+        watcher = progress.RenderProgress(model, [plan], "3")
+        watcher.next_video(0, plan)
+        return render_video.sample(job, plan, 0, watcher), watcher
+
+    found = {"raised": None}
+    bridge.forward_block = counted
+    try:
+        run()
+    except mm.InterruptProcessingException:
+        found["raised"] = True
+    finally:
+        bridge.forward_block = forward
+        mm.interrupt_current_processing(False)
+    done, watcher = run()
+    straight, _ = hosted(model, plan)
+    return found | {
+        "calls": calls,
+        "reused": done.reused_blocks,
+        "apart": apart(done.latents, straight),
+        "steps": [watcher.done, plan.steps],
+        "frames": len(straight),
+    }
+
+
+class Stop(Exception):
+    pass
+
+
+@probe
+def memory_asked_for():
+    model, load, asked = native(), mm.load_models_gpu, {}
+
+    def needs(name, run):
+        def record(models, memory_required=0, *args, minimum_memory_required=None, **kwargs):
+            asked[name] = [memory_required, minimum_memory_required]
+            raise Stop
+
+        mm.load_models_gpu = record
+        try:
+            run()
+        except Stop:
+            pass
+        finally:
+            mm.load_models_gpu = load
+
+    plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
+    for name, plan in plans.items():
+        needs(name, lambda: hosted(model, plan))
+    room = bridge._room_for
+    bridge._room_for = lambda cache_bytes: lambda executor, *args, **kwargs: executor(*args, **kwargs)
+    needs("without", lambda: hosted(model, plans["head_forcing"]))
+    bridge._room_for = room
+    one_frame = model.model.memory_required([1, 16, 1, 6, 10])
+    return {
+        "asked": asked,
+        "cache": {name: plan.shape.bytes(torch.float32) for name, plan in plans.items()},
+        "one_frame": one_frame,
+    }
+
+
+@probe
+def toy_objects():
+    model, clip, vae = toy.load_model(), toy.load_clip(), toy.ToyVAE()
+
+    def encode(c):
+        return c.encode_from_tokens_scheduled(c.tokenize("a red ball bouncing on a teal floor"))[0][0]
+
+    lora = comfy.utils.load_torch_file(f"{folder}/toy_lora.safetensors")
+    with torch.inference_mode():
+        patched, patched_clip = comfy.sd.load_lora_for_models(model, clip, lora, 1.0, 1.0)
+        text = encode(clip)
+        policy, schedule = core.policy.preset("head_forcing"), core.schedule.schedule("self_forcing")
+        plan = core.plan.RenderPlan.make(
+            bridge.wan_config(model), policy, schedule, core.timeline.parse_timeline("x", 0.5), 64, 64, 0.5
+        )
+
+        def run(m):
+            return sampled(m, plan, seed=0, embeds=[text[0]]).latents
+
+        base = run(model)
+        latents = base.transpose(0, 1)[None]
+        pictures = vae.decode(latents)
+        back = vae.encode(pictures.reshape(-1, *pictures.shape[-3:]))
+        return {
+            "text": list(text.shape),
+            "clone": apart(text, encode(clip.clone())),
+            "patched_clip": apart(text, encode(patched_clip)),
+            "model_clone": apart(base, run(model.clone())),
+            "lora": apart(base, run(patched)),
+            "after_lora": apart(base, run(model)),
+            "pictures": list(pictures.shape),
+            "range": [float(pictures.min()), float(pictures.max())],
+            "back": list(back.shape),
+            "there_and_back": float((back - latents).abs().mean() / latents.abs().mean()),
+        }
+
+
+def decoded(streaming, latents, size):
+    chunks = core.stream.Chunks()
+    pictures = [streaming.decode(chunk) for block in latents.split(size) for chunk in chunks.add(block)]
+    return torch.cat(pictures + [streaming.decode(chunk) for chunk in chunks.rest()])
+
+
+@probe
+def decoder():
+    vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
+    kind = type(vae_decoding.load_decoder(vae, (4, 6))).__name__
+    exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
+    found = {"kind": kind, "exact": {}}
+    with torch.inference_mode():
+        for frames in (1, 2, 7, 10):
+            latents = torch.randn(frames, 16, 4, 6, generator=torch.Generator().manual_seed(frames))
+            whole = vae.decode(latents.transpose(0, 1)[None])[0]
+            for size in (1, 3):
+                exact.reset()  # one decoder makes one video after another
+                found["exact"][f"{frames} by {size}"] = apart(decoded(exact, latents, size), whole)
+        found["spread"] = float(whole.std())
+        joined = decoded(overlap, latents, 3)
+        found["overlap"] = {"pictures": len(joined), "error": float((joined - whole).abs().mean())}
+        later = (joined[9:-4] - whole[13:]).abs().mean(), (joined[13:] - whole[9:-4]).abs().mean()
+        found["overlap"]["shifted"] = min(map(float, later))
+    return found
+
+
+@probe
+def draft_decoder():
+    torch.manual_seed(0)
+    weights = comfy.taesd.taehv.TAEHV(16).state_dict()
+    scaled = {name: torch.randn_like(value) * value[0].numel() ** -0.5 for name, value in weights.items()}
+    vae = comfy.sd.VAE(sd=scaled)
+    draft = vae_decoding.load_decoder(vae, (4, 6))
+    with torch.inference_mode():
+        latents = torch.randn(19, 16, 4, 6)
+        whole = vae.decode(latents.transpose(0, 1)[None])[0]
+        exact = {size: apart(decoded(draft, latents, size), whole) for size in (1, 3) if draft.reset() is None}
+        draft.OVERLAP_FRAMES = 3
+        draft.reset()
+        short = apart(decoded(draft, latents, 3), whole)
+    return {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short}
+
+
+@probe
+def several_rollouts():
+    """What encodes a picture between rollouts and decodes them, beside ComfyUI's own encode and decode."""
+    torch.manual_seed(0)
+    draft = {
+        name: torch.randn_like(value) * value[0].numel() ** -0.5
+        for name, value in comfy.taesd.taehv.TAEHV(16).state_dict().items()
+    }
+    model = native()
+    vaes = {
+        "wan": comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE)),
+        "draft": comfy.sd.VAE(sd=draft),
+        "toy": toy.ToyVAE(),
+    }
+    found = {"codecs": {}, "names": [vae_decoding.codec_of(vae).fingerprint() for vae in vaes.values()]}
+    latents = torch.randn(27, 16, 4, 6, generator=torch.Generator().manual_seed(1))
+    for name, vae in vaes.items():
+        vae_decoding.load_decoder(vae, (4, 6))
+        with torch.inference_mode():
+
+            def whole(part):
+                return vae.decode(part.transpose(0, 1)[None])[0]
+
+            ended = whole(latents[:21])
+            first = vae.encode(ended[72:73])[0].transpose(0, 1)
+            expected = torch.cat([ended[:72], whole(torch.cat([first, latents[19:]]))])
+            codec = vae_decoding.codec_of(vae)
+            codec_of_model = render_video.ModelCodec.of(model.model, vae)
+            inside = model.model.process_latent_in(latents[:19].transpose(0, 1)[None])[0].transpose(0, 1)
+            frame = codec_of_model.reencode(inside).transpose(0, 1)[None]
+            frame = model.model.process_latent_out(frame)[0].transpose(0, 1)
+            found["codecs"][name] = {
+                "decoded": [apart(decoded(codec.decoder([18]), latents, size), expected) for size in (1, 3)],
+                "encoded": apart(frame, first),
+                "spread": [float(first.std()), float(expected.std())],
+                "without": apart(decoded(codec.decoder(), latents, 3), expected),
+            }
+    return found
+
+
+@probe
+def other_models():
+    def complaint(model):
+        try:
+            bridge.wan_config(model)
+        except core.errors.HeadForcingError as error:
+            return str(error)
+
+    unet = {
+        "image_size": 32,
+        "in_channels": 4,
+        "out_channels": 4,
+        "model_channels": 32,
+        "num_res_blocks": [1, 1],
+        "channel_mult": [1, 2],
+        "transformer_depth": [1, 1],
+        "transformer_depth_output": [1, 1, 1, 1],
+        "transformer_depth_middle": 1,
+        "context_dim": 64,
+        "use_spatial_transformer": True,
+        "num_heads": 2,
+        "use_linear_in_transformer": False,
+        "legacy": False,
+        "dtype": torch.float32,
+    }
+    image = comfy.supported_models.SD15(unet)
+    image.set_inference_dtype(torch.float32, None)
+    return {"sd15": complaint(types.SimpleNamespace(model=image.get_model({}))), "wan": complaint(native())}
+
+
+print("RESULTS" + json.dumps(results))

@@ -1,0 +1,108 @@
+"""What a render is asked for: defaults stand once, and everything a person can get wrong is refused at once."""
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headforcing.headforcing_core.cache.policy import PRESETS, preset
+from headforcing.headforcing_core.commands.arguments import render_options
+from headforcing.headforcing_core.commands.cli import _parser
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+
+FIELDS = {field.name for field in fields(RenderOptions)}
+CALLED_OTHERWISE = {"memory_every_blocks": "update_interval", "checkpoint_seconds": "state_seconds"}
+COMMANDS = {
+    "generate": ["--weights", "w", "--prompts", "a fox"],
+    "compare": ["--weights", "w"],
+    "evaluate": ["roles", "--weights", "w"],
+    "tables": ["roles"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_without_arguments_asks_for_the_defaults(command: str):
+    assert render_options(_parser().parse_args([command, *COMMANDS[command]])) == DEFAULTS
+
+
+def test_every_argument_that_sets_something_is_passed_on():
+    words = "--episodic-frames 7 --recent-frames 6 --novelty-threshold 0.5 --update-interval 2 --seed 9 --seconds 20 "
+    words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method longlive "
+    words += "--roles shuffled --model-family longlive --sigmas 1,0.5"
+    options = render_options(_parser().parse_args(["generate", *COMMANDS["generate"], *words.split()]))
+    same = {name for name in FIELDS if getattr(options, name) == getattr(DEFAULTS, name)}
+    assert same == {"profile", "policy"}
+    assert (options.width, options.height, options.update_interval, str(options.switch)) == (
+        96,
+        64,
+        2,
+        "flush, re-anchor, blend 2",
+    )
+
+
+def widgets(path: Path) -> dict[str, str]:
+    """The default of each input in a node's file that sets a field of `RenderOptions`, as it is written."""
+    found = {}
+    for call in (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)):
+        default = next((ast.unparse(k.value) for k in call.keywords if k.arg == "default"), None)
+        names = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        if default is not None and names and CALLED_OTHERWISE.get(names[0], names[0]) in FIELDS:
+            found[names[0]] = default
+    return found
+
+
+@pytest.mark.parametrize("file", ["sampler_inputs.py", "host/helpers.py", "compare_methods.py"])
+def test_widgets_take_their_defaults_from_the_options(file: str, repo_root: Path):
+    found = widgets(repo_root / "nodes" / file)
+    if file == "host/helpers.py":
+        assert found.pop("seconds") == "default"  # an argument, whose own default is
+        assert "default: float = DEFAULTS.seconds" in (repo_root / "nodes" / file).read_text("utf-8")
+    assert found == {name: f"DEFAULTS.{CALLED_OTHERWISE.get(name, name)}" for name in found}
+    expected = {
+        "sampler_inputs.py": "method sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles "
+        "checkpoint_seconds",
+        "host/helpers.py": "seed model_family",
+        "compare_methods.py": "",
+    }
+    assert set(found) == set(expected[file].split())
+
+
+def test_defaults_are_those_of_the_policy_and_leave_every_preset_as_it_is():
+    assert DEFAULTS.cache_policy == preset("head_forcing") and DEFAULTS.schedule == schedule("self_forcing")
+    for name, policy in PRESETS.items():
+        assert RenderOptions(method=name).cache_policy == policy, name
+
+
+def test_a_plan_is_what_was_asked_for():
+    options = RenderOptions(width=64, height=96, seconds=3.0, episodic_frames=2, method="uniform_admission")
+    plan = options.plan(assets.TOY_CONFIG, parse_timeline("a fox", 10.0), start_frames=3)
+    assert (plan.width, plan.height, plan.start_frames) == (64, 96, 3)
+    assert plan.shape.policy == options.cache_policy and plan.shape.policy.memory.episodic_frames == 2
+    assert plan.video_frames == 9 + 48
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"width": 100}, "width must be a multiple of 16"),
+        ({"height": 0}, "height must be a multiple of 16"),
+        ({"seconds": float("nan")}, "seconds must be above 0"),
+        ({"seconds": -1.0}, "seconds must be above 0"),
+        ({"state_seconds": -1.0}, "state_seconds must be 0"),
+        ({"method": "no_such"}, "method must be one of"),
+        ({"roles": "no_such"}, "roles must be one of"),
+        ({"model_family": "no_such"}, "family"),
+        ({"sigmas": "1, two"}, "sigmas"),
+        ({"episodic_frames": 1}, "episodic_frames must be 0"),
+        ({"update_interval": 0}, "update_interval must be at least 1"),
+        ({"novelty_threshold": 3.0}, "novelty_threshold"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_in_one_sentence(wrong: dict[str, Any], told: str):
+    with pytest.raises(HeadForcingError, match=told):
+        RenderOptions(**wrong)
