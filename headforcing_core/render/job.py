@@ -20,6 +20,7 @@ from ..rollout.loop import Block, JointModel, split_start_latents
 from ..runs.folder import RunFolder
 from ..video.restarts import FrameCodec
 from . import block_keys
+from .finite_check import check_inputs
 from .plan import RenderPlan
 from .provenance import attention_name
 from .resources import Needs, check_memory, needs_of
@@ -133,6 +134,7 @@ class RenderJob:
             attention_choice: what the user calls `attention`, for reports.
         """
         begun, watcher = time.perf_counter(), watcher or Watcher()
+        check_inputs(self.embeds, self.start_latents)
         name = attention_name(attention, attention_choice, device, self.dtype, self.plan.config.head_dim)
         with ExitStack() as stack:
             rollout = self._rollout(stack, {**self.about, "attention": name}, device=device, attention=attention)

@@ -24,6 +24,7 @@ from ..rollout.noise import SeededNoise
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
 from .block_keys import goes_on
+from .finite_check import FiniteCheck
 from .plan import RenderPlan
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class VideoRollout:
         self._made: list[StoredBlock] = []
         self.found_profile: HeadProfile | None = None
         self.found_now = False
-        self._meter = RunMeter()
+        self._meter, self._finite = RunMeter(), FiniteCheck(dtype)
         self._block_seconds: list[float] = []
         if run is not None:
             self._made = run.load_blocks(self.keys)
@@ -122,7 +123,7 @@ class VideoRollout:
         for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
             self._meter.add(latents)
         begun = time.perf_counter()
-        for block in self._rollout(model, on_step):
+        for block in self._rollout(model, self._finite.following(on_step)):
             place = block.index - start_blocks
             self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
             if place == 0:
@@ -130,6 +131,7 @@ class VideoRollout:
             if place < len(self._made):
                 block = replace(block, event=self._made[place].event)
             else:
+                self._finite.check(block, self.plan.blocks, getattr(model, "backbone", None))
                 self._notice_profile(place)
                 self._store(place, block)
                 if self.run is not None and self.state_seconds and time.monotonic() - saved > self.state_seconds:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..finite import first_not_finite
 from ..model.wan import WanConfig
 from . import layouts
 from .containers import WRITABLE, read_weights, write_safetensors
@@ -226,6 +227,9 @@ def _value(stored: Tensor, patch: LoraPatch | None, strength: float, dtype: torc
 
 def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
     tensors, _ = _open(path, layout, num_heads)
+    bad = first_not_finite(tensors.items())
+    if bad is not None:
+        raise HeadForcingError(f"{path.name} is damaged: {bad} holds NaN or infinity; download or convert it again")
     return _fingerprint(tensors, tensors.__getitem__)
 
 

@@ -124,6 +124,7 @@ class HostedModel:
         # an object of its own: caches hold it, and must not hold the model that holds them
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
         self.prompt: PromptKV
+        self.backbone: Any = None  # known from the first forward pass on
 
     def use_prompt(self, prompt: int) -> None:
         self._wanted = prompt  # encoded in the next forward pass, where ComfyUI has the weights in place
@@ -139,7 +140,9 @@ class HostedModel:
 
     def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
         self._cache, self._sigmas, self._write_only = cache, sigmas, write_only
-        options = dict(self._extra_args["model_options"])
+        # behind MultiGPU CFG Split ComfyUI would run the model in threads of its own, outside inference mode; without
+        # guidance there is nothing to split
+        options = {k: v for k, v in self._extra_args["model_options"].items() if not k.startswith("multigpu_")}
         # put in anew for each call: a lasting reference to itself would keep gigabytes of cache until Python's next gc
         options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
         x = latents.transpose(0, 1)[None].to(self._device)
@@ -155,6 +158,7 @@ class HostedModel:
             self.prompt = encode_prompt(net, self._embeds[self._wanted].to(x.device), x.dtype)
             self._encoded = self._wanted
         latents = x[0].transpose(0, 1)
+        self.backbone = net
         flow = forward_block(net, latents, 1000 * self._sigmas, self.prompt, self._cache, write_only=self._write_only)
         if flow is None:
             return torch.zeros_like(x)

@@ -50,9 +50,9 @@ class Render:
         self.setup = setup_hash(self.plan, "toy", seed, 0, torch.float32, start)
         self.keys = video_keys(self.plan, self.setup, self.embeds)
 
-    def go(self, stop_after=None, on_step=lambda block, step, latents: None):
+    def go(self, stop_after=None, on_step=lambda block, step, latents: None, model=None):
         """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is stopped."""
-        model = WanVideoModel(self.backbone, self.embeds, torch.float32)
+        model = model or WanVideoModel(self.backbone, self.embeds, torch.float32)
         with RunFolder(self.folder, self.setup, {"about": "a test"}) as run:
             prompts = [segment.text for segment in self.plan.timeline.segments]
             run.save_video(self.keys, {"prompts": prompts, "start_frames": self.plan.start_frames})

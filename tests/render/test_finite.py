@@ -1,0 +1,92 @@
+"""NaN and infinity stop a render with one sentence that names the place; what was finished before stays."""
+
+import re
+
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.finite import first_not_finite, is_finite
+from headforcing.headforcing_core.render.finite_check import FiniteCheck, check_inputs
+from headforcing.headforcing_core.rollout.loop import Block
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.weights.checkpoint import load_state_dict
+from safetensors.torch import save_file
+from toy_renders import Render, toy_model
+
+BAD = [float("nan"), float("inf"), float("-inf")]
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return toy_model(3)
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_bad_value_is_found_in_any_type(bad, dtype):
+    values = torch.zeros(3, 4, dtype=dtype)
+    assert is_finite(values)
+    values[2, 3] = bad
+    assert not is_finite(values) and first_not_finite([("a", torch.zeros(2)), ("b", values)]) == "b"
+
+
+def test_float8_and_integers_are_tested_too():
+    values = torch.zeros(4).to(torch.float8_e4m3fn)
+    assert is_finite(values) and is_finite(torch.arange(3))
+    values.view(torch.uint8)[1] = 0x7F  # NaN
+    assert not is_finite(values)
+
+
+def test_inputs_are_refused_by_number():
+    good = torch.zeros(2, 3)
+    check_inputs([good, good], torch.zeros(3, 16, 2, 2))
+    with pytest.raises(HeadForcingError, match="text embedding of prompt 2 holds NaN"):
+        check_inputs([good, good.log() - good.log()], None)
+    latents = torch.zeros(6, 16, 2, 2)
+    latents[4, 0, 0, 0] = float("inf")
+    with pytest.raises(HeadForcingError, match="first in latent frame 4 of 6"):
+        check_inputs([good], latents)
+
+
+class BreaksAt(WanVideoModel):
+    """Predicts NaN in one denoising step of one block."""
+
+    def __init__(self, *args, call):
+        super().__init__(*args)
+        self.calls, self.call = 0, call
+
+    def denoise(self, latents, sigma, cache):
+        self.calls += 1
+        clean = super().denoise(latents, sigma, cache)
+        return clean * float("nan") if self.calls == self.call else clean
+
+
+def test_a_block_that_is_not_finite_stops_the_render_and_the_next_one_goes_on(backbone, tmp_path):
+    render = Render(backbone, tmp_path / "runs")
+    straight = Render(backbone, tmp_path / "straight").go()
+    with pytest.raises(HeadForcingError) as stopped:
+        render.go(model=BreaksAt(backbone, render.embeds, torch.float32, call=4 * 2 + 3))
+    assert re.match(r"block 3 of 13, denoising step 3 of 4: NaN or infinity in the latents", str(stopped.value))
+    assert "bf16 or float32 (now float32)" in str(stopped.value)
+    assert torch.equal(render.go(), straight) and render.video.reused == 2
+
+
+def test_a_weight_that_is_not_finite_is_named():
+    layer = torch.nn.Linear(2, 2)
+    check = FiniteCheck(torch.float16)
+    check.check(Block(0, 0, torch.zeros(1), None), 5, layer)
+    layer.weight.data[0, 0] = float("nan")
+    with pytest.raises(HeadForcingError, match="block 2 of 5: NaN or infinity, because the weight weight holds some"):
+        check.check(Block(1, 0, torch.full((1,), float("nan")), None), 5, layer)
+
+
+def test_weights_with_nan_are_refused_before_anything_is_made(tmp_path, capsys):
+    weights, _ = load_state_dict(assets.model_path())
+    weights = {name: tensor.clone() for name, tensor in weights.items()}
+    weights["blocks.5.ffn.2.weight"][1, 1] = float("nan")
+    path = tmp_path / "model.safetensors"
+    save_file(weights, path, {"config": '{"transformer": {"num_heads": 6, "text_len": 32}}'})
+    assert main(["inspect", str(path)]) == 2
+    assert "blocks.5.ffn.2.weight holds NaN or infinity" in capsys.readouterr().err
