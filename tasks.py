@@ -63,7 +63,7 @@ def pytest(*arguments: str | Path) -> int:
 def in_parallel() -> list[str]:
     """Options of pytest that give every core a process; the tests of a file or a ComfyUI server stay in one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadgroup", "--no-loadscope-reorder"]
+    return ["--numprocesses", str(min(cores, MOST_PROCESSES)), "--dist", "loadscope", "--no-loadscope-reorder"]
 
 
 def quick(arguments: list[str]) -> None:

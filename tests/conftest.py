@@ -11,8 +11,7 @@ sys.path.append(str(Path(__file__).resolve().parent))  # for tests/benchmarks
 from promises import PROMISES, of_promise
 
 TESTS = Path(__file__).resolve().parent
-SERVERS = ("comfy", "comfy_floor")  # fixtures: one running ComfyUI each
-VERSIONS = ("0.30.0", "0.3.75")  # parameters of fixtures: ComfyUI in a process of its own
+VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
 
 
 @pytest.fixture(scope="session")
@@ -27,26 +26,35 @@ def shared_dir(repo_root: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def process_group(item: pytest.Function) -> str:
+def process_group(node_id: str) -> str:
     """The tests that run one after the other in one process: those of a ComfyUI server, else those of a file."""
-    callspec = getattr(item, "callspec", None)
-    values = [value for value in (callspec.params if callspec else {}).values() if isinstance(value, str)]
-    for server in SERVERS:
-        if server in values or (server in item.fixturenames and "comfy_server" not in item.fixturenames):
-            return server
-    versions = [value for value in values if value in VERSIONS]
-    return "-".join([item.nodeid.partition("::")[0], *versions])
+    file, _, test = node_id.partition("::")
+    parameters = test.partition("[")[2]
+    if "comfy_floor" in parameters:
+        return "comfy_floor"
+    version = next((version for version in VERSIONS if version in parameters), "")
+    return file + version if version or not file.startswith("tests/comfy/") else "comfy"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """With several processes (`-n`), each takes one group after the other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return process_group(nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Function]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow groups first, so that no process is left with one at the end; and each promise must have tests."""
-    groups = {item: process_group(item) for item in items}
+    groups = {item: process_group(item.nodeid) for item in items}
+    slow = {group: 1000 * group.startswith("comfy") for group in groups.values()}
     for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    slow = {group: 0 for group in groups.values()}
-    for item, group in groups.items():
-        slow[group] += item.get_closest_marker("slow") is not None or group in SERVERS
+        slow[group] += item.get_closest_marker("slow") is not None
     order = {group: (-count, place) for place, (group, count) in enumerate(slow.items())}
     items.sort(key=lambda item: order[groups[item]])
     check_promises(config, [item.nodeid for item in items])

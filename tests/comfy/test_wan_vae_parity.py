@@ -6,7 +6,7 @@ import pytest
 import torch
 from comfy_harness import run_in_comfy
 from comfy_setup import ComfyInstall
-from headforcing.headforcing_core.video.wan_vae import load_streaming_decoder
+from headforcing.headforcing_core.video.wan_vae import load_codec
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_vae
 
@@ -22,6 +22,6 @@ def test_pictures_are_those_of_comfyuis_own_vae(tmp_path: Path, comfy_install: C
     save_file({"latents": latents}, tmp_path / "latents.safetensors")
     out = tmp_path / "pictures.safetensors"
     run_in_comfy(comfy_install, COMFY_DECODE, vae_path, tmp_path / "latents.safetensors", out)
-    decoder = load_streaming_decoder(vae_path, "cpu", torch.float32)
+    decoder = load_codec(vae_path, "cpu", torch.float32, encodes=False).decoder()
     video_frames = torch.cat([decoder.decode(chunk) for chunk in latents.split([1, 2, 3, 3, 1])])
     torch.testing.assert_close(video_frames, load_file(out)["pictures"], atol=1e-3, rtol=0)

@@ -70,6 +70,7 @@ def test_the_paper_s_implementations_make_the_engine_s_video(name, of_the_engine
     assert sum(merged is not None for _, _, merged in decisions(events)) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_they_make_it_with_any_roles_memory_and_length(seed):
     """Layers without heads of some role, memories that never fill, that merge at once or that there are none of."""

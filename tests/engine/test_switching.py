@@ -336,6 +336,7 @@ def test_the_random_switches_reach_memory_windows_and_every_kind():
     assert any(policy.memory.episodic_frames for policy in recached)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_film_with_switches_is_extended_as_if_it_had_never_stopped(model, seed):
     switches, prompts = random_switches(seed), [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]

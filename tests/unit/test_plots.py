@@ -118,6 +118,7 @@ def test_the_same_input_gives_the_same_picture(name):
     assert PICTURES[name]("dark").tobytes() == PICTURES[name]("dark").tobytes()
 
 
+@pytest.mark.slow
 @BOTH_THEMES
 @pytest.mark.parametrize("size", [(30, 12), (6, 4), (40, 40)])
 def test_the_area_of_a_role_in_the_map_follows_its_count(size, theme):

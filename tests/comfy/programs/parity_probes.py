@@ -398,7 +398,7 @@ class Watched(core.head_cache.HeadCache):
 def leftovers(run):
     """How many caches and cache buffers outlive `run` without the help of the garbage collector, and with it."""
     Watched.alive.clear()
-    makers = core.plan, core.auto_profile, core.profiler
+    makers = core.plan, core.auto, core.profiler
     for maker in makers:
         maker.HeadCache = Watched
     gc.collect()
