@@ -23,7 +23,7 @@ FRAMES = {
     "self_forcing_tiny_d32": {
         "full": 6,
         "full_from_initial": 6,
-        "window21": 12,
+        "window21": 6,
         "window6": 12,
         "window9_sink3": 18,
         "window7_sink1": 12,
@@ -33,16 +33,16 @@ FRAMES = {
         "overflow": 24,
         "all_memory_small": 18,
         "local_and_anchor_only": 12,
-        "no_rope_reencoding": 15,
+        "no_rope_reencoding": 12,
     },
 }
 FLOWS = 4  # model outputs of the first block
 
 # of other methods: enough frames for what a run is about, see the table in README.md
 PEERS = {
-    "longlive": {"switch_w12_s3_globalsink": 15, "infinity_switch_w12_s3_globalsink": 15, "single_w7_s4": 12},
+    "longlive": {"switch_w12_s3_globalsink": 15, "infinity_switch_w12_s3_globalsink": 15, "single_w7_s4": 9},
     "infinity_rope": {"cut_w6_s1": 18, "early_switch_w12_s1": 15},
-    "forcing_kv": {"selfforcing_like_dynamic": 15},
+    "forcing_kv": {"dynamic_temporal2_keep2": 12},
     "dummy_forcing": {"ar1_mid1": 12},
     "deep_forcing": {"ds_pc_sink10_budget18_recent4_reuse2": 36},
     "memflow": {"single_bank2_interval2": 18, "single_bank3_interval3_sma": 12, "switch_early_bank3": 15},

@@ -110,6 +110,26 @@ def test_the_recorded_runs_of_a_case_differ_so_that_agreement_means_something(go
                 assert (tensors[one][:frames] - tensors[other][:frames]).abs().max() > 100 * TOLERANCE
 
 
+def test_the_memory_events_of_start_blocks_are_in_a_replay(golden):
+    case, run, given = Case.open(golden("subset") / "head_forcing_tiny_d32"), "overflow", 6
+    settings = case.run(run)
+    config = {
+        **case.config,
+        "runs": {run: {**settings, "initial_latent": True, "frames": settings["frames"] - given}},
+    }
+    tensors = {
+        **case.tensors,
+        "initial_latent": case.tensors[f"latents/{run}"][:given],
+        "noise": case.tensors["noise"][given:],
+        "renoise": case.tensors["renoise"][given // 3 :],
+    }
+    case = Case(case.folder, config, tensors)
+    done = replay(case, run)
+    first = done.memory_events[0]
+    assert (first["after_block"], first["frame"], first["admitted"]) == (1, 0, True)
+    assert_as_recorded(case, run, done)
+
+
 class RecordingModel(WanVideoModel):
     def flow(self, *args, **options):
         flow = super().flow(*args, **options)

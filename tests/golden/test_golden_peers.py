@@ -84,7 +84,7 @@ SUBSET = [
     ("longlive", "single_w7_s4"),
     ("infinity_rope", "cut_w6_s1"),
     ("infinity_rope", "early_switch_w12_s1"),
-    ("forcing_kv", "selfforcing_like_dynamic"),
+    ("forcing_kv", "dynamic_temporal2_keep2"),
     ("dummy_forcing", "ar1_mid1"),
     ("deep_forcing", "ds_pc_sink10_budget18_recent4_reuse2"),
     ("memflow", "single_bank2_interval2"),
