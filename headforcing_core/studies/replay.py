@@ -23,6 +23,7 @@ from ..errors import HeadForcingError
 from ..methods import causvid
 from ..model.attention import attention_function
 from ..model.wan import WanConfig, WanModel
+from ..rollout.events import MemoryEvent
 from ..rollout.loop import split_start_latents
 from ..rollout.noise import RecordedNoise
 from ..rollout.overlap import Overlap
@@ -94,7 +95,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay gave: `latents [frames, 16, h, w]`, the memory events, and the entries' source frames."""
+    """What a replay gave: `latents [frames, 16, h, w]`, the memory events, and the entries' source frames.
+
+    Start blocks are in all three.
+    """
 
     latents: Tensor
     memory_events: list[dict[str, Any]]
@@ -108,12 +112,16 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     run = read_run(case, run_name)
     cache = new_cache(case, run, device, attention)
     video_model = WanVideoModel(case.model(device), run.embeds, torch.float32, device)
-    video = RolloutInputs(run.schedule, run.noise, run.prompts, run.start, switches=run.switches)
+    events: list[MemoryEvent] = []  # start blocks are remembered, too, but not yielded
+    video = RolloutInputs(
+        run.schedule, run.noise, run.prompts, run.start, switches=run.switches, on_start_event=events.append
+    )
     made = list(run.policy.rollout(video_model, cache, video))
+    events += [block.event for block in made if block.event]
     given = [] if run.start is None else [run.start]
     return Replay(
         torch.cat([*given, *(block.latents.cpu() for block in made)]),
-        [block.event.to_dict() for block in made if block.event],
+        [event.to_dict() for event in events],
         [] if run.policy.novelty_threshold is None else cache.memory.sources,
     )
 

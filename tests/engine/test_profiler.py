@@ -62,10 +62,12 @@ BOTH_PATHS = pytest.mark.parametrize("path", ["lse", "one-hot"], indirect=True)
 
 
 RECORDED = [
-    (which, name, run)
-    for which, name in [("subset", "self_forcing_tiny_d32"), ("full", "self_forcing_tiny_d32")]
-    + [("full", "self_forcing_tiny_d128")]
-    for run in ("window21", "window9_sink3")
+    ("subset", "self_forcing_tiny_d32", "window9_sink3"),  # a window of 21 frames slides too late for the subset
+    *(
+        ("full", name, run)
+        for name in ("self_forcing_tiny_d32", "self_forcing_tiny_d128")
+        for run in ("window21", "window9_sink3")
+    ),
 ]
 
 
@@ -134,7 +136,7 @@ def test_measuring_costs_less_than_a_quarter_of_the_rollout(repo_root, shared_di
 
     def cpu_seconds(measured: bool) -> float:
         began = time.process_time()
-        recorded_rollout(case, model, "window21", 10, measured)
+        recorded_rollout(case, model, "window21", 6, measured)
         return time.process_time() - began
 
     torch.set_num_threads(1)

@@ -2,8 +2,10 @@
 
     python tests/golden/make_subset.py ../shared/golden tests/golden
 
-Runs are shortened from the end, never changed: the frames that remain are the recorded numbers. What the episodic
-memory holds at the new end follows from the recorded events alone.
+Runs are shortened from the end, never changed: the frames that remain are the recorded numbers, and what remains is a
+run from its first frame on. What the episodic memory holds at the new end follows from the recorded events alone. The
+same full set gives the same files, byte for byte; `test_subset.py` compares them. `record_absolute.py` records the one
+case that the full set does not have.
 """
 
 import json
@@ -12,44 +14,42 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from record_absolute import record_absolute
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-# latent frames kept: enough that every window has slid, every sink is out of the window, the summary is fed repeatedly
+# latent frames kept: every window has slid, every sink is out of the window, the summary is fed and attended to
 FRAMES = {
     "self_forcing_tiny_d32": {
-        "full": 9,
-        "full_from_initial": 9,
-        "window21": 30,
+        "full": 6,
+        "full_from_initial": 6,
+        "window21": 6,
         "window6": 12,
         "window9_sink3": 18,
-        "window7_sink1": 15,
+        "window7_sink1": 12,
     },
     "head_forcing_tiny_d32": {
-        "paper_defaults": 33,
-        "overflow": 33,
-        "all_memory_small": 33,
-        "local_and_anchor_only": 15,
-        "no_rope_reencoding": 33,
+        "paper_defaults": 24,
+        "overflow": 24,
+        "all_memory_small": 18,
+        "local_and_anchor_only": 12,
+        "no_rope_reencoding": 12,
     },
 }
 FLOWS = 4  # model outputs of the first block
 
-# of other methods: enough frames for what a run is about, a switch, a cut, or heads that part
+# of other methods: enough frames for what a run is about, see the table in README.md
 PEERS = {
-    "longlive": {"switch_w12_s3_globalsink": 15, "infinity_switch_w12_s3_globalsink": 15},
-    "infinity_rope": {"cut_w6_s1": 18},
-    "forcing_kv": {"selfforcing_like_dynamic": 15},
+    "longlive": {"switch_w12_s3_globalsink": 15, "infinity_switch_w12_s3_globalsink": 15, "single_w7_s4": 9},
+    "infinity_rope": {"cut_w6_s1": 18, "early_switch_w12_s1": 15},
+    "forcing_kv": {"dynamic_temporal2_keep2": 12},
     "dummy_forcing": {"ar1_mid1": 12},
-    "deep_forcing": {"ds_pc_sink10_budget16_recent4": 24},
-    "memflow": {"single_bank2_interval2": 18, "single_bank3_interval3_sma": 18},
-    "causal_forcing": {"framewise_1step": 4},
-    "rolling_forcing": {"steps5_15": 15},
+    "deep_forcing": {"ds_pc_sink10_budget18_recent4_reuse2": 36},
+    "memflow": {"single_bank2_interval2": 18, "single_bank3_interval3_sma": 12, "switch_early_bank3": 15},
+    "causal_forcing": {"framewise_1step": 4, "framewise_2step_i2v": 4},
+    "rolling_forcing": {"steps4_36": 36},
     "causvid": {"single_3step": 6},
 }
-# frames that are taken from the recording instead of made again, where what a run is about comes late: Deep Forcing
-# compresses for the first time at frame 21, and until then clean passes bring its cache back; MemFlow's always do
-GIVEN = {"deep_forcing": 21, "memflow": 15}
 NOTES = ("facts", "tensors", "patched_constants", "cache_states_last_layer")  # left out of the subset
 
 
@@ -112,21 +112,28 @@ def make_subset(source: Path, target: Path) -> None:
             shutil.copyfile(source / name / weights, folder / weights)
 
 
+def steps_of(config: dict[str, Any], run: dict[str, Any]) -> int:
+    """The most steps that any block of a run takes; authors may name the clean end, too."""
+    listed = run.get("steps") or config["denoising_steps_listed"]
+    return max(sum(step > 0 for step in steps) for steps in (listed, run.get("first_chunk", [])))
+
+
 def make_peers(source: Path, target: Path) -> None:
     """The same for the methods with caches of their own."""
     for method, frames in PEERS.items():
         config = json.loads((source / method / "config.json").read_text(encoding="utf-8"))
         recorded = load_file(source / method / "golden.safetensors")
         runs = {run: {**config["runs"][run], "frames": n} for run, n in frames.items()}
-        given, made = GIVEN.get(method, 0), max(frames.values()) - GIVEN.get(method, 0)
-        if given:
-            runs = {run: {**settings, "input_frames": given} for run, settings in runs.items()}
+        longest, given = max(frames.values()), max(run.get("input_frames", 0) for run in runs.values())
         kept = {key: tensor for key, tensor in recorded.items() if key.startswith(("prompt_embeds", "sampled_rows"))}
+        if given:
+            kept["initial_latent"] = recorded["initial_latent"][:, :given]
         kind, f = ("renoise", config["frames_per_block"]) if method != "causal_forcing" else ("renoise_framewise", 1)
         # axes from the end: CausVid has one of rollouts in front, of which only the first is kept
-        kept["noise"] = recorded["noise"][:1].narrow(-4, given, made)
+        kept["noise"] = recorded["noise"][:1].narrow(-4, 0, longest)
         renoise = recorded[kind][:1] if method == "causvid" else recorded[kind]
-        kept[kind] = renoise.narrow(-6, given // f, made // f)
+        steps = max(steps_of(config, run) for run in runs.values())
+        kept[kind] = renoise.narrow(-6, 0, longest // f).narrow(-5, 0, steps - 1)
         kept |= {f"latents/{run}": recorded[f"latents/{run}"][:1].narrow(-4, 0, n) for run, n in frames.items()}
 
         folder = target / method
@@ -140,3 +147,4 @@ def make_peers(source: Path, target: Path) -> None:
 if __name__ == "__main__":
     make_subset(Path(sys.argv[1]), Path(sys.argv[2]))
     make_peers(Path(sys.argv[1]) / "peers", Path(sys.argv[2]) / "peers")
+    record_absolute(Path(sys.argv[2]), Path(sys.argv[2]))

@@ -81,13 +81,17 @@ RUNS = {
 SUBSET = [
     ("longlive", "switch_w12_s3_globalsink"),
     ("longlive", "infinity_switch_w12_s3_globalsink"),
+    ("longlive", "single_w7_s4"),
     ("infinity_rope", "cut_w6_s1"),
-    ("forcing_kv", "selfforcing_like_dynamic"),
+    ("infinity_rope", "early_switch_w12_s1"),
+    ("forcing_kv", "dynamic_temporal2_keep2"),
     ("dummy_forcing", "ar1_mid1"),
-    ("deep_forcing", "ds_pc_sink10_budget16_recent4"),
+    ("deep_forcing", "ds_pc_sink10_budget18_recent4_reuse2"),
     ("memflow", "single_bank2_interval2"),
     ("memflow", "single_bank3_interval3_sma"),
+    ("memflow", "switch_early_bank3"),
     ("causal_forcing", "framewise_1step"),
+    ("causal_forcing", "framewise_2step_i2v"),
 ]
 REPLAYED = [
     *(("subset", *pair) for pair in SUBSET),

@@ -404,7 +404,7 @@ def test_other_settings_that_rollouts_cannot_be_laid_over_with_are_refused():
 @pytest.mark.parametrize(
     ("which", "method", "name"),
     [
-        ("subset", "rolling_forcing", "steps5_15"),
+        ("subset", "rolling_forcing", "steps4_36"),
         ("subset", "causvid", "single_3step"),
         ("full", "rolling_forcing", "steps5_15"),
         ("full", "rolling_forcing", "steps4_36"),

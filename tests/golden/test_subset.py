@@ -1,0 +1,64 @@
+"""The recordings of a clone are what the two programs beside them make: nothing is changed by hand."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.studies.replay import Case
+
+GOLDEN = Path(__file__).parent
+MOST_BYTES = 9 * 2**20  # every clone carries them
+RECORDINGS = ("golden.safetensors", "model.safetensors", "config.json")
+
+
+def recordings(folder: Path) -> dict[str, Path]:
+    """All files of all cases, by their path in the folder."""
+    found = (path for name in RECORDINGS for path in folder.rglob(name))
+    return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
+
+
+@pytest.mark.slow
+def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(shared_dir, tmp_path):
+    if shared_dir is None or not (shared_dir / "golden").is_dir():
+        pytest.skip("the full set (../shared/golden) is not here, so the subset cannot be cut from it again")
+    command = [sys.executable, str(GOLDEN / "make_subset.py"), str(shared_dir / "golden"), str(tmp_path)]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    again, stored = recordings(tmp_path), recordings(GOLDEN)
+    assert set(again) == set(stored)
+    assert [name for name in stored if again[name].read_bytes() != stored[name].read_bytes()] == []
+
+
+def test_the_reference_records_its_run_again(tmp_path):
+    """To 1e-6, as other CPUs may round float64 in another way."""
+    name = "head_forcing_absolute"
+    runpy.run_path(str(GOLDEN / "record_absolute.py"))["record_absolute"](GOLDEN, tmp_path)
+    again, stored = Case.open(tmp_path / name), Case.open(GOLDEN / name)
+    assert set(again.tensors) == set(stored.tensors)
+    for key, tensor in stored.tensors.items():
+        torch.testing.assert_close(again.tensors[key], tensor, atol=1e-6, rtol=0)
+    (run,), (expected,) = again.config["runs"].values(), stored.config["runs"].values()
+    deltas = [[event.pop("delta") for event in case["memory_events"]] for case in (run, expected)]
+    assert deltas[0] == pytest.approx(deltas[1], abs=1e-6)
+    assert again.config == stored.config
+
+
+def test_the_reference_s_run_attends_to_merged_entries_at_absolute_positions():
+    (run,) = Case.open(GOLDEN / "head_forcing_absolute").config["runs"].values()
+    assert run["rope"] == "absolute"
+    first_merge = next(event["after_block"] for event in run["memory_events"] if event["merged"])
+    assert first_merge < run["frames"] // 3 - 2  # the last two blocks are made with merged entries
+
+
+def test_no_recorded_run_of_a_clone_begins_with_its_own_latents():
+    for config in GOLDEN.glob("peers/*/config.json"):
+        case = Case.open(config.parent)
+        for name, run in case.config["runs"].items():
+            if run.get("input_frames"):
+                assert "initial_latent" in case.tensors, f"{name} takes frames of its recording as given"
+
+
+def test_the_recordings_stay_small():
+    assert sum(path.stat().st_size for path in recordings(GOLDEN).values()) < MOST_BYTES
