@@ -8,7 +8,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the repository root
 sys.path.append(str(Path(__file__).resolve().parent))  # for tests/benchmarks
 
-from promises import PROMISES, of_promise
+from promises import COUNTED, PROMISES, of_promise
 
 TESTS = Path(__file__).resolve().parent
 VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
@@ -72,10 +72,30 @@ def check_promises(config: pytest.Config, ids: list[str]) -> None:
                 raise pytest.UsageError(f"no test {pattern} holds the promise: {promise}")
 
 
+def counted(terminalreporter) -> dict[str, int]:
+    """The sums of what passed tests recorded under the labels of docs/reliability.md (`record_property`)."""
+    reports = terminalreporter.stats.get("passed", ())
+    properties = [entry for report in reports if report.when == "call" for entry in report.user_properties]
+    return {label: sum(count for name, count in properties if name == label) for label in COUNTED}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run of everything must count at least what docs/reliability.md says."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    everything = session.config.option.markexpr == "not alone" and session.config.args in ([str(TESTS)], ["tests"])
+    if hasattr(session.config, "workerinput") or exitstatus or not everything or terminal is None:
+        return
+    missing = {label: count for label, count in counted(terminal).items() if count < COUNTED[label]}
+    if missing:
+        terminal.write_line(f"fewer than docs/reliability.md says: {missing}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
-    """How many tests hold each promise of the README."""
+    """How many tests hold each promise of the pages, and what the tests of reliability counted."""
     stats = terminalreporter.stats
-    lines = []
+    lines = [f"{count} {label}" for label, count in counted(terminalreporter).items() if count]
     for promise, patterns in PROMISES.items():
         counts = {
             outcome: sum(of_promise(patterns, report.nodeid) for report in stats.get(outcome, ()))

@@ -97,7 +97,7 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
                 assert blocks(work) == wanted, place
                 capsys.readouterr()
     assert injected, "no operation was seen, so nothing was injected"
-    record_property("faults_injected", injected)
+    record_property("faults of the file system injected", injected)
 
 
 def test_the_injector_raises_where_it_is_told_to(tmp_path, monkeypatch):

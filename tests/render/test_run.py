@@ -222,7 +222,7 @@ def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, at,
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process, which this system does not have")
-def test_twenty_kills_at_random_moments_lose_nothing(tmp_path):
+def test_twenty_kills_at_random_moments_lose_nothing(tmp_path, record_property):
     """SIGKILL at random moments of a demo run, while denoising, writing blocks or states; then the render goes on."""
     render = Render(toy_model(), tmp_path, seconds=60.0, state_seconds=0.05)
     expected = render.straight()
@@ -245,6 +245,7 @@ def test_twenty_kills_at_random_moments_lose_nothing(tmp_path):
             assert os.WEXITSTATUS(status) == 0
             break
     assert kills == 20
+    record_property("renders killed", kills)
     assert torch.equal(render.go(), expected)
     assert render.video.events == render.straight_events
     assert render.problems == []
