@@ -1,14 +1,46 @@
-"""Atomic file writing: a reader never sees a partially written file."""
+"""Files that are written: atomically, by one process at a time, with one sentence where the file system refuses.
+
+Temporary files lie beside their target and are named `.STEM.<8 hex digits>.SUFFIX`, lock files `.NAME.lock`. What a
+killed process leaves of them is removed by the next one that writes the same target.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
 from .errors import HeadForcingError
+
+ABANDONED_SECONDS = 3600.0  # a temporary file that was not written to for so long has no owner any more
+_NAME_BYTES = 100  # of a target's name in those of its temporary files; file systems allow 255 in all
+
+
+class TargetInUse(HeadForcingError):
+    """Another process writes the same file."""
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Raise errors of the file system in the `with` block as HeadForcingError: `what` and the reason."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise HeadForcingError(f"{what}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """Why the file system refused, in a few words."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.splitlines()[0]
 
 
 @contextmanager
@@ -16,40 +48,152 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the `with` block succeeds, delete it if it fails.
 
     The temporary name keeps the suffix, because encoders choose the container format by it. Raises HeadForcingError
-    if `path` cannot be written.
+    if `path` cannot be written, also for an OSError of the `with` block.
     """
     path = Path(path)
     check_writable(path)
-    temporary = _temporary(path)
+    temporary = temporary_path(path)
     try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())  # data first, then the name: a crash must not leave `path` empty
-        temporary.chmod(0o666 & ~_umask())  # some writers create files that only their owner can read
-        os.replace(temporary, path)
+        with explained(f"{path} cannot be written"):
+            yield temporary
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())  # data first, then the name: a crash must not leave `path` empty
+            temporary.chmod(0o666 & ~_umask())  # some writers create files that only their owner can read
+            os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the error that ended the block is the one to report
+            temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def check_writable(path: str | Path | None) -> None:
     """Raise HeadForcingError if a file at `path` cannot be written; creates its folder. None is accepted.
 
     Called before a render starts, so that hours of work are not lost to a wrong path. It tries to create a file
-    because permission bits are not reliable (network drives, Windows, full disks).
+    because permission bits are not reliable (network drives, Windows, full disks). Removes abandoned temporary files
+    of the same target.
     """
     if path is None:
         return
     path = Path(path)
-    probe = _temporary(path)
+    probe = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise HeadForcingError(f"{path} cannot be written ({reason}): choose another place") from error
+        with suppress(OSError, ValueError):
+            probe.unlink(missing_ok=True)
+        raise HeadForcingError(f"{path} cannot be written ({reason(error)}): choose another place") from error
     if path.is_dir():
         raise HeadForcingError(f"{path} is a folder: give the name of a file in it")
+    remove_leftovers(path, ABANDONED_SECONDS)
+
+
+@contextmanager
+def claimed(*paths: Path | None) -> Iterator[None]:
+    """Be the only process that writes these files in the `with` block; None is accepted.
+
+    Temporary files that dead processes left of these files are removed. Raises TargetInUse if another process, or
+    another claim of this one, has a file, HeadForcingError if one cannot be written.
+    """
+    with ExitStack() as stack:
+        for path in filter(None, paths):
+            check_writable(path)
+            stack.enter_context(_held(path, path.with_name(f".{_short(path.name)}.lock")))
+            remove_leftovers(path)
+        yield
+
+
+@contextmanager
+def claimed_folder(folder: Path) -> Iterator[None]:
+    """Be the only process in the `with` block that fills this folder, which is created; raises as `claimed`."""
+    check_writable(folder / "claim")
+    with _held(folder, folder / ".lock"):
+        yield
+
+
+@contextmanager
+def claimed_first(paths: Iterable[Path]) -> Iterator[Path]:
+    """Claim the first of these files that neither exists nor is claimed, and yield its path."""
+    for path in paths:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(claimed(path))
+            except TargetInUse:
+                continue
+            if path.exists():  # looked up under the claim: whoever had it before may have written the file
+                continue
+            yield path
+            return
+    raise HeadForcingError("all names for the file are taken: choose another")
+
+
+@contextmanager
+def _held(target: Path, lock_file: Path) -> Iterator[None]:
+    held = lock(lock_file)
+    if held is None:
+        raise TargetInUse(f"another process is writing {target}: wait for it, or choose another name")
+    try:
+        yield
+    finally:
+        unlock(held, remove=True)
+
+
+def lock(path: Path) -> FileLock | None:
+    """Hold a lock file until `unlock`, or until the process ends; None if somebody else holds it."""
+    held = FileLock(path, thread_local=False)  # a render may be ended by another thread than began it
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        return None
+    except (OSError, NotImplementedError) as error:
+        raise HeadForcingError(f"the lock file {path} cannot be used: {reason(error)}") from error
+    return held
+
+
+def unlock(held: FileLock, remove: bool = False) -> None:
+    """Release a lock; `remove` its file first, while no other process can hold it."""
+    path = Path(held.lock_file)
+    if remove:
+        with suppress(OSError):  # Windows removes no file that is open
+            path.unlink(missing_ok=True)
+    try:
+        held.release()
+    except OSError:
+        held.release(force=True)
+    if remove and os.name == "nt":
+        with suppress(OSError):  # refused while another process has it open
+            path.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
+    """Remove temporary files of the target `path` that were last written to more than `older_than` seconds ago."""
+    pattern = rf"\.{re.escape(_short(path.stem))}\.[0-9a-f]{{8}}{re.escape(path.suffix)}"
+    if path.name.endswith(".part.mp4"):  # a growing video beside one that a player has open, see `VideoWriter`
+        pattern += rf"|{re.escape(path.stem)}-[0-9a-f]{{8}}\.mp4"
+    remove_matching(path.parent, pattern, older_than)
+
+
+def remove_matching(folder: Path, pattern: str, older_than: float) -> None:
+    """Remove the files of a folder whose names match, last written to more than `older_than` seconds ago."""
+    ours = re.compile(pattern)
+    with suppress(OSError), os.scandir(folder) as entries:  # what stays takes room, nothing else
+        for entry in [entry for entry in entries if ours.fullmatch(entry.name)]:
+            with suppress(OSError):
+                old = not older_than or entry.stat().st_mtime < time.time() - older_than
+                if old and entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last through a power cut, where the system can (Windows and some network drives not)."""
+    with suppress(OSError):
+        file = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def cache_folder() -> Path | None:
@@ -60,9 +204,17 @@ def cache_folder() -> Path | None:
     return None
 
 
-def _temporary(path: Path) -> Path:
-    # the stem is cut because file names are limited to 255 bytes
-    return path.with_name(f".{path.stem[:100]}.{uuid.uuid4().hex[:8]}{path.suffix}")
+def temporary_path(path: Path) -> Path:
+    """A new hidden name beside `path`, with the same suffix, that `remove_leftovers` recognises."""
+    return path.with_name(f".{_short(path.stem)}.{uuid.uuid4().hex[:8]}{path.suffix}")
+
+
+def _short(name: str) -> str:
+    """A name cut to `_NAME_BYTES`, with a checksum so that long names with one beginning do not become the same."""
+    data = os.fsencode(name)
+    if len(data) <= _NAME_BYTES:
+        return name
+    return f"{data[: _NAME_BYTES - 9].decode(errors='ignore')}-{zlib.crc32(data):08x}"
 
 
 def _umask() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeadForcingError
+from ..files import reason
 from . import compare, evaluate, files, profiles, render, report, runs
 from .arguments import DTYPES
 
@@ -21,6 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = args.run(args)
     except HeadForcingError as error:
         sys.stderr.write(f"error: {error}\n")
+        return 2
+    except OSError as error:  # the file system refused something that no sentence was written for
+        place = f"{error.filename}: " if error.filename is not None else ""
+        sys.stderr.write(f"error: {place}{reason(error)}\n")
         return 2
     except KeyboardInterrupt as stop:
         sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import check_writable, replacing
+from ..files import claimed, claimed_folder, replacing
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
 from ..studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
@@ -47,17 +47,23 @@ def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) ->
 
 def compare(args: argparse.Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `comparison.md` and `comparison.json` beside the videos."""
-    rows, about = run_entries(args, entries_of(",".join(args.methods)), [args.seed])
-    made = grid(args.out / "grid.mp4", rows, metadata=grid_tags(rows, about))
-    notes = method_notes(rows)
-    found = {
-        "about": about,
-        "grid": {"video": str(made.path), "pictures": made.video_frames, "width": made.width, "height": made.height},
-        "rows": [row.to_dict() for row in rows],
-        "notes": notes,
-    }
-    text = "\n".join([table(rows), "", NOTE, "", *notes])
-    return written(args.out, "comparison", text, found, [f"grid     {made.path}"])
+    with claimed_folder(args.out):
+        rows, about = run_entries(args, entries_of(",".join(args.methods)), [args.seed])
+        made = grid(args.out / "grid.mp4", rows, metadata=grid_tags(rows, about))
+        notes = method_notes(rows)
+        found = {
+            "about": about,
+            "grid": {
+                "video": str(made.path),
+                "pictures": made.video_frames,
+                "width": made.width,
+                "height": made.height,
+            },
+            "rows": [row.to_dict() for row in rows],
+            "notes": notes,
+        }
+        text = "\n".join([table(rows), "", NOTE, "", *notes])
+        return written(args.out, "comparison", text, found, [f"grid     {made.path}"])
 
 
 def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]:
@@ -86,7 +92,6 @@ def run_entries(
     if not args.demo and args.prompts is None:
         raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
     source = Source.demo(args) if args.demo else source_of_files(args, args.prompts)
-    check_writable(args.out / "probe")
     videos = [ComparedVideo.of(source, entry, seed, args.out) for entry in entries for seed in seeds]
     check_videos(videos)
     embeds = source.encode()
@@ -121,7 +126,8 @@ class ComparedVideo:
         """Make and measure the video; with `--runs` its finished blocks are reused."""
         source = self.source
         plan = source.job(self.plan, embeds).recall_roles(source.plan)
-        result = loaded.render(source.job(plan, embeds), self.path)
+        with claimed(self.path):  # `generate --out` may name a file in a comparison's folder
+            result = loaded.render(source.job(plan, embeds), self.path)
         return measured(self.entry, source.options.seed, plan, source.machine.dtype, result)
 
 

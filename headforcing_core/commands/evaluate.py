@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ..demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from ..errors import HeadForcingError
-from ..files import check_writable
+from ..files import claimed_folder
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..studies.comparison import NOTE, Entry, grid, table
 from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
@@ -61,7 +61,12 @@ def evaluate(args: argparse.Namespace) -> Result:
             "--prompts and --seconds are for --weights: with --demo each question has its own videos"
         )
     questions = {name: QUESTIONS[name] for name in args.questions}
-    check_writable(args.out / "probe")
+    with claimed_folder(args.out):
+        return _answers(args, questions)
+
+
+def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result:
+    """Answer and write each question, in a folder that is claimed."""
     videos = ToyVideos(args) if args.demo else RealVideos(args, questions)
     texts, found = [], {}
     for name, question in questions.items():
@@ -81,7 +86,6 @@ def tables(args: argparse.Namespace) -> Result:
     The rows are those of the question of that name, but all on one timeline, and measured as `compare` does.
     """
     if args.name == "budget":
-        check_writable(args.out / "probe")
         sizes = budgets()
         text = f"{BUDGET} (frame-slots, 30x12 heads)\n\n{budget_table(sizes)}"
         return written(args.out, "budget", text, {"caption": BUDGET, "rows": [row.to_dict() for row in sizes]})
@@ -89,6 +93,12 @@ def tables(args: argparse.Namespace) -> Result:
         raise HeadForcingError(f"the table {args.name!r} is rendered: give --demo, or --weights with what they need")
     if not 1 <= args.seeds <= MAX_SEEDS:
         raise HeadForcingError(f"--seeds must be from 1 to {MAX_SEEDS}, got {args.seeds}")
+    with claimed_folder(args.out):
+        return _paper_table(args)
+
+
+def _paper_table(args: argparse.Namespace) -> Result:
+    """Render and write one table, in a folder that is claimed."""
     chosen = PAPER_TABLES[args.name]
     seeds = list(range(args.seed, args.seed + args.seeds))
     rows, about = run_entries(args, chosen.rows, seeds)

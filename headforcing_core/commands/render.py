@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from ..demo import word_hash
 from ..errors import HeadForcingError
-from ..files import check_writable, replacing
+from ..files import check_writable, claimed, replacing
 from ..methods.registry import describe_method
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.describe import describe
@@ -57,12 +57,13 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def demo(args: argparse.Namespace) -> Result:
-    source = Source.demo(args)
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
-    plan, needs, result = _render(source, video)
-    clock = source.timeline.clock
-    starts = [(clock.start_seconds(segment.start_block), segment.text) for segment in source.timeline.segments]
-    contact_sheet(video, sheet, labels=[start for start in starts if start[0] * clock.fps < plan.video_frames])
+    with claimed(video, sheet):
+        source = Source.demo(args)
+        plan, needs, result = _render(source, video)
+        clock = source.timeline.clock
+        starts = [(clock.start_seconds(segment.start_block), segment.text) for segment in source.timeline.segments]
+        contact_sheet(video, sheet, labels=[start for start in starts if start[0] * clock.fps < plan.video_frames])
     return {
         "text": "\n".join([_describe(source, plan, needs, result), f"sheet    {sheet}"]),
         "json": {**result.to_dict(), "needs": asdict(needs), "contact_sheet": str(sheet)},
@@ -76,8 +77,9 @@ def generate(args: argparse.Namespace) -> Result:
         raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents and decode them in ComfyUI")
     check_writable(args.out)
     check_writable(args.latents)
-    source = Source.of_files(args, args.prompts, args.start_latents)
-    plan, needs, result = _render(source, args.out, args.latents)
+    with claimed(args.out, args.latents):
+        source = Source.of_files(args, args.prompts, args.start_latents)
+        plan, needs, result = _render(source, args.out, args.latents)
     return {
         "text": "\n".join([source.info.summary(), _describe(source, plan, needs, result)]),
         "json": {**result.to_dict(), "needs": asdict(needs)},
@@ -87,13 +89,14 @@ def generate(args: argparse.Namespace) -> Result:
 def replay(args: argparse.Namespace) -> Result:
     check_writable(args.out)
     check_writable(args.events)
-    done = run_case(Case.open(args.case), args.run_name, args.device, args.attention)
-    with replacing(args.out) as temporary:
-        save_file({"latents": done.latents.contiguous()}, temporary)
-    if args.events is not None:
-        events = {"memory_events": done.memory_events, "final_episodic_sources": done.final_episodic_sources}
-        with replacing(args.events) as temporary:
-            temporary.write_text(json.dumps(events, indent=1), encoding="utf-8")
+    with claimed(args.out, args.events):
+        done = run_case(Case.open(args.case), args.run_name, args.device, args.attention)
+        with replacing(args.out) as temporary:
+            temporary.write_bytes(save({"latents": done.latents.contiguous()}))
+        if args.events is not None:
+            events = {"memory_events": done.memory_events, "final_episodic_sources": done.final_episodic_sources}
+            with replacing(args.events) as temporary:
+                temporary.write_text(json.dumps(events, indent=1), encoding="utf-8")
     summary = {"latents": str(args.out), "frames": len(done.latents), "memory_events": done.memory_events}
     return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
 

@@ -68,12 +68,18 @@ def show_run(args: argparse.Namespace) -> Result:
 
 
 def prune_runs(args: argparse.Namespace) -> Result:
-    """Remove old run folders; one that somebody renders in stays."""
+    """Remove old run folders; says what that freed, and which folders stayed and why."""
     _check_folder(args.folder)
     if not (math.isfinite(args.keep_gb) and args.keep_gb >= 0):
         raise HeadForcingError(f"--keep-gb must be 0 or more, got {args.keep_gb}")
-    removed = [folder.name for folder in prune(args.folder, int(args.keep_gb * 1e9))]
-    return {"text": f"removed {len(removed)}: {', '.join(removed)}".rstrip(": "), "json": {"removed": removed}}
+    done = prune(args.folder, int(args.keep_gb * 1e9))
+    removed = [folder.name for folder in done.removed]
+    lines = [f"removed {len(removed)}, freed {format_bytes(done.freed)}{': ' if removed else ''}{', '.join(removed)}"]
+    lines += [f"stayed   {name}: {why}" for name, why in done.stayed.items()]
+    return {
+        "text": "\n".join(lines),
+        "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed},
+    }
 
 
 def _told(problems: list[str]) -> list[str]:

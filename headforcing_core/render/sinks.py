@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import HeadForcingError
@@ -72,12 +72,13 @@ class LatentsFile(KeptLatents):
         about = {"pictures": self.plan.video_frames, "restart_frames": self.plan.restart_frames}
         latents = torch.cat(self.blocks).float().contiguous()
         with replacing(self.path) as temporary:
-            save_file({"latents": latents}, temporary, metadata={"head_forcing": json.dumps(about)})
+            temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
 
 
 def partial_path(path: Path) -> Path:
     """Where a video grows until it is finished; it plays at any time."""
-    return path.with_name(f"{path.stem}.part.mp4")
+    name = path.stem if path.suffix == ".mp4" else path.name  # two targets never grow in one file
+    return path.with_name(f"{name}.part.mp4")
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:

@@ -12,7 +12,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..files import explained, reason, remove_matching, sync_folder
 from ..hashing import SHORT, file_hash
+from .contents import what_is_wrong
 
 FORMAT_VERSION = 2
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
 _NOTE = rf"(run|(video|found|opening|seconds)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
-_LEFTOVER = r"\.[0-9a-f]{32}\.tmp"  # temporary file of a process that was killed while writing
+# temporary files of a process that was killed while writing: of this module, of safetensors, of `check_writable`
+_LEFTOVER = r"\.[0-9a-f]{32}\.tmp|\.tmp[0-9A-Za-z]{6}|\.(run|probe)\.[0-9a-f]{8}(\.json)?"
 _OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_LEFTOVER}")
 _ENTRY = "head_forcing"  # key of the metadata entry
 
@@ -48,8 +52,18 @@ def named_hash(path: Path) -> str:
 
 
 def own_files(folder: Path) -> list[Path]:
-    """The files in a folder with names of this module, including temporary ones of killed processes, sorted."""
-    return [path for path in sorted(folder.iterdir()) if _OWN_NAME.fullmatch(path.name) and path.is_file()]
+    """The files in a folder with names of this module, including temporary ones of killed processes, sorted.
+
+    Raises HeadForcingError if the folder cannot be read; one that is gone has no files.
+    """
+    with explained(f"{folder} cannot be read"):
+        names = sorted(os.listdir(folder)) if folder.is_dir() else []
+        return [folder / name for name in names if _OWN_NAME.fullmatch(name) and (folder / name).is_file()]
+
+
+def remove_run_leftovers(folder: Path) -> None:
+    """Remove the temporary files of killed processes; for use while the folder is locked."""
+    remove_matching(folder, _LEFTOVER, older_than=0.0)
 
 
 def files_of(folder: Path, kind: str) -> dict[str, Path]:
@@ -59,40 +73,48 @@ def files_of(folder: Path, kind: str) -> dict[str, Path]:
     depend on it.
     """
     by_key: dict[str, Path] = {}
-    for name in os.listdir(folder) if folder.is_dir() else ():
-        if name.startswith(f"{kind}-") and _OWN_NAME.fullmatch(name):
-            path, key = folder / name, name.split("-")[-2]
+    for path in own_files(folder):
+        if path.name.startswith(f"{kind}-"):
+            key = path.name.split("-")[-2]
             by_key[key] = max(path, by_key[key], key=_written) if key in by_key else path
     return by_key
 
 
 def _written(path: Path) -> tuple[int, str]:
     """Sort key: modification time in ns, then name."""
-    return (path.stat().st_mtime_ns if path.exists() else 0), path.name
+    with suppress(OSError):  # a render has just replaced it
+        return path.stat().st_mtime_ns, path.name
+    return 0, path.name
 
 
 def read_note(path: Path, any_version: bool = False) -> dict[str, Any]:
     """The fields of a JSON note.
 
-    Raises DamagedFile if the content has changed, HeadForcingError for another format version unless `any_version`.
+    Raises DamagedFile if the content has changed or is not what such a file holds, HeadForcingError for another format
+    version. With `any_version` the content is not looked at.
     """
     _check_hash(path)
-    note = _object(path, path.read_text(encoding="utf-8"))
+    note = _object(path, path.read_bytes())
     if not any_version:
-        _check_version(path, note)
+        _check_content(path, note)
     return note
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by name, and the JSON fields stored with them.
 
-    Raises DamagedFile if the content has changed, HeadForcingError for another format version.
+    Raises DamagedFile if the content has changed or is not what such a file holds, HeadForcingError for another format
+    version.
     """
     _check_hash(path)
-    with safe_open(path, "pt") as file:
-        fields = _object(path, (file.metadata() or {}).get(_ENTRY, ""))
-        _check_version(path, fields)
-        return {name: file.get_tensor(name) for name in file.keys()}, fields
+    try:
+        with safe_open(path, "pt") as file:
+            fields = _object(path, (file.metadata() or {}).get(_ENTRY, ""))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except SafetensorError as error:
+        raise DamagedFile(f"{path.name} is not a file of a run") from error
+    _check_content(path, fields, tensors)
+    return tensors, fields
 
 
 def write_note(folder: Path, stem: str, fields: dict[str, Any]) -> Path:
@@ -117,21 +139,28 @@ def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -
             os.fsync(file.fileno())
         path = folder / f"{stem}-{file_hash(temporary)}{suffix}"
         os.replace(temporary, path)
+        sync_folder(folder)
         return path
     except (OSError, SafetensorError) as error:
-        free = shutil.disk_usage(folder).free / 1e9
-        raise HeadForcingError(
-            f"{folder} cannot be written ({error}; {free:.1f} GB free): make room and queue the same render again, "
-            "everything finished so far is kept there"
-        ) from error
+        raise HeadForcingError(f"{folder} cannot be written ({reason(error)}{_free(folder)}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the next run removes it
+            temporary.unlink(missing_ok=True)
 
 
-def _object(path: Path, text: str) -> dict[str, Any]:
+def _free(folder: Path) -> str:
+    """What there is room for, and what to do about it."""
+    try:
+        free = shutil.disk_usage(folder).free / 1e9
+    except OSError:
+        return "): the folder is gone; queue the same render again"
+    return f"; {free:.1f} GB free): make room and queue the same render again, everything finished so far is kept there"
+
+
+def _object(path: Path, text: str | bytes) -> dict[str, Any]:
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise DamagedFile(f"{path.name} is not a file of a run")
@@ -143,10 +172,13 @@ def _check_hash(path: Path) -> None:
         raise DamagedFile(f"{path.name} is damaged")
 
 
-def _check_version(path: Path, fields: dict[str, Any]) -> None:
+def _check_content(path: Path, fields: dict[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise HeadForcingError(
             f"{path} has format version {version}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"
         )
+    wrong = what_is_wrong(path.name.split("-")[0], fields, tensors)
+    if wrong is not None:
+        raise DamagedFile(f"{path.name} is damaged: its {wrong!r} is missing or wrong")

@@ -14,22 +14,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
 from ..cache.state import State
 from ..errors import HeadForcingError
-from ..files import check_writable
+from ..files import check_writable, lock, reason, unlock
 from ..hashing import SHORT
 from ..hashing import file_hash as file_hash
-from .files import DamagedFile, files_of, named_hash, own_files, read_note, read_tensors, write_note, write_tensors
+from .files import (
+    DamagedFile,
+    files_of,
+    named_hash,
+    read_note,
+    read_tensors,
+    remove_run_leftovers,
+    write_note,
+    write_tensors,
+)
 
 log = logging.getLogger(__name__)
 
@@ -131,12 +141,17 @@ class RunReader:
             self._set_aside(path, str(error))
         except FileNotFoundError:  # the render that holds the lock has just replaced it
             pass
+        except OSError as error:  # of the disk: the file may be intact, so it stays
+            self._note(f"{path.name} cannot be read ({reason(error)})")
         return None
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _set_aside(self, path: Path, problem: str) -> None:
         """Record the problem of a file that is not used."""
-        if problem not in self.problems:
-            self.problems.append(problem)
+        self._note(problem)
 
 
 class RunFolder(RunReader):
@@ -149,30 +164,28 @@ class RunFolder(RunReader):
     def __init__(self, parent: Path, setup: str, about: dict[str, Any]):
         super().__init__(parent / setup[:SHORT], setup)
         self.about = about
-        self._lock = FileLock(self.folder / "lock")
+        self._lock: FileLock | None = None
 
     def __enter__(self) -> RunFolder:
         check_writable(self.folder / "run.json")
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
+        self._lock = lock(self.folder / "lock")
+        if self._lock is None:
             raise HeadForcingError(
                 f"another render is writing to {self.folder}; wait for it, or change the seed of this one"
-            ) from None
+            )
         try:
-            for leftover in own_files(self.folder):
-                if leftover.suffix == ".tmp":
-                    leftover.unlink(missing_ok=True)
+            remove_run_leftovers(self.folder)
             self.save_note("run", "", {"setup": self.setup, "about": self.about})
         except BaseException:
-            self._lock.release()
+            unlock(self._lock)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release()
+        if self._lock is not None:
+            unlock(self._lock)
 
     def save_block(
         self,
@@ -231,12 +244,14 @@ class RunFolder(RunReader):
 
     def _keep_only(self, stored: Path, pattern: str) -> None:
         """Remove older files after the new one has been stored."""
-        for path in self.folder.glob(pattern):
-            if path.name != stored.name:
-                path.unlink(missing_ok=True)
+        with suppress(OSError):  # of two with one key the later one counts
+            for path in self.folder.glob(pattern):
+                if path.name != stored.name:
+                    path.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path, problem: str) -> None:
         problem += "; it was removed and is generated again if needed"
         super()._set_aside(path, problem)
         log.warning("Head Forcing: %s (in %s)", problem, self.folder)
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the file that is made again counts, as the later one
+            path.unlink(missing_ok=True)

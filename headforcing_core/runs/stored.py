@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
+from ..files import explained, lock, reason, unlock
 from .files import FOUND, OPENING, DamagedFile, own_files, read_note
 from .folder import RunReader, StoredBlock, count_blocks
 
@@ -95,20 +96,22 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
     """All videos in a folder of runs, the newest first, and the problems of unreadable ones, one sentence each."""
     videos: list[tuple[float, StoredVideo]] = []
     problems: list[str] = []
-    for folder in sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []:
-        notes = [path for path in own_files(folder) if path.name.startswith(("run-", "video-"))]
+    for folder in _folders(parent):
         try:
+            notes = [path for path in own_files(folder) if path.name.startswith(("run-", "video-"))]
             for path in notes:  # sorted, so run-*.json is first: a run of a newer format is skipped as a whole
                 try:
                     note = read_note(path)
-                except DamagedFile as error:
-                    problems.append(f"{folder.name}: {error}; repeating the same render restores it")
+                except FileNotFoundError:  # a render has just replaced it
+                    continue
+                except (DamagedFile, OSError) as error:
+                    problems.append(f"{folder.name}: {_why(path, error)}; repeating the same render restores it")
                     continue
                 if path.name.startswith("video-"):
                     name, run = f"{folder.name}/{path.stem.split('-')[1]}", RunReader(folder, note["setup"])
                     videos.append((path.stat().st_mtime, StoredVideo(name, run, note["keys"], note["about"])))
         except (HeadForcingError, OSError) as error:
-            problems.append(str(error))
+            problems.append(_why(folder, error))
     # of two with one name, which a killed process can leave, the later one
     by_name = {video.name: video for _, video in sorted(videos, key=lambda entry: entry[0])}
     return list(reversed(by_name.values())), problems
@@ -118,51 +121,101 @@ def folder_bytes(folder: Path) -> int:
     """Disk space in bytes of this pack's files in a run folder."""
     total = 0
     for path in own_files(folder):
-        with suppress(FileNotFoundError):  # a render has just replaced it
+        with suppress(OSError):  # a render has just replaced it
             total += path.stat().st_size
     return total
 
 
-def prune(parent: Path, keep_bytes: int) -> list[Path]:
-    """Remove runs, the oldest first, until the others take at most `keep_bytes`; returns the removed folders.
+@dataclass
+class Pruned:
+    """What `prune` did.
+
+    Attributes:
+        removed: folders that are gone.
+        freed: bytes on the disk of all files that were removed.
+        stayed: folders that should have gone, by name, and why they are there.
+    """
+
+    removed: list[Path] = field(default_factory=list)
+    freed: int = 0
+    stayed: dict[str, str] = field(default_factory=dict)
+
+
+def prune(parent: Path, keep_bytes: int) -> Pruned:
+    """Remove runs, the oldest first, until the others take at most `keep_bytes`.
 
     Only folders with a readable `run-*.json` count as runs, only files of this pack are removed, and a folder only if
-    it is empty then. Locked runs, which are being rendered, are kept.
+    it is empty then. Locked runs, which are being rendered, are kept. Raises HeadForcingError if `parent` cannot be
+    read.
     """
-    total, removed = 0, []
-    for folder in sorted(_runs(parent), key=_last_written, reverse=True):
-        total += folder_bytes(folder)
-        if total > keep_bytes and _remove(folder):  # from here on all are older, and removed as well
-            removed.append(folder)
-    return removed
-
-
-def _runs(parent: Path) -> Iterator[Path]:
-    for folder in parent.iterdir():
-        own = own_files(folder) if folder.is_dir() and not folder.is_symlink() else []
-        notes = [path for path in own if path.name.startswith("run-")]
+    total, done = 0, Pruned()
+    for folder in sorted(_runs(parent, done), key=_last_written, reverse=True):
         try:
+            total += folder_bytes(folder)
+            if total > keep_bytes:  # from here on all are older, and removed as well
+                _remove(folder, done)
+        except HeadForcingError as error:
+            done.stayed[folder.name] = str(error)
+    return done
+
+
+def _folders(parent: Path) -> list[Path]:
+    with explained(f"{parent} cannot be read"):
+        return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+
+
+def _why(path: Path, error: Exception) -> str:
+    return str(error) if isinstance(error, HeadForcingError) else f"{path.name} cannot be read ({reason(error)})"
+
+
+def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
+    """The folders of runs; others that have files of a run are named in `done`."""
+    for folder in _folders(parent):
+        try:
+            own = [] if folder.is_symlink() else own_files(folder)
+            notes = [path for path in own if path.name.startswith("run-")]
             if any({"format_version", "setup"} <= read_note(path, any_version=True).keys() for path in notes):
                 yield folder
             elif own:
-                log.warning("Head Forcing: %s is not pruned, it has files of a run but no run-*.json", folder)
-        except (DamagedFile, OSError) as error:
-            log.warning("Head Forcing: %s is not pruned: %s", folder, error)
+                done.stayed[folder.name] = "it has files of a run but no run-*.json"
+        except (HeadForcingError, OSError) as error:
+            done.stayed[folder.name] = _why(folder, error)
 
 
 def _last_written(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in own_files(folder)), default=0.0)
+    times = [0.0]
+    for path in own_files(folder):
+        with suppress(OSError):  # a render has just replaced it
+            times.append(path.stat().st_mtime)
+    return max(times)
 
 
-def _remove(folder: Path) -> bool:
-    """Remove this pack's files, and the folder if it is empty then; False if the run is locked."""
+def _remove(folder: Path, done: Pruned) -> None:
+    """Remove this pack's files, and the folder if it is empty then."""
+    held = lock(folder / "lock")
+    if held is None:
+        done.stayed[folder.name] = "it is being rendered"
+        return
+    problem = ""
     try:
-        with FileLock(folder / "lock", timeout=0):
-            for path in own_files(folder):
-                path.unlink(missing_ok=True)
-    except Timeout:
-        return False
-    (folder / "lock").unlink(missing_ok=True)
-    with suppress(OSError):  # the folder has other files
-        folder.rmdir()
-    return True
+        for path in own_files(folder):
+            try:
+                size = path.stat().st_size
+                path.unlink()
+                done.freed += size
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                problem = f"{path.name} cannot be removed ({reason(error)})"
+    finally:
+        unlock(held, remove=not problem)
+    try:
+        if not problem:
+            folder.rmdir()
+            done.removed.append(folder)
+    except OSError as error:
+        problem = f"the folder cannot be removed ({reason(error)})"
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            problem = "what was ours in it is removed, other files are left"
+    if problem:
+        done.stayed[folder.name] = problem

@@ -16,7 +16,7 @@ from av.video.reformatter import ColorRange, Colorspace
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import check_writable, replacing
+from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
 
 # The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
@@ -71,7 +71,7 @@ class VideoWriter:
         self.width, self.height, self.fps = width, height, fps
         self.video_frames = 0
         self._keep = partial is not None
-        self._partial = partial or self.path.with_name(f".{self.path.stem[:100]}.{uuid.uuid4().hex[:8]}.mp4")
+        self._partial = partial or temporary_path(self.path)
         self._encoder = find_encoder()
         # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of eight blocks, so
         # that the same frames give a different file each time
@@ -81,10 +81,11 @@ class VideoWriter:
 
     def __enter__(self) -> VideoWriter:
         check_writable(self.path)
-        check_writable(self._partial)
+        if self._keep:
+            check_writable(self._partial)
         with ExitStack() as stack, self._explained():
             if not self._keep:
-                stack.callback(self._partial.unlink, missing_ok=True)
+                stack.callback(self._remove_partial)
             self._container = stack.enter_context(self._open())
             self._container.metadata.update(self._metadata)
             self._stream = self._open_stream()
@@ -102,8 +103,11 @@ class VideoWriter:
             with self._explained():
                 self._finish()
                 self._remux()
-            with suppress(OSError):  # on Windows a player may have it open
-                self._partial.unlink(missing_ok=True)
+            self._remove_partial()
+
+    def _remove_partial(self) -> None:
+        with suppress(OSError):  # on Windows a player may have it open
+            self._partial.unlink(missing_ok=True)
 
     def write(self, video_frames: Tensor) -> None:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
@@ -121,6 +125,8 @@ class VideoWriter:
             self.video_frames += 1
 
     def _open(self) -> av.container.OutputContainer:
+        if self._keep:
+            remove_leftovers(self._partial)
         try:
             return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
         except OSError:  # on Windows, the file of an earlier attempt that a player has open
@@ -134,8 +140,7 @@ class VideoWriter:
         try:
             yield
         except (OSError, av.error.FFmpegError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise HeadForcingError(f"the video {self.path} cannot be written: {reason}") from error
+            raise HeadForcingError(f"the video {self.path} cannot be written: {reason(error)}") from error
 
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""

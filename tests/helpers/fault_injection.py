@@ -19,9 +19,17 @@ from typing import Any
 import pytest
 import safetensors.torch
 
-POINTS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "lock")
+POINTS = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "lock")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.ENOENT, errno.EROFS)
-_EVENTS = {"os.rename": "rename", "os.remove": "unlink", "os.mkdir": "mkdir", "fcntl.flock": "lock"}
+_EVENTS = {
+    "os.rename": "rename",
+    "os.remove": "unlink",
+    "os.rmdir": "unlink",
+    "os.mkdir": "mkdir",
+    "fcntl.flock": "lock",
+    "os.listdir": "read",
+    "os.scandir": "read",
+}
 
 
 class Faults:
@@ -65,8 +73,8 @@ class Faults:
             return
         if event == "open":
             path, _, flags = args
-            if not isinstance(path, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                self.meet("open", path)
+            if not isinstance(path, int):
+                self.meet("open" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else "read", path)
         elif event in _EVENTS:
             self.meet(_EVENTS[event], args[0])
 

@@ -55,7 +55,8 @@ class Render:
         model = model or WanVideoModel(self.backbone, self.embeds, torch.float32)
         with RunFolder(self.folder, self.setup, {"about": "a test"}) as run:
             prompts = [segment.text for segment in self.plan.timeline.segments]
-            run.save_video(self.keys, {"prompts": prompts, "start_frames": self.plan.start_frames})
+            about = {"prompts": prompts, "pictures": self.plan.video_frames, "start_frames": self.plan.start_frames}
+            run.save_video(self.keys, about)
             video = VideoRollout(
                 self.plan,
                 self.seed,

@@ -44,6 +44,10 @@ COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] 
     "prune": (rendered, lambda folder: ["runs", "prune", str(folder / "runs"), "--keep-gb", "0"]),
     "list": (rendered, lambda folder: ["runs", "list", str(folder / "runs")]),
     "report": (rendered, lambda folder: ["report", str(folder / "out" / "demo.mp4"), "--plot", str(folder / "p.png")]),
+    "evaluate": (
+        nothing,
+        lambda folder: ["evaluate", "still", "--videos", "1", "--demo", "--out", str(folder / "out")],
+    ),
     "profile": (nothing, lambda folder: ["profile", str(folder / "profile.json"), "--demo", "--prompts", STORY]),
 }
 

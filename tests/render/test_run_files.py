@@ -1,7 +1,6 @@
 """The files of a run folder: damage is named, equal contents are equal files, and nothing else is ever removed."""
 
 import json
-import logging
 import os
 import shutil
 
@@ -184,9 +183,12 @@ def size(folder):
 
 
 def test_old_runs_can_be_pruned_but_not_one_in_use(three, tmp_path):
-    assert prune(tmp_path, keep_bytes=size(three[2]) + 10) == [three[1], three[0]]
+    wanted = size(three[1]) + size(three[0])
+    done = prune(tmp_path, keep_bytes=size(three[2]) + 10)
+    assert (done.removed, done.freed, done.stayed) == ([three[1], three[0]], wanted, {})
     with RunFolder(tmp_path, json.loads(next(three[2].glob("run-*")).read_text())["setup"], {}):
-        assert prune(tmp_path, keep_bytes=0) == []
+        done = prune(tmp_path, keep_bytes=0)
+    assert (done.removed, done.freed, done.stayed) == ([], 0, {three[2].name: "it is being rendered"})
     assert three[2].exists() and not three[1].exists()
 
 
@@ -195,11 +197,13 @@ def test_an_older_run_is_not_kept_because_it_is_smaller(three, tmp_path):
     with open(next(three[1].glob("block-*")), "ab") as file:
         file.write(bytes(10_000_000))
     os.utime(file.name, (1_000_001, 1_000_001))
-    assert prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10) == [three[1], three[0]]
+    done = prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10)
+    assert done.removed == [three[0]] and done.freed > 10_000_000
+    assert done.stayed == {three[1].name: "what was ours in it is removed, other files are left"}
     assert [path.name for path in three[1].iterdir()] == ["notes.txt"], "what is not ours stays"
 
 
-def test_folders_that_are_no_runs_are_left_alone(three, tmp_path, caplog):
+def test_folders_that_are_no_runs_are_left_alone(three, tmp_path):
     for name, others in {
         "project": ["thesis.txt", "block-diagram.svg", "run-1.json", "video-x.json"],
         "figures": ["block-00001-aaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb.safetensors"],
@@ -212,10 +216,11 @@ def test_folders_that_are_no_runs_are_left_alone(three, tmp_path, caplog):
     (three[1] / "block-dir").mkdir()
     (tmp_path / "link").symlink_to(three[2])
     before = {path for path in tmp_path.rglob("*") if three[1] not in path.parents and three[2] not in path.parents}
-    with caplog.at_level(logging.WARNING):
-        assert prune(tmp_path, keep_bytes=0) == [three[2], three[1]]
+    done = prune(tmp_path, keep_bytes=0)
+    assert done.removed == [three[2]]
     assert set(tmp_path.rglob("*")) == before - {three[2]} | {three[1] / "block-dir"}
-    assert f"{three[0]} is not pruned" in caplog.text and "figures is not pruned" in caplog.text
+    assert done.stayed.keys() == {three[0].name, three[1].name, "figures"}
+    assert "is damaged" in done.stayed[three[0].name] and "no run-*.json" in done.stayed["figures"]
 
 
 def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
@@ -223,7 +228,8 @@ def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
     assert main(["runs", "list", str(tmp_path)]) == 0
     assert " 2/13 blocks " in capsys.readouterr().out
     assert main(["runs", "prune", str(tmp_path), "--keep-gb", "0", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["removed"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["removed"]) == 1 and told["freed_bytes"] > 10_000 and not told["stayed"]
     assert main(["runs", "list", str(tmp_path)]) == 0
     assert "no runs" in capsys.readouterr().out
     assert main(["runs", "prune", str(tmp_path), "--keep-gb", "nan"]) == 2

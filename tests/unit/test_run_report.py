@@ -154,7 +154,8 @@ def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
 
     def render(state_seconds: float, stop_after: int | None = None):
         with RunFolder(tmp_path, setup, {}) as run:
-            run.save_video(keys, {"start_frames": plan.start_frames, "frames_per_block": 3})
+            about = {"prompts": [], "pictures": 1, "start_frames": plan.start_frames, "frames_per_block": 3}
+            run.save_video(keys, about)
             options = {"dtype": torch.float32, "start_latents": start, "run": run, "keys": keys}
             video = VideoRollout(plan, 0, state_seconds=state_seconds, **options)
             for block in video.blocks(model):
