@@ -146,7 +146,7 @@ def fitted(text: str, size: int, width: int) -> str:
     start = text[: max(width, 0)]
     if start == text and font(size).getlength(text) <= width:
         return text
-    longer = bisect_right(range(len(start)), width, key=lambda count: font(size).getlength(start[:count] + "..."))
+    longer = bisect_right(range(len(start)), width, key=lambda count: int(font(size).getlength(start[:count] + "...")))
     return start[: max(longer - 1, 0)].rstrip() + "..."
 
 

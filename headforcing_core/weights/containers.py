@@ -25,9 +25,10 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 
-_MAX_HEADER_BYTES = 16 << 20  # a 14B model's header is 0.15 MB
-_MAX_PICKLE_BYTES = 8 << 20  # each byte can become an object of 64 bytes
-_MAX_NAME = 500  # characters; a model's longest name has about 100
+_MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
+_MAX_PICKLE_BYTES = 2 << 20  # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
+_MAX_TENSORS = 20_000  # three copies of a 14B model have 3,300
+_MAX_NAME = 250  # characters; a model's longest name has about 100
 _MAX_DIMENSIONS = 16
 _MAX_SHARING = 4  # how many times the file's bytes its tensors may have together; a model's weights have 1
 _DTYPES = {
@@ -100,7 +101,10 @@ def _read_safetensors(path: Path, start: bytes) -> tuple[Mapping[object, object]
         data = _map(path)
         header = json.loads(data[8 : 8 + length])
         metadata = header.pop("__metadata__", None) or {}
+        _check_count(path, len(header))
         tensors = {name: _mapped_tensor(data, 8 + length, **entry) for name, entry in header.items()}
+    except HeadForcingError:
+        raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
         raise _unreadable(path, error) from error
     if not isinstance(metadata, dict):
@@ -145,14 +149,22 @@ def _are_sizes(values: object, most: int) -> bool:
     )
 
 
+def _check_count(path: Path, count: int) -> None:
+    if count > _MAX_TENSORS:
+        raise HeadForcingError(
+            f"{path.name} has {count:,} tensors, more than any model ({_MAX_TENSORS:,}): choose another file"
+        )
+
+
 def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
     """Refuse names of any length and tensors larger than what the file stores: later steps copy and search them.
 
     A pickle can describe a tensor of any size by repeating one number, and tensors can share their bytes.
     """
     total = 0
-    inner = (value for value in tree.values() if isinstance(value, Mapping))
-    for name, tensor in (item for level in (tree, *inner) for item in level.items()):
+    levels = (tree, *(value for value in tree.values() if isinstance(value, Mapping)))
+    _check_count(path, sum(map(len, levels)))
+    for name, tensor in (item for level in levels for item in level.items()):
         if isinstance(name, str) and len(name) > _MAX_NAME:
             raise HeadForcingError(f"{path.name} is damaged: a name has {len(name):,} characters; download it again")
         if not isinstance(tensor, Tensor):

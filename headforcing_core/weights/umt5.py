@@ -143,7 +143,7 @@ def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
     for prompt, rows in embeddings.items():
         if rows.ndim != 2:
             raise HeadForcingError(f"The embedding of {prompt!r} must be [tokens, text_dim], got {list(rows.shape)}.")
-    tensors = {f"prompt_{i}": rows.detach().cpu().contiguous() for i, rows in enumerate(embeddings.values())}
+    tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
     metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)
@@ -246,7 +246,9 @@ def _sizes(weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
         d_kv = weights[first + "0.SelfAttention.q.weight"].shape[0] // heads
         d_ff = weights[first + "1.DenseReluDense.wi_0.weight"].shape[0]
     except (LookupError, ValueError, ZeroDivisionError) as error:
-        raise HeadForcingError(f"{path.name} is not a umT5 encoder: the sizes of its first layer are missing") from error
+        raise HeadForcingError(
+            f"{path.name} is not a umT5 encoder: its first layer lacks tensors"
+        ) from error
     return {
         "vocab_size": vocab_size,
         "d_model": d_model,
