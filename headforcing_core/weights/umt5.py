@@ -246,9 +246,7 @@ def _sizes(weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
         d_kv = weights[first + "0.SelfAttention.q.weight"].shape[0] // heads
         d_ff = weights[first + "1.DenseReluDense.wi_0.weight"].shape[0]
     except (LookupError, ValueError, ZeroDivisionError) as error:
-        raise HeadForcingError(
-            f"{path.name} is not a umT5 encoder: its first layer lacks tensors"
-        ) from error
+        raise HeadForcingError(f"{path.name} is not a umT5 encoder: its first layer lacks tensors") from error
     return {
         "vocab_size": vocab_size,
         "d_model": d_model,

@@ -21,8 +21,9 @@ from headforcing.headforcing_core.render.sinks import load_latents
 from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES, parse_timeline
 from headforcing.headforcing_core.video import contact_sheet
 from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.weights import umt5
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
-from headforcing.headforcing_core.weights.umt5 import load_embeddings, load_text_encoder, save_embeddings
+from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from peak_memory import peak_bytes
 from safetensors.torch import save_file
 
@@ -122,14 +123,13 @@ HEADERS: dict[str, Any] = {
     "fraction of an offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4.5]}}',
     "text as offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":["0","4"]}}',
     "infinite size": b'{"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,4]}}',
-    "sizes without end": {"a": {"dtype": "F32", "shape": [10**4000] * 3000, "data_offsets": [0, 4]}},
+    "sizes without end": {"a": {"dtype": "F32", "shape": [10**4000] * 300, "data_offsets": [0, 4]}},
     "many dimensions": {"a": {"dtype": "F32", "shape": [1] * 100_000, "data_offsets": [0, 4]}},
     "negative size": {"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}},
     "one offset": {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}},
-    "16 MB of lists": b'{"a":[' + b"[]," * 5_500_000 + b"0]}",
     "100,000 names": {f"a.{i}.b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(100_000)},
     "20,000 long names": {
-        "model." * 40 + str(i): {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
+        "model." * 38 + str(i): {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
         for i in range(20_000)
     },
     "a very long name": {"model." * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
@@ -142,11 +142,37 @@ HEADERS: dict[str, Any] = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_a_hostile_header_is_refused(case: str, tmp_path: Path) -> None:
     path = by_header(tmp_path / "x.safetensors", HEADERS[case], b"\0" * 80_000)
-    message = refusal(lambda: inspect_checkpoint(path))
-    assert "x.safetensors" in message
-    for use in (load_embeddings, load_latents, load_text_encoder):
-        pytest.importorskip("transformers")
+    for use in (inspect_checkpoint, load_embeddings, load_latents):
         assert "x.safetensors" in refusal(lambda use=use: use(path))
+
+
+@pytest.mark.slow
+def test_a_header_of_many_objects_is_refused(tmp_path: Path) -> None:
+    path = by_header(tmp_path / "x.safetensors", b'{"a":[' + b"[]," * 2_700_000 + b"0]}")
+    assert "damaged" in refusal(lambda: inspect_checkpoint(path))
+
+
+def layers_of_an_encoder(count: int) -> dict[str, torch.Tensor]:
+    names = ("SelfAttention.q.weight", "SelfAttention.relative_attention_bias.weight")
+    return {f"encoder.block.{i}.layer.0.{name}": torch.ones(1, 1) for i in range(count) for name in names}
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        layers_of_an_encoder(9_000),
+        layers_of_an_encoder(1),
+        layers_of_an_encoder(1) | {"shared.weight": torch.ones(3)},
+        layers_of_an_encoder(1)
+        | {
+            "shared.weight": torch.ones(3, 3),
+            "encoder.block.0.layer.1.DenseReluDense.wi_0.weight": torch.ones(3, 3),
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": torch.ones(32, 0),
+        },
+    ],
+)
+def test_the_sizes_of_an_encoder_are_checked(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert "not a umT5 encoder" in refusal(lambda: umt5._sizes(tensors, tmp_path / "x.safetensors"))
 
 
 @pytest.mark.parametrize("heads", ["9" * 5000, "1" * 4400, "٣", "1e999", "-1", ""])
@@ -219,11 +245,8 @@ LORAS: dict[str, tuple[str, Callable[[], Any]]] = {
         "x.safetensors",
         lambda: {**factors(torch.ones(1, 128), torch.ones(128, 1)), f"{TARGET}.alpha": torch.ones(2)},
     ),
-    "20,000 names": ("x.safetensors", lambda: {f"blocks.0.{i}.lora_A.weight": torch.ones(1) for i in range(20_000)}),
-    "suffixes": (
-        "x.safetensors",
-        lambda: {".lora_A" * 30 + f"\n{i}": torch.ones(1) for i in range(20_000)},
-    ),
+    "many names": ("x.safetensors", lambda: {f"blocks.0.{i}.lora_A.weight": torch.ones(1) for i in range(5_000)}),
+    "suffixes": ("x.safetensors", lambda: {".lora_A" * 30 + f"\n{i}": torch.ones(1) for i in range(5_000)}),
 }
 
 
@@ -346,7 +369,8 @@ def test_damage_anywhere_in_embeddings_latents_and_loras_is_one_sentence_or_harm
 def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    tags = {"head_forcing": json.dumps({"prompts": ["a", "b"], "starts_seconds": [0, 1], "seed": 3}), "title": "x" * 99}
+    own = json.dumps({"prompts": ["a", "b"], "starts_seconds": [0, 1], "seed": 3})
+    tags = {"head_forcing": own, "title": "x" * 99}
     with VideoWriter(tmp_path / "good.mp4", 64, 48, 16, metadata=tags) as writer:
         writer.write(torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte())
     good = (tmp_path / "good.mp4").read_bytes()
@@ -484,15 +508,8 @@ def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.Monk
 
 def test_an_unwritable_folder_for_found_profiles_is_refused_before_the_render(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    argv = [
-        "demo",
-        "--out",
-        str(tmp_path / "out"),
-        "--profile",
-        "auto",
-        "--found-profiles",
-        str(tmp_path / "file" / "x"),
-    ]
+    found = str(tmp_path / "file" / "x")
+    argv = ["demo", "--out", str(tmp_path / "out"), "--profile", "auto", "--found-profiles", found]
     code, err = run(*argv, "--seconds", "12", "--json")
     assert code == 2 and "cannot be written" in err and err.count("\n") == 1
     assert not list((tmp_path / "out").glob("*"))
