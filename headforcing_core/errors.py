@@ -1,12 +1,41 @@
 """The exception for errors that a user can cause."""
 
+import unicodedata
+
+MAX_MESSAGE = 1000  # characters
+
 
 class HeadForcingError(ValueError):
     """Something the user supplied cannot be used.
 
     The message is one sentence that names the expected value, the given value and what to do. It is raised before
-    expensive work starts, and the command line and the nodes show it without a stack trace.
+    expensive work starts, and the command line and the nodes show it without a stack trace. Messages quote names and
+    values of files, so every message goes through `one_line`.
     """
+
+    def __init__(self, message: object = ""):
+        super().__init__(one_line(message))
+
+
+def one_line(text: object, most: int = MAX_MESSAGE) -> str:
+    """The text in printable characters on one line: control characters escaped, the middle left out beyond `most`.
+
+    For text of others in messages and logs, where a line break or a terminal's escape sequence could forge a line.
+    """
+    short = _shortened(str(text), most)
+    return short if short.isprintable() else _shortened("".join(map(_printable, short)), most)
+
+
+def _printable(character: str) -> str:
+    control = unicodedata.category(character) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+    return character.encode("unicode_escape").decode() if control else character
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    end = most // 3  # what to do stands at the end of a message
+    return f"{text[: most - end - 5]} ... {text[-end:]}"
 
 
 def first_sentence(error: Exception | str) -> str:

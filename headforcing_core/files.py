@@ -196,6 +196,15 @@ def sync_folder(folder: Path) -> None:
             os.close(file)
 
 
+def check_regular(path: str | Path) -> None:
+    """Raise HeadForcingError unless `path` is a regular file: reading a pipe can wait forever, a device has no end."""
+    if os.path.isdir(path):
+        raise HeadForcingError(f"{path} is a folder: choose a file in it")
+    if not os.path.isfile(path):  # also for names that the system does not allow
+        found = "is a pipe or a device, not a file" if os.path.exists(path) else "was not found"
+        raise HeadForcingError(f"{path} {found}: check the name and folder")
+
+
 def cache_folder() -> Path | None:
     """The user's folder for what can be computed again; None where the system knows no home folder."""
     with suppress(RuntimeError, OSError):

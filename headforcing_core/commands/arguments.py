@@ -7,12 +7,13 @@ import math
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ..cache.policy import ROLE_ARRANGEMENTS
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, one_line
+from ..files import cache_folder, check_regular
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -21,15 +22,21 @@ from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.options import DEFAULTS, RenderOptions
 from ..rollout.schedule import SCHEDULES
 from ..timeline.switch import SWITCHES, Switch
+from ..timeline.timeline import MAX_TEXT_BYTES
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 MAX_SCALE = 64
 
-FOUND_PROFILES = Path.home() / ".cache" / "headforcing" / "profiles"
-
 Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one short line, whatever the arguments hold."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
 
 
 @dataclass(frozen=True)
@@ -101,13 +108,35 @@ def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None
 
 
 def read_text(value: str) -> str:
-    """The argument itself, or the contents of @FILE."""
+    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB."""
     if not value.startswith("@"):
         return value
+    path = Path(value[1:])
+    check_regular(path)
     try:
-        return Path(value[1:]).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read as UTF-8 text: {error}") from error
+        with open(path, "rb") as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+        if len(data) > MAX_TEXT_BYTES:
+            raise HeadForcingError(f"the prompts file {value[1:]!r} is larger than 1 MB; split it into several videos")
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        reason = f"is not UTF-8 text ({error.reason}); save it as UTF-8"
+        raise HeadForcingError(f"the prompts file {value[1:]!r} {reason}") from error
+    except OSError as error:
+        raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read: {error.strerror}") from error
+
+
+def seed_number(text: str) -> int:
+    """The type of `--seed`: what a random number generator takes, 0 to 2^64 - 1."""
+    if not re.fullmatch("[0-9]{1,20}", text) or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2^64 - 1, got {text!r}")
+    return int(text)
+
+
+def found_profiles_folder(given: Path | None) -> Path | None:
+    """The folder of `--found-profiles`; by default the user's cache, None without one, which keeps none."""
+    cache = cache_folder()
+    return given or (cache and cache / "profiles")
 
 
 def check_numbers(args: argparse.Namespace) -> None:
@@ -158,7 +187,7 @@ def add_method_arguments(sub: argparse.ArgumentParser) -> None:
 
 def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     """How prompts take over, head profile, noise levels, memory, and where the render runs."""
-    sub.add_argument("--seed", type=int, default=DEFAULTS.seed)
+    sub.add_argument("--seed", type=seed_number, default=DEFAULTS.seed)
     sub.add_argument(
         "--switch",
         choices=SWITCHES,
@@ -183,7 +212,7 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
         "seconds and keeps them for the next run; default: the bundled one that fits, else auto",
     )
-    sub.add_argument("--found-profiles", type=Path, default=FOUND_PROFILES, help="folder for found profiles")
+    sub.add_argument("--found-profiles", type=Path, help="folder for found profiles; default: in the user's cache")
     sub.add_argument(
         "--model-family", choices=SCHEDULES, default=DEFAULTS.model_family, help="noise levels, block, profile"
     )

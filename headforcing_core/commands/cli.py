@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import HeadForcingError
 from ..files import reason
 from . import compare, evaluate, files, profiles, render, report, runs
-from .arguments import DTYPES
+from .arguments import DTYPES, Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="headforcing", description="Minute-long video from five-second models.")
+    parser = Parser(prog="headforcing", description="Minute-long video from five-second models.")
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, text: str, parent: Any = subcommands) -> argparse.ArgumentParser:

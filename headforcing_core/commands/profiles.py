@@ -21,7 +21,7 @@ from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
-from .arguments import DTYPES, ModelFiles, Result, find_profile, parse_size, pick_device, read_text
+from .arguments import DTYPES, ModelFiles, Result, find_profile, parse_size, pick_device, read_text, seed_number
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
@@ -42,7 +42,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
     sub.add_argument("--shard", default="1/1", help="the share of one machine of a farm: 2/4 is the second of four")
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=seed_number, default=0)
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 
@@ -166,6 +166,7 @@ def _check_profile_name(out: Path) -> None:
     if out.suffix != ".json":  # the shares beside it have the same name with another suffix
         raise HeadForcingError(f"the head profile to write must end in .json, got {out.name!r}")
     check_writable(out)
+    check_writable(out.with_suffix(".safetensors"))
 
 
 def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[str, ...]:

@@ -70,8 +70,8 @@ def show_run(args: argparse.Namespace) -> Result:
 def prune_runs(args: argparse.Namespace) -> Result:
     """Remove old run folders; says what that freed, and which folders stayed and why."""
     _check_folder(args.folder)
-    if not (math.isfinite(args.keep_gb) and args.keep_gb >= 0):
-        raise HeadForcingError(f"--keep-gb must be 0 or more, got {args.keep_gb}")
+    if not (math.isfinite(args.keep_gb * 1e9) and args.keep_gb >= 0):
+        raise HeadForcingError(f"--keep-gb must be 0 or more and a number of bytes, got {args.keep_gb}")
     done = prune(args.folder, int(args.keep_gb * 1e9))
     removed = [folder.name for folder in done.removed]
     lines = [f"removed {len(removed)}, freed {format_bytes(done.freed)}{': ' if removed else ''}{', '.join(removed)}"]

@@ -38,7 +38,7 @@ from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline, parse_timeline
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
-from .arguments import DTYPES, ModelFiles, pick_device, read_text, render_options
+from .arguments import DTYPES, ModelFiles, found_profiles_folder, pick_device, read_text, render_options
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
@@ -56,13 +56,13 @@ class Machine:
     cuda_graph: bool
     compile: bool
     runs: Path | None
-    found_profiles: Path
+    found_profiles: Path | None
     quiet: bool
 
     @classmethod
     def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
         """From the arguments of those names."""
-        device, kept = pick_device(args.device), (args.runs, args.found_profiles)
+        device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
         attention = attention_function(args.attention, device, dtype, head_dim)
         return cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
 

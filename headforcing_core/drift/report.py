@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +140,7 @@ def report_video(
     Raises HeadForcingError for anything but a video of at least 2 frames.
     """
     name = name or (Path(source).name if isinstance(source, (str, Path)) else "video")
-    if isinstance(source, (str, Path)) and not Path(source).is_file():
+    if isinstance(source, (str, Path)) and not os.path.isfile(source):
         raise HeadForcingError(f"there is no video file {str(source)!r}")
     with open_video(source, name) as container:
         stream = container.streams.video[0]

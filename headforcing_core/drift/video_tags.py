@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, one_line
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import BlockClock, is_finite
-from ..timeline.timeline import parse_timeline
+from ..timeline.timeline import MAX_TEXT_BYTES, parse_timeline
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
 def _own_tags(tags: dict[str, Any]) -> VideoTags:
     """From this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
     prompts, starts = tags.get("prompts"), tags.get("starts_seconds")
-    texts = tuple(str(text) for text in prompts) if isinstance(prompts, list) else ()
+    texts = tuple(one_line(text, MAX_TEXT_BYTES) for text in prompts) if isinstance(prompts, list) else ()
     timed: tuple[tuple[float, str], ...] = ()
     if isinstance(starts, list) and len(starts) == len(texts) and all(is_finite(s) and s >= 0 for s in starts):
         timed = tuple(zip(map(float, starts), texts, strict=True))
@@ -71,7 +71,7 @@ def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
     except HeadForcingError:
         return plain
     starts = [parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments]
-    texts = tuple(segment.text for segment in parsed.segments)
+    texts = tuple(one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments)
     return VideoTags(method, seed, frames, texts, tuple(zip(starts, texts, strict=True)))
 
 
@@ -85,12 +85,12 @@ def _only(graph: dict[str, Any], kind: str) -> dict[str, Any] | None:
 def _json(text: str | None) -> Any:
     try:
         return None if text is None else json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return one_line(value) if isinstance(value, str) else None
 
 
 def _whole(value: Any) -> int | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..cache.head_cache import CacheShape
 from ..cache.policy import CachePolicy, RolePolicy
 from ..errors import HeadForcingError
-from ..files import replacing
+from ..files import check_regular, replacing
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
@@ -270,6 +270,7 @@ class HeadShares:
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
         """Read a file written by `save`; raises HeadForcingError for any other or damaged file."""
+        check_regular(path)
         try:
             with safe_open(path, "pt") as file:
                 setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])

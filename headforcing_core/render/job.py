@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files import check_writable
 from ..head_profiles.auto import recall, remember
 from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction
@@ -112,6 +113,8 @@ class RenderJob:
             sizes: the other arguments of `needs_of`.
         """
         self.plan.check_warm_up()
+        if self.plan.auto is not None and self.found_profiles is not None:  # written when the video is finished
+            check_writable(self.found_profiles / "probe")
         self.plan.check_encoder(encodes, remedy)
         kept, state = self.runs is not None, self.state_seconds > 0
         needs = needs_of(self.plan, self.dtype, weights, kept=kept, state=state, **sizes)

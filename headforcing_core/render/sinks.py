@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import replacing
 from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
+from ..weights.containers import WRITABLE, read_weights
 from .plan import LATENT_CHANNELS, RenderPlan
 
 
@@ -82,15 +83,20 @@ def partial_path(path: Path) -> Path:
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:
-    """Latents `[frames, 16, h, w]` of a `LatentsFile`, checked against `(width, height)` in pixels."""
+    """Latents `[frames, 16, h, w]` of a `LatentsFile`, checked against `(width, height)` in pixels.
+
+    Raises HeadForcingError for another file, other shapes and types, and NaN and infinity.
+    """
     try:
-        latents = load_file(path)["latents"]
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        latents = read_weights(Path(path))[1].get("latents")
+    except HeadForcingError as error:
         raise HeadForcingError(f"{path} is not a latents file written by this program: {error}") from error
-    except Exception as error:  # safetensors raises its own class, which is not exported at every version
-        raise HeadForcingError(f"{path} is not a readable safetensors file: {error}") from error
-    if latents.ndim != 4 or latents.shape[1] != LATENT_CHANNELS:
+    if not isinstance(latents, Tensor):
+        raise HeadForcingError(f"{path} is not a latents file written by this program: it holds no latents")
+    if latents.ndim != 4 or latents.shape[1] != LATENT_CHANNELS or latents.numel() == 0:
         raise HeadForcingError(f"{path}: expected latents [frames, 16, h, w], got {list(latents.shape)}")
+    if latents.dtype not in WRITABLE:
+        raise HeadForcingError(f"{path}: expected latents in float32, float16 or bfloat16, got {latents.dtype}")
     if plan_size is not None:
         width, height = plan_size
         if tuple(latents.shape[-2:]) != (height // 8, width // 8):
@@ -98,4 +104,6 @@ def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor
                 f"{path}: latents are for {latents.shape[-1] * 8}x{latents.shape[-2] * 8} pictures, "
                 f"the render is {width}x{height}"
             )
-    return latents
+    if not torch.isfinite(latents).all():
+        raise HeadForcingError(f"{path}: the latents hold NaN or infinity; write them again")
+    return latents.clone()

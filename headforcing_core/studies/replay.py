@@ -20,6 +20,7 @@ from ..cache.method import Method, RolloutInputs
 from ..cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
 from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
+from ..files import check_regular
 from ..methods import causvid
 from ..model.attention import attention_function
 from ..model.wan import WanConfig, WanModel
@@ -46,6 +47,7 @@ class Case:
     def open(cls, folder: str | Path) -> Case:
         """Read `config.json` and the recorded tensors of a case folder."""
         folder = Path(folder)
+        check_regular(folder / "config.json")
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             name = config.get("tensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -141,10 +142,12 @@ def _stamp(seconds: float, tenths: bool = False) -> str:
 def fitted(text: str, size: int, width: int) -> str:
     """`text` on one line, cut with an ellipsis if it is wider than `width` pixels."""
     text = " ".join(text.split())
-    if font(size).getlength(text) <= width:
+    # no more is measured, which takes time in proportion; more characters than pixels are not legible
+    start = text[: max(width, 0)]
+    if start == text and font(size).getlength(text) <= width:
         return text
-    fits = max((n for n in range(len(text)) if font(size).getlength(text[:n] + "...") <= width), default=0)
-    return text[:fits].rstrip() + "..."
+    longer = bisect_right(range(len(start)), width, key=lambda count: int(font(size).getlength(start[:count] + "...")))
+    return start[: max(longer - 1, 0)].rstrip() + "..."
 
 
 @lru_cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, one_line
 from ..finite import first_not_finite
 from ..model.wan import WanConfig
 from . import layouts
@@ -74,7 +75,7 @@ class CheckpointInfo:
             f"with LoRA {self.lora}" if self.lora else "",
             f"fingerprint {self.fingerprint}",
         )
-        return ", ".join(part for part in parts if part)
+        return one_line(", ".join(part for part in parts if part))
 
 
 def inspect_checkpoint(path: str | Path, weights: str = "auto", num_heads: int | None = None) -> CheckpointInfo:
@@ -172,14 +173,18 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
     transformer, history = _stated(metadata, "config").get("transformer"), _stated(metadata, "head_forcing")
     transformer = transformer if isinstance(transformer, dict) else {}
     plain_heads = metadata.get("num_heads", "")
-    stated_heads = _integer(transformer.get("num_heads")) or (int(plain_heads) if plain_heads.isdecimal() else None)
+    stated_heads = _integer(transformer.get("num_heads")) or (
+        int(plain_heads) if re.fullmatch("[0-9]{1,4}", plain_heads) else None
+    )
     config = layouts.infer_config(
         tensors, stated_heads if num_heads is None else num_heads, _integer(transformer.get("text_len")), path.name
     )
     extra = layouts.check_complete(tensors, config, path.name)
     if extra:
-        log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), extra[0])
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in set(extra)}
+        first = one_line(extra[0], 100)
+        log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), first)
+        ignored = set(extra)
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
     causal, merged = transformer.get("causal_ar"), history.get("lora")
     info = CheckpointInfo(
         path=path,
@@ -248,7 +253,8 @@ def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
 
 
 def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    """A stated size; what no model has counts as not stated."""
+    return value if type(value) is int and 0 < value < 10_000 else None
 
 
 def _check_output(out: Path, inputs: Iterable[Path]) -> None:

@@ -1,7 +1,7 @@
 """Container formats of model files: memory-mapped reading of .safetensors and .pt, streamed writing of .safetensors.
 
-Files are untrusted input: pickles go through torch's `weights_only` loader, header sizes are limited, and every tensor
-must lie inside the file. The format is detected from the content.
+Files are untrusted input: pickles go through torch's `weights_only` loader, sizes of headers and names are limited, and
+every tensor must lie inside the file. The format is detected from the content.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import replacing
+from ..files import check_regular, replacing
 
-_MAX_HEADER_BYTES = 16 << 20  # a 14B model's header is 0.15 MB
+_MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
+_MAX_PICKLE_BYTES = 2 << 20  # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
+_MAX_TENSORS = 20_000  # three copies of a 14B model have 3,300
+_MAX_NAME = 250  # characters; a model's longest name has about 100
+_MAX_DIMENSIONS = 16
+_MAX_SHARING = 4  # how many times the file's bytes its tensors may have together; a model's weights have 1
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -51,8 +56,7 @@ def read_weights(path: Path) -> tuple[str, Mapping[object, object], dict[str, st
     """
     if os.path.isdir(path):
         raise HeadForcingError(f"{path.name} is a folder: choose the .safetensors or .pt file inside it")
-    if not os.path.isfile(path):  # also False for names that the system does not allow
-        raise HeadForcingError(f"{path.name} was not found at {path}: check the name and folder")
+    check_regular(path)
     try:
         with open(path, "rb") as file:
             start = file.read(512)
@@ -65,9 +69,12 @@ def read_weights(path: Path) -> tuple[str, Mapping[object, object], dict[str, st
             f"{path.name} is a GGUF file: load it with ComfyUI-GGUF's Unet Loader, whose MODEL works with the sampler"
         )
     if start.startswith(b"PK\x03\x04"):
-        return "pt", _read_pt(path), {}
+        tree = _read_pt(path)
+        _check_tensors(path, tree)
+        return "pt", tree, {}
     if start[8:9] == b"{" or len(start) < 9:
         tensors, metadata = _read_safetensors(path, start)
+        _check_tensors(path, tensors)
         return "safetensors", tensors, metadata
     if start.startswith(b"\x80"):
         raise HeadForcingError(
@@ -94,10 +101,15 @@ def _read_safetensors(path: Path, start: bytes) -> tuple[Mapping[object, object]
         data = _map(path)
         header = json.loads(data[8 : 8 + length])
         metadata = header.pop("__metadata__", None) or {}
+        _check_count(path, len(header))
         tensors = {name: _mapped_tensor(data, 8 + length, **entry) for name, entry in header.items()}
+    except HeadForcingError:
+        raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
         raise _unreadable(path, error) from error
-    return tensors, {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
+    if not isinstance(metadata, dict):
+        return tensors, {}
+    return tensors, {key: str(value) for key, value in metadata.items() if isinstance(value, (str, int, float))}
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -113,17 +125,65 @@ def _map(path: Path) -> mmap.mmap:
 
 
 def _mapped_tensor(data: mmap.mmap, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
-    begin, end = (start + int(offset) for offset in data_offsets)
+    if not _are_sizes(shape, _MAX_DIMENSIONS) or not _are_sizes(data_offsets, 2):
+        raise ValueError(f"no shape and place of a tensor are {shape!r:.60} and {data_offsets!r:.60}")
+    begin, end = (start + offset for offset in data_offsets)
     if not start <= begin <= end <= len(data):
         raise ValueError(f"it has {len(data):,} bytes and should have {end:,}")
     if dtype not in _DTYPES:  # packed formats of quantised files: only the name is used, to reject the file
         dtype, shape = "U8", [end - begin]
     count = math.prod(shape)
-    if count * _DTYPES[dtype].itemsize != end - begin or min(shape, default=0) < 0:
+    if count * _DTYPES[dtype].itemsize != end - begin:
         raise ValueError(f"{end - begin} bytes cannot hold the shape {shape} in {dtype}")
     if count == 0:
         return torch.empty(shape, dtype=_DTYPES[dtype])
     return torch.frombuffer(data, dtype=_DTYPES[dtype], count=count, offset=begin).view(shape)
+
+
+def _are_sizes(values: object, most: int) -> bool:
+    """Whether these are at most `most` possible sizes of a tensor: JSON has 1e999 and integers of any length."""
+    return (
+        isinstance(values, list)
+        and len(values) <= most
+        and all(type(value) is int and 0 <= value < 1 << 62 for value in values)
+    )
+
+
+def _check_count(path: Path, count: int) -> None:
+    if count > _MAX_TENSORS:
+        raise HeadForcingError(
+            f"{path.name} has {count:,} tensors, more than any model ({_MAX_TENSORS:,}): choose another file"
+        )
+
+
+def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
+    """Refuse names of any length and tensors larger than what the file stores: later steps copy and search them.
+
+    A pickle can describe a tensor of any size by repeating one number, and tensors can share their bytes.
+    """
+    total = 0
+    levels = (tree, *(value for value in tree.values() if isinstance(value, Mapping)))
+    _check_count(path, sum(map(len, levels)))
+    for name, tensor in (item for level in levels for item in level.items()):
+        if isinstance(name, str) and len(name) > _MAX_NAME:
+            raise HeadForcingError(f"{path.name} is damaged: a name has {len(name):,} characters; download it again")
+        if not isinstance(tensor, Tensor):
+            continue
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            kind = f"{tensor.device.type} tensor, layout {tensor.layout}"
+            raise HeadForcingError(f"{path.name} holds {name} as a {kind}, not as plain numbers: choose another file")
+        size = tensor.numel() * tensor.dtype.itemsize
+        total += size
+        if size > tensor.untyped_storage().nbytes():
+            raise HeadForcingError(
+                f"{path.name} is damaged: {name} has the shape {list(tensor.shape)} but fewer numbers are stored; "
+                "download it again"
+            )
+    if total > _MAX_SHARING * path.stat().st_size:
+        raise HeadForcingError(
+            f"{path.name} is damaged: its tensors would take {total / 1e9:.3g} GB, the file has "
+            f"{path.stat().st_size / 1e9:.3g}; download it again"
+        )
 
 
 def _read_pt(path: Path) -> Mapping[object, object]:
@@ -132,7 +192,7 @@ def _read_pt(path: Path) -> Mapping[object, object]:
             pickles = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise _unreadable(path, error) from error
-    if len(pickles) != 1 or pickles[0].file_size > _MAX_HEADER_BYTES:
+    if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
         raise HeadForcingError(f"{path.name} is a zip archive without a PyTorch checkpoint: choose the .pt file itself")
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -181,7 +181,7 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
     heads = dim // 128 if num_heads is None else num_heads
     if heads < 1 or dim % heads or (dim // heads) % 2:
         raise HeadForcingError(f"num_heads is {heads}, but must divide {file}'s width {dim} into heads of even size")
-    return WanConfig(
+    config = WanConfig(
         dim=dim,
         ffn_dim=_probe(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
         num_layers=1 + max(int(match[1]) for name in tensors if (match := _BLOCK.match(name))),
@@ -193,6 +193,10 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[2], patch[3], patch[4]),
     )
+    sizes = (dim, config.ffn_dim, config.out_dim, config.freq_dim, config.text_dim, *config.patch_size)
+    if min(sizes) < 1:
+        raise HeadForcingError(f"{file} is damaged: a size of its model is 0 ({config}); download it again")
+    return config
 
 
 def _probe(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:

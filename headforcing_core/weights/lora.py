@@ -37,10 +37,15 @@ class LoraPatch:
         given: object = None if self.diff is None else tuple(self.diff.shape)
         if self.up is not None and self.down is not None and fits:
             given = f"{tuple(self.up.shape)} x {tuple(self.down.shape)}"
-            fits = min(self.up.ndim, self.down.ndim, len(shape)) >= 2 and (
-                self.up.shape[0] == shape[0]
-                and self.down[0].numel() == math.prod(shape[1:])
-                and self.up[0].numel() == self.down.shape[0] > 0
+            fits = (
+                min(self.up.ndim, self.down.ndim, len(shape)) >= 2
+                and (
+                    self.up.shape[0] == shape[0]
+                    and math.prod(self.down.shape[1:]) == math.prod(shape[1:])
+                    and math.prod(self.up.shape[1:]) == self.down.shape[0]
+                    # no rank needs more; merging takes time and memory in proportion
+                    and 0 < self.down.shape[0] <= max(shape[0], math.prod(shape[1:]))
+                )
             )
         if not fits:
             raise HeadForcingError(

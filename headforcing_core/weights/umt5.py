@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import importlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,14 +16,15 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import replacing
+from .containers import WRITABLE, read_weights
 
 MAX_TOKENS = 512
+MAX_LAYERS = 100  # umT5-xxl has 24
 _END = 1  # id of the end-of-sequence token
 _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
@@ -111,7 +113,10 @@ def load_text_encoder(
         raise HeadForcingError(f"{path.name} is not a complete umT5 encoder: {missing[0]} is missing.")
     # `pop` frees each tensor after its conversion, so that stored and converted weights never exist together
     ready = {name: weights.pop(name).to(device, dtype) for name in sorted(expected)}
-    model.load_state_dict(ready, strict=False, assign=True)
+    try:
+        model.load_state_dict(ready, strict=False, assign=True)
+    except RuntimeError as error:
+        raise HeadForcingError(f"{path.name} is not a umT5 encoder: {error}") from error
     model.set_input_embeddings(model.shared)
     return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
 
@@ -138,23 +143,37 @@ def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
     for prompt, rows in embeddings.items():
         if rows.ndim != 2:
             raise HeadForcingError(f"The embedding of {prompt!r} must be [tokens, text_dim], got {list(rows.shape)}.")
-    tensors = {f"prompt_{i}": rows.detach().cpu().contiguous() for i, rows in enumerate(embeddings.values())}
+    tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
     metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)
 
 
 def load_embeddings(path: str | Path) -> PromptEmbeddings:
-    """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file."""
+    """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file and for NaN and infinity."""
     path = Path(path)
     try:
-        with safe_open(path, "pt") as file:
-            prompts = json.loads((file.metadata() or {})["prompts"])
-            return PromptEmbeddings({text: file.get_tensor(f"prompt_{i}") for i, text in enumerate(prompts)})
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        _, tensors, metadata = read_weights(path)
+        prompts = json.loads(metadata["prompts"])
+        if not isinstance(prompts, list) or not all(isinstance(text, str) for text in prompts):
+            raise HeadForcingError("its prompts are not a list of texts")
+        return PromptEmbeddings({text: _checked_rows(tensors.get(f"prompt_{i}"), i) for i, text in enumerate(prompts)})
+    except (KeyError, ValueError, RecursionError) as error:
         raise HeadForcingError(
             f"{path} is not a prompt embeddings file ({error}); write one with save_embeddings."
         ) from error
+
+
+def _checked_rows(rows: object, number: int) -> Tensor:
+    """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite numbers."""
+    if not isinstance(rows, Tensor):
+        raise HeadForcingError(f"prompt_{number} is missing")
+    if rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
+        wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
+        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}")
+    if not torch.isfinite(rows).all():
+        raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
+    return rows.clone()
 
 
 def _optional(package: str) -> ModuleType:
@@ -169,13 +188,11 @@ def _optional(package: str) -> ModuleType:
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of the file, memory-mapped, without running code from it."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise HeadForcingError(f"There is no text encoder at {path}.")
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-    except Exception as error:
+        return {str(name): tensor for name, tensor in read_weights(path)[1].items() if isinstance(tensor, Tensor)}
+    except HeadForcingError as error:
         raise HeadForcingError(f"{path} cannot be read as text encoder weights ({error}).") from error
 
 
@@ -221,13 +238,20 @@ def _sizes(weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
             f"{path.name} is not a umT5 encoder: umT5 has a position bias in every layer, found {biases} in {layers} "
             "layers (a plain T5, as other models use?)."
         )
-    vocab_size, d_model = weights["shared.weight"].shape
-    buckets, heads = weights[first + "0.SelfAttention.relative_attention_bias.weight"].shape
+    if layers > MAX_LAYERS:
+        raise HeadForcingError(f"{path.name} is not a umT5 encoder: it has {layers} layers where umT5-xxl has 24")
+    try:
+        vocab_size, d_model = weights["shared.weight"].shape
+        buckets, heads = weights[first + "0.SelfAttention.relative_attention_bias.weight"].shape
+        d_kv = weights[first + "0.SelfAttention.q.weight"].shape[0] // heads
+        d_ff = weights[first + "1.DenseReluDense.wi_0.weight"].shape[0]
+    except (LookupError, ValueError, ZeroDivisionError) as error:
+        raise HeadForcingError(f"{path.name} is not a umT5 encoder: its first layer lacks tensors") from error
     return {
         "vocab_size": vocab_size,
         "d_model": d_model,
-        "d_kv": weights[first + "0.SelfAttention.q.weight"].shape[0] // heads,
-        "d_ff": weights[first + "1.DenseReluDense.wi_0.weight"].shape[0],
+        "d_kv": d_kv,
+        "d_ff": d_ff,
         "num_layers": layers,
         "num_heads": heads,
         "relative_attention_num_buckets": buckets,

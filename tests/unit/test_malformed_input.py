@@ -1,0 +1,515 @@
+"""Malformed and hostile input: one short sentence, no traceback, less than 5 s of a CPU and 1 GB of memory."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import checkpoint_files as files
+import pytest
+import torch
+from headforcing.headforcing_core.commands import arguments, cli
+from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError, one_line
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.render.sinks import load_latents
+from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES, parse_timeline
+from headforcing.headforcing_core.video import contact_sheet
+from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.weights import umt5
+from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
+from peak_memory import peak_bytes
+from safetensors.torch import save_file
+
+WEIGHTS = files.wan_weights()
+MOST_SECONDS, MOST_BYTES = 5.0, 1_000_000_000
+TARGET = "blocks.0.self_attn.q"
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """The block takes at most 5 s of a CPU and raises the peak of the process's memory by at most 1 GB."""
+    seconds, peak = time.process_time(), peak_bytes()
+    yield
+    assert time.process_time() - seconds < MOST_SECONDS
+    assert peak_bytes() - peak < MOST_BYTES
+
+
+def refusal(use: Callable[[], Any]) -> str:
+    """The message with which input is refused within the bounds."""
+    with bounded(), pytest.raises(HeadForcingError) as caught:
+        use()
+    message = str(caught.value)
+    assert message.isprintable() and len(message) <= MAX_MESSAGE
+    return message
+
+
+def run(*argv: str) -> tuple[int, str]:
+    """Exit code and stderr of a command."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return cli.main(argv), err.getvalue()
+        except SystemExit as exit:  # argparse
+            assert isinstance(exit.code, int)
+            return exit.code, err.getvalue()
+
+
+def saved(path: Path, tensors: Any, metadata: dict[str, str] | None = None) -> Path:
+    if path.suffix == ".pt":
+        torch.save(tensors, path)
+    else:
+        save_file(tensors, path, metadata)
+    return path
+
+
+def by_header(path: Path, header: Any, body: bytes = b"") -> Path:
+    """A safetensors file of any header: an object, or bytes."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    return path
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_stays_one_line_whatever_it_quotes() -> None:
+    message = str(HeadForcingError("no file 'a\nerror: forged\x1b[2J\r\u2028b' here"))
+    assert message == r"no file 'a\nerror: forged\x1b[2J\r\u2028b' here"
+    assert str(HeadForcingError("größer, 一　二, …")) == "größer, 一　二, …"
+    with contextlib.suppress(UnicodeEncodeError):
+        str(HeadForcingError("\ud800")).encode()
+
+
+def test_a_long_message_keeps_its_beginning_and_what_to_do() -> None:
+    message = str(HeadForcingError("the profile " + "\x1bx" * 1_000_000 + " was not found: choose another"))
+    assert len(message) <= MAX_MESSAGE and message.startswith("the profile ")
+    assert message.endswith("was not found: choose another")
+    assert one_line("a" * 50, 50) == "a" * 50 and len(one_line("a" * 51, 50)) == 50
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"),
+        ("profiles", "compare", "x" * 100_000, "y"),
+        ("demo", "--method", "x\nerror: forged" * 10_000),
+        ("demo", "--seed", "9" * 100_000),
+        ("inspect", "x" * 100_000),
+        ("report", "x" * 100_000),
+        ("demo", "--prompts", "@" + "x" * 100_000),
+        ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "/tmp/x"),
+        ("x\n" * 100_000,),
+    ],
+)
+def test_the_command_line_answers_in_one_short_line(argv: tuple[str, ...]) -> None:
+    code, err = run(*argv)
+    assert code == 2
+    last = [line for line in err.splitlines() if "error:" in line]
+    assert len(last) == 1 and last[0] == err.splitlines()[-1] and len(last[0]) < MAX_MESSAGE + 100
+    assert "\x1b" not in err
+
+
+# ---- model files ----------------------------------------------------------------------------------------------------
+
+HEADERS: dict[str, Any] = {
+    "infinite offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}',
+    "fraction of an offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4.5]}}',
+    "text as offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":["0","4"]}}',
+    "infinite size": b'{"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,4]}}',
+    "sizes without end": {"a": {"dtype": "F32", "shape": [10**4000] * 300, "data_offsets": [0, 4]}},
+    "many dimensions": {"a": {"dtype": "F32", "shape": [1] * 100_000, "data_offsets": [0, 4]}},
+    "negative size": {"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}},
+    "one offset": {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}},
+    "100,000 names": {f"a.{i}.b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(100_000)},
+    "20,000 long names": {
+        "model." * 38 + str(i): {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
+        for i in range(20_000)
+    },
+    "a very long name": {"model." * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+    "tensors on top of each other": {
+        f"a.{i}": {"dtype": "F32", "shape": [20_000], "data_offsets": [0, 80_000]} for i in range(1000)
+    },
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_a_hostile_header_is_refused(case: str, tmp_path: Path) -> None:
+    path = by_header(tmp_path / "x.safetensors", HEADERS[case], b"\0" * 80_000)
+    for use in (inspect_checkpoint, load_embeddings, load_latents):
+        assert "x.safetensors" in refusal(lambda use=use: use(path))
+
+
+@pytest.mark.slow
+def test_a_header_of_many_objects_is_refused(tmp_path: Path) -> None:
+    path = by_header(tmp_path / "x.safetensors", b'{"a":[' + b"[]," * 2_700_000 + b"0]}")
+    assert "damaged" in refusal(lambda: inspect_checkpoint(path))
+
+
+def layers_of_an_encoder(count: int) -> dict[str, torch.Tensor]:
+    names = ("SelfAttention.q.weight", "SelfAttention.relative_attention_bias.weight")
+    return {f"encoder.block.{i}.layer.0.{name}": torch.ones(1, 1) for i in range(count) for name in names}
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        layers_of_an_encoder(9_000),
+        layers_of_an_encoder(1),
+        layers_of_an_encoder(1) | {"shared.weight": torch.ones(3)},
+        layers_of_an_encoder(1)
+        | {
+            "shared.weight": torch.ones(3, 3),
+            "encoder.block.0.layer.1.DenseReluDense.wi_0.weight": torch.ones(3, 3),
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": torch.ones(32, 0),
+        },
+    ],
+)
+def test_the_sizes_of_an_encoder_are_checked(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert "not a umT5 encoder" in refusal(lambda: umt5._sizes(tensors, tmp_path / "x.safetensors"))
+
+
+@pytest.mark.parametrize("heads", ["9" * 5000, "1" * 4400, "٣", "1e999", "-1", ""])
+def test_a_stated_number_of_heads_is_a_small_number_or_not_stated(heads: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.safetensors", WEIGHTS, {"num_heads": heads})
+    with bounded():
+        assert inspect_checkpoint(path).config.num_heads == 1
+
+
+@pytest.mark.parametrize("stated", [10**15, 10**400, -1, 1.5, "x", [], None, True])
+def test_stated_sizes_that_no_model_has_are_not_used(stated: Any, tmp_path: Path) -> None:
+    config = json.dumps({"transformer": {"num_heads": stated, "text_len": stated}})
+    about = json.dumps({"frames_per_block": stated, "lora": stated})
+    path = saved(tmp_path / "x.safetensors", WEIGHTS, {"config": config, "head_forcing": about})
+    with bounded():
+        info = inspect_checkpoint(path)
+    assert (info.config.num_heads, info.config.text_len, info.frames_per_block) == (1, 512, None)
+
+
+def test_ten_thousand_unknown_names_cost_little(tmp_path: Path) -> None:
+    extra = {f"extra.{i}.x": torch.zeros(1) for i in range(10_000)}
+    path = saved(tmp_path / "x.safetensors", {**WEIGHTS, **extra})
+    seconds = time.process_time()
+    assert inspect_checkpoint(path).parameters == sum(tensor.numel() for tensor in WEIGHTS.values())
+    assert time.process_time() - seconds < 2
+
+
+@pytest.mark.parametrize("name", ["patch_embedding.weight", "head.modulation", "blocks.0.ffn.0.weight"])
+def test_a_model_without_a_size_is_refused(name: str, tmp_path: Path) -> None:
+    shape = list(WEIGHTS[name].shape)
+    shape[0 if name.startswith("blocks") else -1] = 0
+    path = saved(tmp_path / "x.safetensors", {**WEIGHTS, name: torch.zeros(shape)})
+    refusal(lambda: inspect_checkpoint(path, num_heads=1))
+
+
+def expanded(*shape: int) -> torch.Tensor:
+    return torch.zeros(1).expand(shape)
+
+
+PICKLES: dict[str, Callable[[], Any]] = {
+    "a tensor that is one number": lambda: {**WEIGHTS, "patch_embedding.bias": expanded(10**12)},
+    "a sparse tensor": lambda: {**WEIGHTS, "x": torch.eye(3).to_sparse()},
+    "a tensor without numbers": lambda: {**WEIGHTS, "x": torch.empty(3, device="meta")},
+    "a nested one": lambda: {"generator": {**WEIGHTS, "x": expanded(10**12)}},
+    "one tensor under many names": lambda: dict.fromkeys(map(str, range(1000)), torch.zeros(10_000)),
+    "many names": lambda: {str(i): {} for i in range(30_000)},
+    "a long name": lambda: {"x" * 1_000_000: torch.zeros(1)},
+}
+
+
+@pytest.mark.parametrize("case", PICKLES)
+def test_a_hostile_pickle_is_refused(case: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.pt", PICKLES[case]())
+    assert "x.pt" in refusal(lambda: inspect_checkpoint(path))
+    assert "x.pt" in refusal(lambda: convert(path, tmp_path / "out.safetensors"))
+
+
+def factors(down: torch.Tensor, up: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {f"{TARGET}.lora_A.weight": down, f"{TARGET}.lora_B.weight": up}
+
+
+LORAS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "rank 0": ("x.safetensors", lambda: factors(torch.zeros(0, 128), torch.zeros(128, 0))),
+    "rank 0 of all": ("x.safetensors", lambda: factors(torch.zeros(0, 0), torch.zeros(128, 0))),
+    "scalars": ("x.safetensors", lambda: factors(torch.zeros(()), torch.zeros(()))),
+    "rows": ("x.safetensors", lambda: factors(torch.zeros(128), torch.zeros(128))),
+    "rank above the matrix": ("x.safetensors", lambda: factors(torch.zeros(129, 128), torch.zeros(128, 129))),
+    "rank of a billion": ("x.pt", lambda: factors(expanded(10**9, 128), expanded(128, 10**9))),
+    "alpha of two numbers": (
+        "x.safetensors",
+        lambda: {**factors(torch.ones(1, 128), torch.ones(128, 1)), f"{TARGET}.alpha": torch.ones(2)},
+    ),
+    "many names": ("x.safetensors", lambda: {f"blocks.0.{i}.lora_A.weight": torch.ones(1) for i in range(5_000)}),
+    "suffixes": ("x.safetensors", lambda: {".lora_A" * 30 + f"\n{i}": torch.ones(1) for i in range(5_000)}),
+}
+
+
+@pytest.mark.parametrize("case", LORAS)
+def test_a_hostile_lora_is_refused(case: str, tmp_path: Path) -> None:
+    model = saved(tmp_path / "model.safetensors", WEIGHTS)
+    name, make = LORAS[case]
+    lora = saved(tmp_path / name, make())
+    assert name in refusal(lambda: load_state_dict(model, lora=lora))
+
+
+def test_a_lora_of_the_largest_useful_rank_is_merged(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model.safetensors", WEIGHTS)
+    lora = saved(tmp_path / "lora.safetensors", factors(torch.eye(128), torch.eye(128)))
+    merged, _ = load_state_dict(model, lora=lora)
+    assert torch.equal(merged[f"{TARGET}.weight"], WEIGHTS[f"{TARGET}.weight"] + torch.eye(128))
+
+
+# ---- embeddings and latents -----------------------------------------------------------------------------------------
+
+ROWS = torch.ones(3, 8)
+EMBEDDINGS: dict[str, tuple[str, Any]] = {
+    "a number": ("5", ROWS),
+    "lists": ('[["a"]]', ROWS),
+    "a text": ('"a"', ROWS),
+    "an object": ('{"a": 1}', ROWS),
+    "deep nesting": ("[" * 1_000_000, ROWS),
+    "no JSON": ("x", ROWS),
+    "more prompts than tensors": ('["a", "b"]', ROWS),
+    "one dimension": ('["a"]', torch.ones(8)),
+    "three dimensions": ('["a"]', torch.ones(1, 3, 8)),
+    "no rows": ('["a"]', torch.ones(0, 8)),
+    "whole numbers": ('["a"]', torch.ones(3, 8, dtype=torch.int32)),
+    "fp8": ('["a"]', torch.ones(3, 8).to(torch.float8_e4m3fn)),
+    "NaN": ('["a"]', torch.full((3, 8), torch.nan)),
+    "infinity": ('["a"]', torch.full((3, 8), torch.inf)),
+}
+
+
+@pytest.mark.parametrize("case", EMBEDDINGS)
+def test_a_file_of_other_embeddings_is_refused(case: str, tmp_path: Path) -> None:
+    prompts, rows = EMBEDDINGS[case]
+    path = saved(tmp_path / "x.safetensors", {"prompt_0": rows}, {"prompts": prompts})
+    assert "not a prompt embeddings file" in refusal(lambda: load_embeddings(path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_embeddings_and_latents_of_every_written_type_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    save_embeddings(tmp_path / "e.safetensors", {"a": ROWS.to(dtype)})
+    assert torch.equal(load_embeddings(tmp_path / "e.safetensors")["a"], ROWS.to(dtype))
+    latents = torch.rand(3, 16, 2, 2).to(dtype)
+    assert torch.equal(load_latents(saved(tmp_path / "l.safetensors", {"latents": latents}), (16, 16)), latents)
+
+
+LATENTS = {
+    "fp8": torch.ones(3, 16, 2, 2).to(torch.float8_e4m3fn),
+    "whole numbers": torch.ones(3, 16, 2, 2, dtype=torch.int64),
+    "NaN": torch.full((3, 16, 2, 2), torch.nan),
+    "infinity": torch.full((3, 16, 2, 2), -torch.inf),
+    "no frames": torch.ones(0, 16, 2, 2),
+    "three dimensions": torch.ones(16, 2, 2),
+    "other channels": torch.ones(3, 4, 2, 2),
+}
+
+
+@pytest.mark.parametrize("case", LATENTS)
+def test_other_latents_are_refused(case: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.safetensors", {"latents": LATENTS[case]})
+    assert "x.safetensors" in refusal(lambda: load_latents(path, (16, 16)))
+
+
+def damaged(good: bytes, rng: random.Random, number: int) -> bytes:
+    """The bytes cut, or some of them replaced, more often near the beginning and the end."""
+    if number % 5 == 0:
+        return good[: rng.randrange(len(good))]
+    bad = bytearray(good)
+    for _ in range(rng.choice([1, 2, 5, 30])):
+        near = rng.random()
+        reach = min(len(bad), 1500)
+        place = rng.randrange(reach) if near < 0.4 else len(bad) - 1 - rng.randrange(reach)
+        bad[place if near < 0.8 else rng.randrange(len(bad))] = rng.choice([0, 127, 255, rng.randrange(256)])
+    return bytes(bad)
+
+
+def test_damage_anywhere_in_embeddings_latents_and_loras_is_one_sentence_or_harmless(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    save_embeddings(tmp_path / "e.safetensors", {"a red ball": ROWS, "b": ROWS})
+    model = saved(tmp_path / "model.safetensors", WEIGHTS)
+    good = {
+        "embeddings": ((tmp_path / "e.safetensors"), load_embeddings),
+        "latents": (saved(tmp_path / "l.safetensors", {"latents": torch.ones(3, 16, 2, 2)}), load_latents),
+        "lora": (
+            saved(tmp_path / "x.safetensors", factors(torch.ones(2, 128), torch.ones(128, 2))),
+            lambda path: load_state_dict(model, lora=path),
+        ),
+        "pt lora": (
+            saved(tmp_path / "x.pt", factors(torch.ones(2, 128), torch.ones(128, 2))),
+            lambda path: load_state_dict(model, lora=path),
+        ),
+    }
+    rng, refused, tried = random.Random(5), 0, 0
+    for path, use in good.values():
+        for number in range(60):
+            bad = tmp_path / "bad"
+            bad.write_bytes(damaged(path.read_bytes(), rng, number))
+            tried += 1
+            with bounded():
+                try:
+                    use(bad)
+                except HeadForcingError:
+                    refused += 1
+    record_property("malformed_files_tried", tried)
+    assert tried == 240 and refused > 80
+
+
+# ---- videos ---------------------------------------------------------------------------------------------------------
+
+
+def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    own = json.dumps({"prompts": ["a", "b"], "starts_seconds": [0, 1], "seed": 3})
+    tags = {"head_forcing": own, "title": "x" * 99}
+    with VideoWriter(tmp_path / "good.mp4", 64, 48, 16, metadata=tags) as writer:
+        writer.write(torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte())
+    good = (tmp_path / "good.mp4").read_bytes()
+    rng, codes = random.Random(7), []
+    for number in range(150):
+        (tmp_path / "bad.mp4").write_bytes(damaged(good, rng, number))
+        with bounded():
+            code, err = run("report", str(tmp_path / "bad.mp4"), "--json")
+        assert code in (0, 2) and (code == 0 or (err.count("\n") == 1 and err.startswith("error: ")))
+        codes.append(code)
+    record_property("malformed_files_tried", len(codes))
+    assert codes.count(0) > 10 and codes.count(2) > 10
+
+
+def test_tags_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "x.mp4", 64, 48, 16, metadata={"title": "tuvwxyz"}) as writer:
+        writer.write(torch.zeros(8, 48, 64, 3).byte())
+    data = (tmp_path / "x.mp4").read_bytes()
+    assert data.count(b"tuvwxyz") == 1
+    (tmp_path / "x.mp4").write_bytes(data.replace(b"tuvwxyz", b"\xff\xfe\x80\xc0\xc1\xf5\xff"))
+    assert run("report", str(tmp_path / "x.mp4"), "--json") == (0, "")
+
+
+@pytest.mark.parametrize("own", ['{"prompts": ["a\\u001b[2J\\nb"], "method": "x\\ny"}', "[" * 100_000])
+def test_a_reports_lines_cannot_be_forged_by_a_videos_tags(own: str, tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "x.mp4", 64, 48, 16, metadata={"head_forcing": own}) as writer:
+        writer.write(torch.zeros(8, 48, 64, 3).byte())
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        assert cli.main(["report", str(tmp_path / "x.mp4")]) == 0
+    assert "\x1b" not in out.getvalue() and "\ny" not in out.getvalue()
+
+
+# ---- prompts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = 0
+    real = contact_sheet.font
+
+    class Counting:
+        def __init__(self, size: int):
+            self.real = real(size)
+
+        def getlength(self, text: str) -> float:
+            nonlocal measured
+            measured += len(text)
+            return self.real.getlength(text)
+
+    monkeypatch.setattr(contact_sheet, "font", Counting)
+    text = contact_sheet.fitted("a quick brown fox " * 280, 14, 300)
+    assert text.endswith("...") and measured < 5000
+    assert real(14).getlength(text) <= 300 < real(14).getlength(text + "mm")
+    assert contact_sheet.fitted("a fox", 14, 300) == "a fox" and contact_sheet.fitted("fox", 14, 0) == "..."
+    measured = 0
+    contact_sheet.fitted("\u0301" * 1_000_000, 14, 300)
+    assert measured < 5000
+
+
+CONTENTS = {
+    "one prompt": "a red ball " * 95_000,
+    "times": "".join(f"{i // 60}:{i % 60:02} a ball\n" for i in range(9000)),
+    "brackets": "[" * 1_000_000,
+    "almost times": "[0:1" * 250_000,
+    "pipes": "|" * 1_000_000,
+    "scenes": "Scene 1: x\n" * 90_000,
+    "tags": "[flush, " * 120_000,
+    "JSON": json.dumps(["x"] * 200_000),
+    "NUL": "\0" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_a_prompt_file_of_1_mb_is_read_or_refused_at_once(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text(CONTENTS[case])
+    with bounded(), contextlib.suppress(HeadForcingError):
+        parse_timeline(arguments.read_text(f"@{path}"))
+
+
+def test_a_prompt_file_over_1_mb_or_of_other_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"a" * (MAX_TEXT_BYTES + 1))
+    assert "1 MB" in refusal(lambda: arguments.read_text(f"@{path}"))
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in refusal(lambda: arguments.read_text(f"@{path}"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no pipes and devices in its file system")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nothing"])
+def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    if kind == "pipe":
+        os.mkfifo(path)
+    if kind == "folder":
+        path.mkdir()
+    path = Path("/dev/zero") if kind == "device" else path
+    uses = (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load, arguments.find_profile)
+    for use in (*uses, lambda path: arguments.read_text(f"@{path}")):
+        assert path.name in refusal(lambda use=use: use(str(path)))
+    for argv in (["report", str(path)], ["inspect", str(path)], ["generate", "--weights", str(path), "--prompts", "a"]):
+        assert run(*argv, *(["--latents", str(tmp_path / "out")] if argv[0] == "generate" else []))[0] == 2
+
+
+# ---- numbers and folders --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [str(2**64), str(2**70), "-1", "1.5", "", "٣", "nan", "1_0"])
+def test_a_seed_that_no_generator_takes_is_refused(seed: str) -> None:
+    for command in (["demo"], ["profile", "x.json", "--demo"]):
+        code, err = run(*command, f"--seed={seed}")
+        assert code == 2 and "0 to 2^64 - 1" in err
+
+
+def test_the_largest_seed_is_taken() -> None:
+    assert arguments.seed_number(str(2**64 - 1)) == 2**64 - 1
+
+
+@pytest.mark.parametrize("size", ["1e308", "nan", "inf", "-1", "1e999"])
+def test_a_size_to_keep_that_is_none_is_refused(size: str, tmp_path: Path) -> None:
+    code, err = run("runs", "prune", str(tmp_path), f"--keep-gb={size}")
+    assert code == 2 and "--keep-gb" in err and err.count("\n") == 1
+
+
+def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert arguments.found_profiles_folder(None) is None
+    assert arguments.found_profiles_folder(Path("x")) == Path("x")
+    assert run("budget", "--seconds", "60")[0] == 0
+
+
+def test_an_unwritable_folder_for_found_profiles_is_refused_before_the_render(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    found = str(tmp_path / "file" / "x")
+    argv = ["demo", "--out", str(tmp_path / "out"), "--profile", "auto", "--found-profiles", found]
+    code, err = run(*argv, "--seconds", "12", "--json")
+    assert code == 2 and "cannot be written" in err and err.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*"))
