@@ -17,7 +17,7 @@ from ..errors import HeadForcingError
 from ..model.attention_shares import with_shares
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import Frames, no_frames, slots_of
+from .frames import KVFrames, no_frames, slots_of
 
 Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
 
@@ -74,7 +74,7 @@ class DummyForcingCache(MethodCache):
 
     def begin_video(self) -> None:
         self.sink, self.local, self.own = no_frames(self), no_frames(self), no_frames(self)
-        self.short: list[Frames] = []
+        self.short: list[KVFrames] = []
         self.groups: Groups | None = None
         self._numbers: dict[tuple[int, tuple[str, ...]], Tensor] = {}
         self.sampled: dict[int, Tensor] = {}
@@ -85,7 +85,7 @@ class DummyForcingCache(MethodCache):
         return slots_of(self, (*self.sink, *self.local, *self.own, *self.short))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.own[layer] = Frames(self.at_own_index(k), v)
+        self.own[layer] = KVFrames(self.at_own_index(k), v)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q, own = self.at_own_index(q), self.own[layer]
@@ -131,7 +131,7 @@ class DummyForcingCache(MethodCache):
     def _classifies(self) -> bool:
         return self.groups is None and not self.recaching and self.block == self.policy.split_block
 
-    def _everything(self, layer: int) -> Frames:
+    def _everything(self, layer: int) -> KVFrames:
         return self.sink[layer] + self.local[layer] + self.own[layer]
 
     def _rows(self, layer: int) -> Tensor:
@@ -173,7 +173,7 @@ class DummyForcingCache(MethodCache):
         for layer in range(self.shape.layers):
             sink = self.sink[layer].of(self._heads(layer, "first"))
             newest = self.local[layer].of(self._heads(layer, "last")).last(1)
-            self.short.append(Frames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
+            self.short.append(KVFrames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
             self.local[layer] = self.local[layer].of(self._mid_heads(layer))
             self.sink[layer] = self.sink[layer][:0]
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import Frames, no_frames, slots_of
+from .frames import KVFrames, no_frames, slots_of
 
 CANDIDATE_FRAMES = 3  # whose chunks of tokens dynamic heads choose from
 
@@ -104,9 +104,9 @@ class ForcingKVCache(MethodCache):
         places = torch.arange(CANDIDATE_FRAMES * tokens, device=self.device)
         self.chunk_of_token = places // tokens * chunks + places % tokens * chunks // tokens
         self.split = False
-        self.static_last: dict[int, Frames] = {}
-        self.dynamic_last: dict[int, Frames] = {}
-        self.moving: dict[int, Frames] = {}  # the chosen tokens, each as a frame of one token
+        self.static_last: dict[int, KVFrames] = {}
+        self.dynamic_last: dict[int, KVFrames] = {}
+        self.moving: dict[int, KVFrames] = {}  # the chosen tokens, each as a frame of one token
 
     @property
     def occupied(self) -> int:
@@ -114,7 +114,7 @@ class ForcingKVCache(MethodCache):
         return slots_of(self, (*self.sink, *self.local, *self.own, *parted))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.own[layer] = Frames(self.at_own_index(k), v)
+        self.own[layer] = KVFrames(self.at_own_index(k), v)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q, own, sink = self.at_own_index(q), self.own[layer], self.sink[layer]
@@ -173,7 +173,7 @@ class ForcingKVCache(MethodCache):
         chunks = torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity) / chunk.bincount()
         return chunks.topk(self.policy.kept_chunks, largest=False).indices.sort().values
 
-    def _chunks(self, chain: Frames, kept: Tensor | None) -> Frames:
+    def _chunks(self, chain: KVFrames, kept: Tensor | None) -> KVFrames:
         if kept is None:
             return chain[:0].tokens()
         candidates, moving = chain[:CANDIDATE_FRAMES].tokens(), torch.isin(self.chunk_of_token, kept)

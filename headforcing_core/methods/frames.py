@@ -12,37 +12,37 @@ from .base import MethodCache
 
 
 @dataclass
-class Frames:
+class KVFrames:
     """Keys and values `[heads, frames, s, head_dim]`, oldest first. A part of them is a copy: the rest can be freed."""
 
     k: Tensor
     v: Tensor
 
-    def __add__(self, other: Frames) -> Frames:
-        return Frames(torch.cat((self.k, other.k), dim=1), torch.cat((self.v, other.v), dim=1))
+    def __add__(self, other: KVFrames) -> KVFrames:
+        return KVFrames(torch.cat((self.k, other.k), dim=1), torch.cat((self.v, other.v), dim=1))
 
-    def __getitem__(self, frames: slice | Tensor) -> Frames:
-        return Frames(self.k[:, frames].clone(), self.v[:, frames].clone())
+    def __getitem__(self, frames: slice | Tensor) -> KVFrames:
+        return KVFrames(self.k[:, frames].clone(), self.v[:, frames].clone())
 
     def __len__(self) -> int:
         return self.k.shape[1]
 
-    def of(self, heads: Tensor) -> Frames:
-        return Frames(self.k[heads], self.v[heads])
+    def of(self, heads: Tensor) -> KVFrames:
+        return KVFrames(self.k[heads], self.v[heads])
 
-    def last(self, count: int) -> Frames:
+    def last(self, count: int) -> KVFrames:
         return self[max(0, len(self) - count) :]
 
-    def tokens(self) -> Frames:
+    def tokens(self) -> KVFrames:
         """Every token as a frame of its own."""
-        return Frames(*(x.flatten(1, 2)[:, :, None] for x in (self.k, self.v)))
+        return KVFrames(*(x.flatten(1, 2)[:, :, None] for x in (self.k, self.v)))
 
 
-def slots_of(cache: MethodCache, kept: Iterable[Frames]) -> int:
+def slots_of(cache: MethodCache, kept: Iterable[KVFrames]) -> int:
     """Frame-slots that these take, all heads together; a frame that is kept twice counts twice."""
     return round(sum(frames.k.numel() for frames in kept) / (cache.rope.frame_tokens * cache.shape.head_dim))
 
 
-def no_frames(cache: MethodCache) -> list[Frames]:
+def no_frames(cache: MethodCache) -> list[KVFrames]:
     """Per layer, for all heads."""
-    return [Frames(k, v) for k, v in zip(cache.zeros(0), cache.zeros(0), strict=True)]
+    return [KVFrames(k, v) for k, v in zip(cache.zeros(0), cache.zeros(0), strict=True)]

@@ -142,7 +142,7 @@ def measured(
     )
 
 
-COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
+TABLE_COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
     "frame-slots": (lambda row: row.frame_slots, "{:,.0f}".format),
     "in use": (lambda row: row.slots_in_use, "{:,.0f}".format),
     "cache, at most": (lambda row: row.cache_bytes, format_bytes),
@@ -161,9 +161,9 @@ def table(rows: Sequence[Compared]) -> str:
     lines = []
     for entry, videos in groupby(sorted(rows, key=_order(rows)), key=lambda row: row.entry):
         group = list(videos)
-        cells = [_mean_cell([value(row) for row in group], cell) for value, cell in COLUMNS.values()]
+        cells = [_mean_cell([value(row) for row in group], cell) for value, cell in TABLE_COLUMNS.values()]
         lines.append([entry.label, *cells])
-    return markdown_table(["method", *COLUMNS], lines)
+    return markdown_table(["method", *TABLE_COLUMNS], lines)
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:

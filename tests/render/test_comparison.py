@@ -16,7 +16,7 @@ from headforcing.headforcing_core.drift.report import report_video
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_names
-from headforcing.headforcing_core.studies.comparison import COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.studies.comparison import TABLE_COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
@@ -63,7 +63,7 @@ def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
     assert slots[0] < slots[1], "head-wise caches are smaller than a window"
     lines = (made / "comparison.md").read_text("utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
-    assert cells[0] == ["method", *COLUMNS] and [line[0] for line in cells[2:]] == METHODS
+    assert cells[0] == ["method", *TABLE_COLUMNS] and [line[0] for line in cells[2:]] == METHODS
     for row, line in zip(rows, cells[2:], strict=True):
         assert line[1:3] == [f"{row['frame_slots']:,}", f"{row['slots_in_use']:,}"]
         assert line[5] == f"{row['drift']['flicker']:.4f}" and "-" not in line[1:9]
