@@ -1,4 +1,4 @@
-"""Keys and values of some frames, for methods that keep short lists of them."""
+"""Keys and values of a few latent frames, for methods that keep them in short lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import MethodCache
 
 @dataclass
 class KVFrames:
-    """Keys and values `[heads, frames, s, head_dim]`, oldest first. A part of them is a copy: the rest can be freed."""
+    """Keys and values `[heads, frames, s, head_dim]`, oldest first. Slices are copies, so the rest can be freed."""
 
     k: Tensor
     v: Tensor
@@ -34,15 +34,15 @@ class KVFrames:
         return self[max(0, len(self) - count) :]
 
     def tokens(self) -> KVFrames:
-        """Every token as a frame of its own."""
+        """The same tokens, reshaped to frames of one token each."""
         return KVFrames(*(x.flatten(1, 2)[:, :, None] for x in (self.k, self.v)))
 
 
 def slots_of(cache: MethodCache, kept: Iterable[KVFrames]) -> int:
-    """Frame-slots that these take, all heads together; a frame that is kept twice counts twice."""
+    """Frame-slots of these keys and values, all heads together; a frame that is stored twice counts twice."""
     return round(sum(frames.k.numel() for frames in kept) / (cache.rope.frame_tokens * cache.shape.head_dim))
 
 
 def no_frames(cache: MethodCache) -> list[KVFrames]:
-    """Per layer, for all heads."""
+    """Per layer an empty `KVFrames` of all heads."""
     return [KVFrames(k, v) for k, v in zip(cache.zeros(0), cache.zeros(0), strict=True)]

@@ -149,7 +149,7 @@ def test_names_come_by_commas_or_lines_and_once():
 def test_what_one_of_the_methods_cannot_do_is_refused_before_the_first_is_rendered(tmp_path: Path, capsys):
     tagged = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
     assert compare(tmp_path, "--prompts", tagged) == 2
-    assert "longlive: this method's prompts take over by recache" in capsys.readouterr().err
+    assert "longlive: this method's prompt switch is always recache" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -214,7 +214,7 @@ def test_a_scale_that_makes_no_video_is_refused(scale: str, tmp_path: Path, caps
 
 def test_other_rotary_positions_are_only_for_tables_of_roles():
     assert Entry("B", "no_episodic_memory", rope="absolute").policy.rope == "absolute"
-    with pytest.raises(HeadForcingError, match="B: longlive has its own rotary positions"):
+    with pytest.raises(HeadForcingError, match="B: longlive has a fixed RoPE mode"):
         _ = Entry("B", "longlive", rope="contiguous").policy
 
 
