@@ -66,7 +66,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
 }
 
 BUDGET = "KV cache budget comparison"
-# label in the paper, method here, frame-slots in the paper, and why another number comes out
+# label in the paper, method here, frame-slots in the paper, and why the number here differs
 _BUDGETS = (
     ("Self Forcing", "self_forcing_window_21", 7560, ""),
     (
