@@ -1,4 +1,4 @@
-"""The prompt timeline in a CONDITIONING."""
+"""Read the prompt timeline from a CONDITIONING."""
 
 from __future__ import annotations
 
