@@ -106,6 +106,6 @@ class PromptTimeline(io.ComfyNode):
         timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt, switch=chosen)
         texts = [segment.text for segment in timeline.segments]
         encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in dict.fromkeys(texts)}
-        ride = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
+        carried = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
         tensor, options = encoded[texts[0]][0]
-        return io.NodeOutput([[tensor, {**options, _KEY: ride}]], timeline.table(), timeline.seconds)
+        return io.NodeOutput([[tensor, {**options, _KEY: carried}]], timeline.table(), timeline.seconds)
