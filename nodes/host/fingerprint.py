@@ -1,4 +1,4 @@
-"""A name for the weights of a MODEL, so that what was made with one is never taken for what another made."""
+"""A fingerprint of the weights of a MODEL, so that blocks of one model are not reused for another."""
 
 from __future__ import annotations
 
