@@ -1,12 +1,13 @@
-"""Fused kernels: one operation a file, in plain torch and beside it in Triton; `dispatch.py` decides which runs.
+"""Fused kernels: each file holds one operation, in plain PyTorch and in Triton; `dispatch.py` decides which one runs.
 
-Importing any of it imports no Triton. How tensors lie in memory is described in `layout.py`.
+Importing this package does not import Triton. The memory layout of tensors is described in `layout.py`.
 
 | file | what | launched by |
 | --- | --- | --- |
-| `modulate.py` | residual sum with its gate, layer norm, modulation | the engine, three times a layer |
-| `write.py` | norms, rotary embedding, storing of keys and values | the engine, once a layer |
+| `modulate.py` | gated residual sum, layer norm, modulation | the engine, three times per layer |
+| `write.py` | norms, rotary embedding, writing of keys and values | the engine, once per layer |
 | `attend.py` | attention to each head's own number of keys | the engine, as attention `triton` |
 
-The engine moves, re-rotates, merges and pools frames in plain torch, since it does so once a block and not once a pass.
+Moving, re-rotating, merging and pooling cached frames is done in plain PyTorch: it happens once per block, not in every
+pass.
 """

@@ -1,4 +1,4 @@
-"""Attention of every head to its own number of keys, read where the cache keeps them, fully rotated."""
+"""Attention of every head to its own number of keys, read from the cache's buffers, where keys are fully rotated."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def attend_reference(
     """Attention of `q [heads, tokens, head_dim]` to each head's rows of the buffers; `[tokens, heads, head_dim]`.
 
     Args:
-        head_start, head_rows: `[heads]`, a head's first row and how many rows it sees.
-        head_order: `[heads]`, the heads, the longest first, in which order they are started; no effect on the result.
+        head_start, head_rows: `[heads]`, a head's first row and the number of rows it attends to.
+        head_order: `[heads]`, the order in which heads are started, those with most rows first; it affects the speed
+            only.
     """
     out = torch.empty(q.shape[1], len(q), q.shape[2], dtype=q.dtype, device=q.device)
     for head, (start, rows) in enumerate(zip(head_start.tolist(), head_rows.tolist(), strict=True)):
@@ -35,7 +36,7 @@ def attend_reference(
 
 @kernel
 def load_tile(x, row, known, channel, HEAD_DIM: tl.constexpr, UPCAST: tl.constexpr):
-    """Rows of a buffer; `row, known` along one axis of the tile, `channel` along the other."""
+    """Load a tile of rows; `row` and the mask `known` run along one axis of the tile, `channel` along the other."""
     tile = tl.load(x + row * HEAD_DIM + channel, mask=known & (channel < HEAD_DIM), other=0.0)
     return tile.to(tl.float32) if UPCAST else tile
 
@@ -45,7 +46,7 @@ def _attend_rows(
     acc, peak, total, queries, k, v, first, last, scale,
     TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_K: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Take rows `first` to `last` of a head into a running softmax: weighted values, maximum and sum of weights."""
+    """Add rows `first` to `last` of a head to an online softmax: weighted values, maximum and sum of weights."""
     channel = tl.arange(0, DIM)
     for start in range(first, last, BLOCK_K):
         row = start + tl.arange(0, BLOCK_K)
@@ -80,7 +81,7 @@ def _attend_kernel(
     acc = tl.zeros((BLOCK_Q, DIM), tl.float32)
     peak = tl.full((BLOCK_Q,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_Q,), tl.float32)
-    whole = rows // BLOCK_K * BLOCK_K  # whole tiles need no mask; then the rest
+    whole = rows // BLOCK_K * BLOCK_K  # whole tiles need no mask; the last, partial one does
     acc, peak, total = _attend_rows(
         acc, peak, total, queries, k, v, 0, whole, scale, False, HEAD_DIM, DIM, BLOCK_K, UPCAST
     )
@@ -95,7 +96,7 @@ def _attend_kernel(
 def check_attention(
     q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
 ) -> tuple[int, int, int]:
-    """Arguments of `attend`; returns head_dim and how many queries and keys a tile has."""
+    """Check the arguments of `attend`; returns head_dim and the numbers of queries and keys in a tile."""
     head_dim = check_buffers(k, v)
     if q.ndim != 3 or not q.is_contiguous() or q.shape[2] != head_dim or q.dtype != k.dtype:
         raise LayoutError(f"q must be contiguous {k.dtype} [heads, tokens, {head_dim}], got {list(q.shape)} {q.dtype}")
@@ -111,7 +112,7 @@ def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tens
     out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     _attend_kernel[tiles(tokens, block_q), heads](
         q, k, v, out, head_start, head_rows, head_order, tokens, LOG2_E / head_dim**0.5,
-        HEADS=heads, HEAD_DIM=head_dim, DIM=max(16, power_of_2(head_dim)),  # a matrix unit takes 16 channels at least
+        HEADS=heads, HEAD_DIM=head_dim, DIM=max(16, power_of_2(head_dim)),  # `tl.dot` needs at least 16 channels
         BLOCK_Q=block_q, BLOCK_K=block_k, UPCAST=q.dtype == torch.bfloat16 and interpreting(),
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Which implementation of an operation runs: its Triton kernel, or the plain torch that specifies it.
+"""Choose the implementation of an operation: its Triton kernel, or the plain PyTorch reference that specifies it.
 
-Nothing is guessed from the system. The first time an operation meets a device and a dtype, its kernel runs on a small
-example and must give what plain torch gives. A kernel that cannot be compiled, raises, or differs is put aside there,
-with one line in the log, and plain torch does the work.
+The choice is tested, not derived from the operating system or GPU name. The first time an operation is called for a
+device and dtype, its kernel runs on a small example and must give the reference's result. If it cannot be compiled,
+raises or differs, one line is logged and the reference is used for that device and dtype.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _choice = "auto"
 
 @contextmanager
 def using(choice: str) -> Iterator[None]:
-    """Within the block: `reference` or `triton`, whatever the device can do, or `auto`. For tests and benchmarks."""
+    """Context manager for tests and benchmarks: force `reference` or `triton` on any device, or use `auto`."""
     global _choice
     if choice not in CHOICES:
         raise ValueError(f"kernels must be one of {', '.join(CHOICES)}, got {choice!r}")
@@ -42,12 +42,12 @@ def using(choice: str) -> Iterator[None]:
 
 
 class Operation(Generic[P, R]):
-    """An operation with two implementations; called like either.
+    """An operation with two implementations that have the same signature; calling it runs one of them.
 
     Attributes:
-        reference: plain torch, the specification.
-        launch: the same with a Triton kernel.
-        example: `(device, dtype) -> keyword arguments` of a small case that tells the two apart if one is wrong.
+        reference: plain PyTorch, the specification.
+        launch: launches the Triton kernel.
+        example: `(device, dtype) -> keyword arguments` of a small call for the self-test.
     """
 
     def __init__(
@@ -71,20 +71,21 @@ class Operation(Generic[P, R]):
             return self.kernel(*args, **kwargs)
         except (LayoutError, torch.cuda.OutOfMemoryError):
             raise
-        except Exception as error:  # whatever a compiler may throw, before anything was written
-            self._put_aside(place, error)
+        except Exception as error:  # compilers raise many classes, and they do so before the kernel has written
+            self._disable(place, error)
             return self.reference(*args, **kwargs)
 
     def kernel(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The Triton kernel, whatever was chosen."""
+        """Run the Triton kernel, whatever `using` or the self-test says."""
         device, _ = _place(*args, **kwargs)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return self.launch(*args, **kwargs)
 
     def usable(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether the kernel is used there; tries it the first time, so ask before a CUDA graph is captured.
+        """Whether the kernel is used on this device and dtype. The first call runs the self-test.
 
-        Processors have no compiled kernels; and where torch compiles the code around, it fuses by itself.
+        The self-test must not run while a CUDA graph is captured, so call this before. Never on a CPU, for which Triton
+        compiles nothing, nor under torch.compile, which fuses the reference itself.
         """
         if torch.compiler.is_compiling():
             return False
@@ -99,29 +100,29 @@ class Operation(Generic[P, R]):
             difference = self.difference(device, dtype)
             if difference <= TOLERANCE[dtype]:
                 return True
-            self._put_aside((device, dtype), f"it is off by {difference:.2g} in a self-test")
+            self._disable((device, dtype), f"it is off by {difference:.2g} in a self-test")
         except torch.cuda.OutOfMemoryError:
             raise
-        except Exception as error:  # no triton, no driver, a compiler error: never the user's problem
-            self._put_aside((device, dtype), error)
+        except Exception as error:  # no triton, no driver, a compiler error: the reference works without
+            self._disable((device, dtype), error)
         return False
 
     def difference(self, device: torch.device, dtype: torch.dtype) -> float:
-        """How far the kernel is from plain torch on the example, over everything returned and written in place.
+        """The largest difference between kernel and reference on the example, over all results and arguments.
 
-        Absolute for numbers up to 1 and relative above; NaN in one alone counts as infinitely far.
+        Absolute for values up to 1 and relative above; NaN in only one of them counts as infinite.
         """
         example = self.example(device, dtype)
         expected, found = (_outcome(f, copy.deepcopy(example)) for f in (self.reference, self.kernel))
         return max(_distance(a, b) for a, b in zip(expected, found, strict=True))
 
-    def _put_aside(self, place: tuple[torch.device, torch.dtype], reason: Exception | str) -> None:
+    def _disable(self, place: tuple[torch.device, torch.dtype], reason: Exception | str) -> None:
         self._usable[place] = False
         log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, _first_line(reason))
 
 
 def _first_line(reason: Exception | str) -> str:
-    """The first sentence of what an exception says, or its name: compilers say pages."""
+    """The first sentence of an exception's message, or its class name; messages of compilers fill pages."""
     return (str(reason).strip() or type(reason).__name__).splitlines()[0].split(". ")[0]
 
 

@@ -1,8 +1,8 @@
 """Triton, imported when a kernel is first launched and not before.
 
-A kernel file looks like any other file of Triton kernels, with `@kernel` instead of `@triton.jit` and with `tl` from
-here, which stands for `triton.language` but is None until a kernel of that file is needed. So the file, and the plain
-torch beside its kernel, can be imported anywhere.
+A kernel file uses `@kernel` instead of `@triton.jit`, and `tl` from this module instead of `triton.language`. `tl` is
+None until a kernel of that file is launched, so the file and its plain PyTorch reference can be imported without
+Triton.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ tl: Any = None
 
 
 class Kernel:
-    """A function in Triton's language that becomes a compiled one when it is first asked for.
+    """A function in Triton's language that is compiled when it is first launched.
 
-    `jit` then also gives the function's file the real `tl` and the compiled form of every other kernel it names.
+    `jit` then also sets `tl` in the function's module, and replaces every other kernel there by its compiled form.
     """
 
     def __init__(self, function: Callable):
@@ -41,20 +41,20 @@ class Kernel:
 
 
 def kernel(function: Callable) -> Any:
-    """Marks a Triton kernel, or a function that kernels call."""
+    """Decorator of a Triton kernel, or of a function that kernels call."""
     return Kernel(function)
 
 
 def interpreting() -> bool:
-    """Whether kernels run in Triton's interpreter, on the CPU, which multiplies bfloat16 matrices wrongly."""
+    """Whether kernels run in Triton's interpreter (on the CPU), which multiplies bfloat16 matrices wrongly."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def power_of_2(n: int) -> int:
-    """The smallest power of 2 that is at least `n`: the sizes tiles may have."""
+    """The smallest power of 2 that is at least `n`: Triton's tile sizes are powers of 2."""
     return 1 << (n - 1).bit_length()
 
 
 def tiles(count: int, size: int) -> int:
-    """How many tiles of `size` cover `count`."""
+    """The number of tiles of `size` that cover `count` elements."""
     return -(-count // size)

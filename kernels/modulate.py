@@ -1,4 +1,4 @@
-"""Layer norm with per-frame scale and shift, and the residual that comes before it, in one pass over the tokens."""
+"""Layer norm with per-frame scale and shift, and the residual sum before it, in one pass over the tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def norm_modulate_reference(x: Tensor, scale: Tensor, shift: Tensor, eps: float,
     Args:
         x: `[tokens, dim]`, frame after frame.
         scale, shift: `[frames, dim]`, rows of any stride; one row serves every frame.
-        base: 1 for modulation; with 0, scale and shift are the weight and bias of an ordinary layer norm.
+        base: 1 for modulation; 0 makes scale and shift the weight and bias of an ordinary layer norm.
     """
     y = F.layer_norm(x.float(), x.shape[1:], eps=eps).unflatten(0, (len(scale), -1))
     return (y * (base + scale.float()[:, None]) + shift.float()[:, None]).flatten(0, 1).to(x.dtype)
@@ -28,14 +28,14 @@ def norm_modulate_reference(x: Tensor, scale: Tensor, shift: Tensor, eps: float,
 def residual_norm_modulate_reference(
     x: Tensor, y: Tensor, gate: Tensor | None, scale: Tensor, shift: Tensor, eps: float, base: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """`z = x + y * gate`, and `norm_modulate` of it.
+    """`z = x + y * gate`, and `norm_modulate(z)`.
 
     Args:
-        y: `[tokens, dim]`, what a layer computed.
+        y: `[tokens, dim]`, output of a layer.
         gate: `[frames, dim]` like scale and shift, or None for a plain sum.
 
     Returns:
-        z `[tokens, dim]`, and its norm, which is taken of z as rounded.
+        z `[tokens, dim]` rounded to its dtype, and `norm_modulate` of the rounded z.
     """
     added = y.float()
     if gate is not None:
@@ -72,7 +72,7 @@ def _norm_kernel(
 
 
 def _check_rows(name: str, rows: Tensor, x: Tensor) -> int:
-    """Per-frame rows `[frames, dim]`; returns how many tokens share a row."""
+    """Check per-frame rows `[frames, dim]`; returns how many tokens share a row."""
     fits = rows.ndim == 2 and rows.shape[1] == x.shape[1] and rows.stride(1) == 1 and len(rows) > 0
     if not fits or len(x) % len(rows):
         raise LayoutError(f"{name} must be [frames, {x.shape[1]}] for {len(x)} tokens, got {list(rows.shape)}")
@@ -112,7 +112,7 @@ def _launch_residual(
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     x, rows = torch.randn(30, 200, generator=generator), torch.randn(3, 6, 200, generator=generator)
-    # a mean that is not 0, and mild factors: they magnify a last digit that two implementations may round differently
+    # a mean other than 0 tests the subtraction; small factors, because they magnify differences in rounding
     x, rows = (1 + x).to(device, dtype), (0.5 * rows).to(device, dtype)
     return dict(x=x, scale=rows[:, 1], shift=rows[:, 0], eps=1e-6)
 

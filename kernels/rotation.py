@@ -1,4 +1,4 @@
-"""Rotation of adjacent channel pairs, as every kernel and every reference does it."""
+"""Rotation of adjacent channel pairs: the definition that all kernels and references use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .language import kernel, tl
 
 
 def rotated(x: Tensor, rotations: Tensor) -> Tensor:
-    """`x [..., tokens, head_dim]`, the first channels rotated by `rotations [..., 2, pairs]`, the others unchanged."""
+    """`x [..., tokens, head_dim]` with its first channels rotated by `rotations [..., 2, pairs]`."""
     cos, sin = rotations.unbind(-2)
     rest = x[..., 2 * cos.shape[-1] :]
     return torch.cat((rotate(x[..., : 2 * cos.shape[-1]], cos[..., None, :], sin[..., None, :]), rest), dim=-1)
@@ -17,7 +17,7 @@ def rotated(x: Tensor, rotations: Tensor) -> Tensor:
 
 @kernel
 def rotate_pairs(x, cos, sin):
-    """The tile `x [rows, channels]`, float32, rotated by `cos, sin [rows or 1, channels / 2]`."""
+    """Rotate the float32 tile `x [rows, channels]` by `cos, sin [rows or 1, channels / 2]`."""
     even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
     return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (x.shape[0], x.shape[1]))
 
@@ -25,12 +25,12 @@ def rotate_pairs(x, cos, sin):
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
     """Rotate adjacent channel pairs of `x [..., d]` by angles given as `cos, sin [..., d/2]` (broadcast, float32).
 
-    Computed in float32 and rounded once, into `out` where one is given, which may be `x` itself.
+    Computed in float32 and rounded once. `out`, if given, gets the result and may be `x` itself.
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     even_out, odd_out = out.unflatten(-1, (-1, 2)).unbind(-1)
-    products = even * cos, odd * sin, even * sin, odd * cos  # all of them before anything is overwritten
+    products = even * cos, odd * sin, even * sin, odd * cos  # all of them first, because `out` may be `x`
     torch.sub(*products[:2], out=even_out)
     torch.add(*products[2:], out=odd_out)
     return out

@@ -1,4 +1,4 @@
-"""From the projections of a block to what attention reads: norm, rotary embedding and the place in the cache."""
+"""RMS norm and rotary embedding of a block's queries and keys, and the write of keys and values to the cache."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ def write_block_reference(
     q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
     v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_rotation: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
-    """Write a block's keys and values to every head's slots and return its queries, both normed and rotated.
+    """Norm and rotate a block's queries and keys, write keys and values to every head's slots, return the queries.
 
     Computed in float32 and rounded once.
 
     Args:
-        q, k, v: `[tokens, heads * head_dim]`, frame after frame, as the linear layers give them; rows of any stride.
-            q may be None where only the cache is wanted (the last layer of the clean pass).
+        q, k, v: `[tokens, heads * head_dim]`, frame after frame, outputs of the linear layers; rows of any stride.
+            q may be None if only the cache is to be written (the last layer of the clean pass).
         weights, eps: of the RMS norms of queries and keys, taken over the full width; None if they are normed already.
-        slot_row: `[heads]`, the row of the buffers where the block's first token goes; the rest follows.
-        q_row: `[heads]`, the same for the queries in the result: heads may be wanted in another order.
-        first_rotation: `[heads]`, the row of `temporal` for the block's first frame; the next frame's is one row on.
+        slot_row: `[heads]`, row of the buffers for the block's first token; its other tokens follow.
+        q_row: `[heads]`, row of the result for the first query of a head: the result may order heads differently.
+        first_rotation: `[heads]`, row of `temporal` for the block's first frame; each next frame uses the next row.
         temporal: `[n, 2, pairs]`.
-        spatial: `[frame_tokens, 2, pairs]`, one rotation per place in the frame, of the channels after the temporal.
+        spatial: `[frame_tokens, 2, pairs]`, one rotation per position in the frame, for the channels after the
+            temporal ones.
 
     Returns:
         queries `[heads, tokens, head_dim]`.
@@ -60,7 +61,7 @@ def write_block_reference(
 
 @kernel
 def _load_angles(temporal, spatial, row, place, pair, TIME_PAIRS: tl.constexpr, PAIRS: tl.constexpr):
-    """Cosines and sines `[rows, pairs]` for tokens at `row, place [rows]`: temporal pairs first, then spatial."""
+    """Load cosines and sines `[rows, pairs]` for `row, place [rows]` of the tokens: temporal pairs, then spatial."""
     in_time, in_space = pair < TIME_PAIRS, (pair >= TIME_PAIRS) & (pair < PAIRS)
     SPACE_PAIRS: tl.constexpr = PAIRS - TIME_PAIRS
     time = temporal + row[:, None] * 2 * TIME_PAIRS + pair[None, :]

@@ -1,4 +1,4 @@
-"""Compare Methods: one timeline and one seed through several methods, side by side."""
+"""Compare Methods: one timeline and seed rendered with several methods, side by side."""
 
 from typing import Any, NamedTuple
 
@@ -30,23 +30,25 @@ class CompareMethods(io.ComfyNode):
             display_name="Compare Methods",
             category=helpers.CATEGORY,
             description=(
-                "Makes one video per method from the same prompts and the same noise, shows them side by side, and "
-                "says in one table what each keeps, how long a block takes and how the video drifts. The numbers are "
-                "not VBench scores."
+                "Makes one video per method from the same prompts and noise, shows them side by side, and reports in "
+                "one table each method's cache size, time per block and drift of the video. The numbers are not "
+                "VBench scores."
             ),
             inputs=[
                 io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
                 io.Conditioning.Input("positive", tooltip="Prompt Timeline or CLIP Text Encode, for all methods."),
-                io.Vae.Input("vae", tooltip="Decodes each video while it is made."),
+                io.Vae.Input("vae", tooltip="Decodes each video while it is sampled."),
                 io.String.Input(
                     "methods",
                     default=EXAMPLE,
                     multiline=True,
-                    tooltip="Names, separated by commas or one a line: " + ", ".join(method_names()) + ".",
+                    tooltip="Names, separated by commas or one per line: " + ", ".join(method_names()) + ".",
                 ),
                 *helpers.size_inputs(),
                 helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
-                helpers.seed_input("All methods get the same noise.", control_after_generate=True),
+                helpers.seed_input(
+                    "Seed of the noise, which is the same for all methods.", control_after_generate=True
+                ),
                 io.String.Input(
                     "filename_prefix",
                     default="video/Compare",
@@ -56,16 +58,16 @@ class CompareMethods(io.ComfyNode):
                 HeadProfileType.Input(
                     "head_profile",
                     optional=True,
-                    tooltip="Roles of the heads, for methods that use them. Not connected: the bundled profile that "
-                    "fits the model.",
+                    tooltip="Roles of the attention heads, for methods that use them. Not connected: the bundled "
+                    "profile that fits the model.",
                 ),
                 helpers.family_input(),
                 io.Boolean.Input(
                     "resume",
                     default=True,
                     optional=True,
-                    tooltip="Keep every finished block in ComfyUI/output/head_forcing: a comparison that was stopped "
-                    "goes on where it stopped, and a method that was added later is all that is made.",
+                    tooltip="Store every finished block in ComfyUI/output/head_forcing: a comparison that was stopped "
+                    "resumes, and if a method is added only that one is rendered.",
                 ),
             ],
             outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
@@ -82,7 +84,7 @@ class CompareMethods(io.ComfyNode):
         height: int | None = None,
         filename_prefix: str | None = "video/Compare",
     ) -> bool | str:
-        """Refuse when the graph is queued, before any model is loaded; a linked value is None."""
+        """Check the widgets when the graph is queued, before any model is loaded; a linked value is None."""
         try:
             entries = [] if methods is None else entries_of(methods)
             for name, value in (("width", width), ("height", height)):
@@ -118,7 +120,7 @@ class CompareMethods(io.ComfyNode):
             width=width, height=height, seconds=seconds, seed=seed, profile=head_profile, model_family=model_family
         )
         todo: list[_Video] = []
-        for entry in entries_of(methods):  # all are checked before the first is made
+        for entry in entries_of(methods):  # all are checked before the first is rendered
             render = HostRender(
                 model,
                 entry.options(common, seed),
@@ -143,7 +145,7 @@ class CompareMethods(io.ComfyNode):
 
 
 class _Video(NamedTuple):
-    """One method's video before it is made."""
+    """One method's planned video."""
 
     entry: Entry
     render: HostRender
@@ -152,7 +154,7 @@ class _Video(NamedTuple):
 
 
 def _compared(video: _Video, place: int, progress: RenderProgress) -> Compared:
-    """Make and measure one method's video; roles that were found are kept for those that follow."""
+    """Render and measure one method's video; roles that were found are stored for the methods after it."""
     entry, render = video.entry, video.render
     plan = render.job(video.plan).recall_roles(render.plan)
     progress.next_video(place, plan, entry.label)

@@ -1,4 +1,4 @@
-"""Decode Latents to Video: latents, connected or of a run folder, to an MP4, chunk by chunk, in constant memory."""
+"""Decode Latents to Video: latents, connected or from a run folder, to an MP4, chunk by chunk, in constant memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class DecodeLatentsToVideo(io.ComfyNode):
             display_name="Decode Latents to Video",
             category=helpers.CATEGORY,
             description=(
-                "Decodes latents of any length with the Wan VAE, a few frames at a time, straight into an H.264 MP4 in "
-                "the output folder. The result equals decoding everything at once; memory does not grow with length."
+                "Decodes latents of any length with the Wan VAE, a few latent frames at a time, into an H.264 MP4 in "
+                "the output folder. The frames equal those of decoding all at once; memory does not grow with length."
             ),
             inputs=[
                 io.Latent.Input(
@@ -42,14 +42,21 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     default="video/HeadForcing",
                     tooltip="Name of the file under ComfyUI's output folder; a counter is added.",
                 ),
-                io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0, tooltip="Wan 2.1 is made for 16."),
+                io.Float.Input(
+                    "fps",
+                    default=16.0,
+                    min=1.0,
+                    max=120.0,
+                    step=1.0,
+                    tooltip="Frames per second; Wan 2.1 is trained for 16.",
+                ),
                 helpers.advanced(
                     io.Int.Input,
                     "crf",
                     default=18,
                     min=0,
                     max=51,
-                    tooltip="H.264 quality: 18 looks like the original, higher is smaller.",
+                    tooltip="H.264 quality (CRF): lower values look better, higher values give smaller files.",
                 ),
                 helpers.advanced(
                     io.Int.Input,
@@ -57,14 +64,14 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     default=1,
                     min=1,
                     max=16,
-                    tooltip="Repeat every pixel this many times, without smoothing: for the demo's 64 pixels.",
+                    tooltip="Enlarge by repeating pixels, without smoothing; for the demo's 64x64 frames.",
                 ),
                 helpers.advanced(
                     io.Combo.Input,
                     "run",
                     options=[CONNECTED, *runs.run_names()],
                     default=CONNECTED,
-                    tooltip="Decode a render kept in ComfyUI/output/head_forcing instead, finished or not, from "
+                    tooltip="Decode a render stored in ComfyUI/output/head_forcing instead, finished or not, from "
                     "its folder.",
                 ),
             ],
@@ -75,7 +82,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
-        """Refuse a name outside the output folder when the graph is queued, not after the render."""
+        """Check when the graph is queued that the file name stays in the output folder."""
         try:
             if filename_prefix is not None:
                 folders.output_file(filename_prefix, ".mp4", 16, 16)
@@ -85,7 +92,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, run: str = CONNECTED, **_: Any) -> int:
-        """Decode again when a run has more blocks."""
+        """Changes when a run has more blocks, so that ComfyUI decodes again."""
         return runs.finished_blocks(run)
 
     @classmethod
@@ -129,10 +136,11 @@ class DecodeLatentsToVideo(io.ComfyNode):
 
 @dataclass(frozen=True)
 class _Latents:
-    """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` trims it, `total` is for the progress bar.
+    """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` is the number of video frames that it is
+    trimmed to, `total` is for the progress bar.
 
-    `restart_frames` are those that its rollouts begin with, see `RestartingDecoder`; `about` is what `about_video`
-    noted, empty for latents from elsewhere.
+    `restart_frames` are the first latent frames of its rollouts, see `RestartingDecoder`; `about` is the metadata of
+    `about_video`, empty for latents from elsewhere.
     """
 
     chunks: Iterable[Tensor]
@@ -152,7 +160,7 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
             f"samples: expected Wan 2.1 video latents [videos, 16, frames, h, w], got {list(latents.shape)}"
         )
     trim = samples.get("head_forcing", {})
-    # latents that were cut or joined since they were made still carry the mark, but it is not theirs any more
+    # latents that were cut or joined still have this metadata, which is then wrong: their number of frames differs
     trim = trim if trim.get("frames") == latents.shape[2] else {}
     wanted, restarts = trim.get("pictures"), trim.get("restart_frames", ())
     total = wanted or video_frames_of(latents.shape[2])

@@ -1,4 +1,4 @@
-"""Inspect Head Profile: pictures of one profile, or of how far two agree."""
+"""Inspect Head Profile: plots of one profile, or of the agreement of two."""
 
 from comfy_api.latest import io
 
@@ -18,12 +18,12 @@ class InspectHeadProfile(io.ComfyNode):
             node_id="HeadForcingInspectProfile",
             display_name="Inspect Head Profile",
             category=helpers.CATEGORY,
-            description="Shows which head plays which role, and how far two profiles of one model agree.",
+            description="Plots which head has which role, and how far two profiles of one model agree.",
             inputs=[
-                HeadProfileType.Input("head_profile", tooltip="The profile to look at."),
+                HeadProfileType.Input("head_profile", tooltip="The profile to plot."),
                 HeadProfileType.Input("compare_with", optional=True, tooltip="Another profile of the same model."),
                 io.Combo.Input(
-                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Of the pictures."
+                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Colours of the plot."
                 ),
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
@@ -34,9 +34,7 @@ class InspectHeadProfile(io.ComfyNode):
         cls, head_profile: HeadProfile, compare_with: HeadProfile | None = None, theme: str = "dark"
     ) -> io.NodeOutput:
         if isinstance(head_profile, AutoProfile) or isinstance(compare_with, AutoProfile):
-            raise HeadForcingError(
-                "head_profile: auto has nothing to show before the sampler has found the roles; load one"
-            )
+            raise HeadForcingError("head_profile: auto has no roles before the sampler has found them; load a profile")
         if compare_with is None:
             picture = pictures.profile_picture(head_profile, theme=theme)
             lines = [", ".join(f"{count} {role}" for role, count in head_profile.counts().items())]

@@ -14,8 +14,8 @@ class LoadDemoModel(io.ComfyNode):
             display_name="Load Demo Model",
             category=helpers.CATEGORY,
             description=(
-                "A tiny model of moving shapes that comes with the pack and runs on any computer: the same engine, not "
-                "the same pictures as Self Forcing. Use width and height 64. " + word_hash.HELP + "."
+                "A tiny model of moving shapes that comes with the pack and runs on any computer, with the same engine "
+                "as Self Forcing. Use width and height 64. " + word_hash.HELP + "."
             ),
             inputs=[],
             outputs=[

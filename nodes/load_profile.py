@@ -1,4 +1,4 @@
-"""Load Head Profile: which attention head plays which role."""
+"""Load Head Profile: which attention head has which role."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ class LoadHeadProfile(io.ComfyNode):
                     "profile",
                     options=[AUTO, *bundled_profiles(), *folder_paths.get_filename_list(folders.PROFILE_FOLDER)],
                     default="self_forcing",
-                    tooltip="Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: found while the "
-                    "first five seconds are sampled, and kept for the next run with the same model.",
+                    tooltip="Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: roles are found "
+                    "while the first five seconds are sampled, and stored for later runs with the same model.",
                 ),
                 helpers.advanced(
                     io.Float.Input,
@@ -37,8 +37,8 @@ class LoadHeadProfile(io.ComfyNode):
                     min=-1.0,
                     max=60.0,
                     step=1.0,
-                    tooltip="Share of all heads, by attention to the first frame, that keep the opening frames. "
-                    "-1: as in the file. 20 to 35 is stable in the paper. Needs a profile with measured shares.",
+                    tooltip="Percentage of all heads that become anchor heads: those with most attention to the first "
+                    "frame. -1: as in the file. 20 to 35 is stable in the paper. Needs measured shares.",
                 ),
                 helpers.advanced(
                     io.Float.Input,
@@ -47,8 +47,8 @@ class LoadHeadProfile(io.ComfyNode):
                     min=-1.0,
                     max=60.0,
                     step=1.0,
-                    tooltip="Share of all heads, by attention to the current block among those left, that see only "
-                    "the frame before it. -1: as in the file. Too many hurts quality. Needs measured shares.",
+                    tooltip="Percentage of all heads that become local heads: of the others, those with most attention "
+                    "to the current block. -1: as in the file. Too many reduce quality. Needs measured shares.",
                 ),
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
@@ -56,7 +56,7 @@ class LoadHeadProfile(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:
-        """Load again when the file has changed."""
+        """Changes with the file, so that ComfyUI loads it again."""
         return 0.0 if profile == AUTO else _path(profile).stat().st_mtime
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Load Head Forcing Run: what an earlier render left, finished or not."""
+"""Load Head Forcing Run: the stored latents of an earlier render, finished or not."""
 
 from comfy_api.latest import io
 
@@ -18,26 +18,28 @@ class LoadHeadForcingRun(io.ComfyNode):
             display_name="Load Head Forcing Run",
             category=helpers.CATEGORY,
             description=(
-                "The latents of an earlier render, as far as it came: to decode a video whose render was stopped or "
-                "whose decoding failed. To go on with a render, queue its graph again."
+                "The finished latents of an earlier render, to decode a video whose render was stopped or whose "
+                "decoding failed. To resume a render, queue its graph again."
             ),
             inputs=[
                 io.Combo.Input(
                     "run",
                     options=run_names() or [NONE],
-                    tooltip="Renders kept in ComfyUI/output/head_forcing, the newest first. Press R to refresh.",
+                    tooltip="Renders stored in ComfyUI/output/head_forcing, the newest first. Press R to refresh.",
                 )
             ],
             outputs=[
                 io.Latent.Output(display_name="latents"),
                 io.String.Output(display_name="report"),
-                io.Image.Output(display_name="picture", tooltip="Drift of the latents, and what memory found new."),
+                io.Image.Output(
+                    display_name="picture", tooltip="Drift of the latents, and decisions of episodic memory."
+                ),
             ],
         )
 
     @classmethod
     def fingerprint_inputs(cls, run: str) -> int:
-        """Load again when more blocks are there."""
+        """Changes when more blocks are stored, so that ComfyUI loads them."""
         return finished_blocks(run)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Profile Heads: measure what every attention head of a MODEL looks at."""
+"""Profile Heads: measure what every attention head of a MODEL attends to."""
 
 import hashlib
 from typing import Any
@@ -31,8 +31,8 @@ class ProfileHeads(io.ComfyNode):
             display_name="Profile Heads",
             category=helpers.CATEGORY,
             description=(
-                "Measures which attention heads of a model are local, anchor or memory heads, while it makes videos "
-                "that are thrown away. Needed once per model. Cancelling keeps what was measured; queue again to go on."
+                "Measures which attention heads of a model are local, anchor or memory heads, while it samples videos "
+                "that are discarded. Needed once per model. Cancelling keeps what was measured; queue again to resume."
             ),
             inputs=[
                 io.Model.Input("model", tooltip="Any autoregressive Wan 2.1 model, with its LoRA."),
@@ -44,7 +44,7 @@ class ProfileHeads(io.ComfyNode):
                     tooltip="quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
                 ),
                 *helpers.size_inputs("In pixels; 64 for the demo."),
-                helpers.seed_input("Of the videos' noise."),
+                helpers.seed_input("Seed of the videos' noise."),
                 io.String.Input(
                     "save_name",
                     default="my_model",
@@ -55,15 +55,15 @@ class ProfileHeads(io.ComfyNode):
                     default="",
                     multiline=True,
                     optional=True,
-                    tooltip="One prompt per line. Empty: the ones that come with the pack.",
+                    tooltip="One prompt per line. Empty: twenty prompts that come with the pack.",
                 ),
                 helpers.advanced(
                     io.Combo.Input,
                     "rope",
                     options=["absolute", "contiguous"],
                     default="absolute",
-                    tooltip="Frame positions while measuring. absolute: as in the paper. contiguous: closer to how "
-                    "the sampler will use the heads.",
+                    tooltip="Temporal indices (RoPE) while measuring. absolute: as in the paper. contiguous: as the "
+                    "sampler uses the heads.",
                 ),
                 helpers.family_input("Which weights: sets noise levels and frames per block."),
             ],
@@ -123,10 +123,10 @@ class ProfileHeads(io.ComfyNode):
 
 
 def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadShares:
-    """Measure all prompts, from where a cancelled run of the same setup stopped."""
+    """Measure all prompts; resumes a cancelled measurement of the same setup."""
     embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
     digest = hashlib.blake2b(repr(setup).encode(), digest_size=8)
-    for embed in embeds:  # another text encoder makes another measurement
+    for embed in embeds:  # the text encoder is part of the setup
         digest.update(embed.float().cpu().numpy().tobytes())
     path = folders.user_folder("measured") / f"{digest.hexdigest()}.safetensors"
     shares = HeadShares.load(path) if path.exists() else HeadShares(setup)

@@ -26,7 +26,7 @@ class PromptTimeline(io.ComfyNode):
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
                 "by |, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend 3] before a "
-                "prompt says how it takes over. Other samplers see the first prompt."
+                "prompt sets its prompt switch. Other samplers use the first prompt only."
             ),
             inputs=[
                 io.Clip.Input("clip", tooltip="Load CLIP with umt5_xxl, type wan (or the demo model's)."),
@@ -50,9 +50,9 @@ class PromptTimeline(io.ComfyNode):
                     "switch",
                     options=list(SWITCHES),
                     default=DEFAULTS.switch.kind,
-                    tooltip="How a prompt takes over. reset: the past stays. recache: the last blocks are read "
-                    "again under the new prompt. flush: only the first and the last two frames stay. A tag before "
-                    "a prompt, such as [flush], says otherwise for that one.",
+                    tooltip="What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
+                    "written again under the new prompt. flush: only the first and the last two latent frames stay. "
+                    "A tag before a prompt, such as [flush], sets it for that prompt.",
                 ),
                 helpers.advanced(
                     io.Int.Input,
@@ -60,15 +60,15 @@ class PromptTimeline(io.ComfyNode):
                     default=DEFAULTS.switch.blend_blocks,
                     min=0,
                     max=MAX_BLEND_BLOCKS,
-                    tooltip="Blocks over which the text goes over from the prompt before, 0.75 s each. As a tag: "
+                    tooltip="Blocks of 0.75 s over which the text embedding is interpolated at a new prompt. As a tag: "
                     "[blend 3].",
                 ),
                 helpers.advanced(
                     io.Boolean.Input,
                     "re_anchor",
                     default=DEFAULTS.switch.re_anchor,
-                    tooltip="Every prompt is a new scene: its first frames become what anchor heads look at, in "
-                    "place of the video's first. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
+                    tooltip="Every prompt is a new scene: its first frames replace the video's first frames in the "
+                    "cache of anchor heads. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
                 ),
             ],
             outputs=[
@@ -80,7 +80,7 @@ class PromptTimeline(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, prompts: str | None = None, seconds: float | None = None) -> bool | str:
-        """Refuse a timeline that cannot be used when the graph is queued, before any model is loaded."""
+        """Check the timeline when the graph is queued, before any model is loaded."""
         if prompts is None or seconds is None:  # linked: known only when the node runs
             return True
         try:
@@ -106,6 +106,6 @@ class PromptTimeline(io.ComfyNode):
         timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt, switch=chosen)
         texts = [segment.text for segment in timeline.segments]
         encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in dict.fromkeys(texts)}
-        ride = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
+        carried = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
         tensor, options = encoded[texts[0]][0]
-        return io.NodeOutput([[tensor, {**options, _KEY: ride}]], timeline.table(), timeline.seconds)
+        return io.NodeOutput([[tensor, {**options, _KEY: carried}]], timeline.table(), timeline.seconds)

@@ -30,8 +30,8 @@ class HeadForcingSampler(io.ComfyNode):
             display_name="Head Forcing Sampler",
             category=helpers.CATEGORY,
             description=(
-                "Makes long videos with a five-second autoregressive Wan model: every attention head keeps the frames "
-                "its role needs, so memory stays the same at any length. No negative prompt: these models are "
+                "Makes long videos with a five-second autoregressive Wan model: every attention head keeps only the "
+                "frames of its role, so memory use does not grow with length. No negative prompt: these models are "
                 "distilled to run without guidance."
             ),
             inputs=sampler_inputs(),
@@ -53,7 +53,7 @@ class HeadForcingSampler(io.ComfyNode):
         sigmas: str | None = DEFAULTS.sigmas,
         filename_prefix: str | None = "video/HeadForcing",
     ) -> bool | str:
-        """Refuse when the graph is queued, before any model is loaded; a linked value is None."""
+        """Check the widgets when the graph is queued, before any model is loaded; a linked value is None."""
         try:
             for name, value in (("width", width), ("height", height)):
                 if value is not None:
@@ -114,7 +114,7 @@ class HeadForcingSampler(io.ComfyNode):
             took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
             report += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
             if made.found_profile is not None:
-                plan = render.plan(made.found_profile)  # the other videos of a batch have the same roles
+                plan = render.plan(made.found_profile)  # the other videos of the batch use the roles found in the first
         progress.completed()
         trim = {"pictures": plan.video_frames, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
         trim["about"] = render.job(plan).about
@@ -129,7 +129,7 @@ class HeadForcingSampler(io.ComfyNode):
 
 
 def _told(made: RenderResult) -> list[str]:
-    """What happened while a video was made, for the report."""
+    """Lines of the report about one render: reused blocks, roles, failures."""
     lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
     lines += [f"damaged: {problem}" for problem in made.problems]
     if made.events:
@@ -147,7 +147,7 @@ def _told(made: RenderResult) -> list[str]:
 
 
 def _video(made: RenderResult) -> Any:
-    """The file as a VIDEO; where there is none, what tells whoever wants it why."""
+    """The file as a VIDEO; without one a stand-in that raises an error with the reason when it is used."""
     if made.video is not None:
         return InputImpl.VideoFromFile(str(made.video.path))
     reason = "connect a vae to Head Forcing Sampler"

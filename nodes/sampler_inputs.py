@@ -15,7 +15,7 @@ _SETS = {"memory_every_blocks": "update_interval", "checkpoint_seconds": "state_
 
 
 def sampler_options(settings: dict[str, Any]) -> RenderOptions:
-    """What the inputs that set a field of `RenderOptions` ask for."""
+    """The `RenderOptions` from the inputs that set its fields."""
     return RenderOptions(**{_SETS.get(name, name): value for name, value in settings.items()})
 
 
@@ -29,24 +29,24 @@ def _what_is_made() -> list[Any]:
         io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
         *helpers.size_inputs(),
         helpers.seconds_input(
-            "Length of what is made. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts the timeline, a "
-            "longer one holds its last prompt."
+            "Length of the new part of the video. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts "
+            "the timeline, a longer one extends its last prompt."
         ),
         helpers.seed_input(
-            "Every block's noise depends on this and the block's number alone: changing a later prompt leaves earlier "
-            "blocks as they were.",
+            "A block's noise depends only on the seed and the block's number, so changing a later prompt does not "
+            "change earlier blocks.",
             control_after_generate=True,
         ),
         HeadProfileType.Input(
             "head_profile",
             optional=True,
-            tooltip="Roles of the heads. Not connected: the bundled profile that fits the model; without one "
-            "they are found while the first seconds are made.",
+            tooltip="Roles of the attention heads. Not connected: the bundled profile that fits the model, or, if none "
+            "fits, roles found while the first seconds are sampled.",
         ),
         io.Latent.Input(
             "start_frames",
             optional=True,
-            tooltip="Latents of a video to go on from (VAE Encode). The result begins with them and has their "
+            tooltip="Latents of a video to continue (VAE Encode). The result begins with them and has their "
             "width and height.",
         ),
     ]
@@ -59,15 +59,15 @@ def _method() -> list[Any]:
             "method",
             options=method_names(),
             default=DEFAULTS.method,
-            tooltip="Which frames heads keep. Besides Head Forcing: its ablations, plain windows, other methods. "
-            "The report names the paper and the weights a method is meant for.",
+            tooltip="Which past frames the caches keep: Head Forcing, its ablations, plain windows, other papers' "
+            "methods. The report names the paper and the weights a method is meant for.",
         ),
         helpers.family_input(),
         helpers.advanced(
             io.String.Input,
             "sigmas",
             default=DEFAULTS.sigmas,
-            tooltip="Other noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the method's or the family's.",
+            tooltip="Noise levels, such as 1, 0.9375, 0.8333, 0.625. Empty: the method's or the model family's.",
         ),
     ]
 
@@ -80,7 +80,7 @@ def _memory_and_batch() -> list[Any]:
             default=DEFAULTS.episodic_frames,
             min=0,
             max=21,
-            tooltip="Remembered frames in memory heads, the summary included. 0: no episodic memory.",
+            tooltip="Latent frames in episodic memory (memory heads), the summary included. 0: no episodic memory.",
         ),
         helpers.advanced(
             io.Int.Input,
@@ -89,7 +89,7 @@ def _memory_and_batch() -> list[Any]:
             min=0,
             max=63,
             step=3,
-            tooltip="Frames before the current block in memory heads (fast memory), in whole blocks.",
+            tooltip="Latent frames before the current block that memory heads keep (fast memory), in whole blocks.",
         ),
         helpers.advanced(
             io.Float.Input,
@@ -98,8 +98,8 @@ def _memory_and_batch() -> list[Any]:
             min=0.0,
             max=1.0,
             step=0.005,
-            tooltip="A frame is remembered when it is less similar than this to all remembered ones. Lower "
-            "admits only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
+            tooltip="A frame is admitted to episodic memory if its similarity to all stored ones is below this. Lower "
+            "values admit only very different frames; 0.90 to 0.97 is stable in the paper. See the report.",
         ),
         helpers.advanced(
             io.Int.Input,
@@ -107,14 +107,14 @@ def _memory_and_batch() -> list[Any]:
             default=DEFAULTS.update_interval,
             min=1,
             max=100,
-            tooltip="A frame is considered for memory every this many blocks.",
+            tooltip="Once in this many blocks a frame is considered for episodic memory.",
         ),
         helpers.advanced(
             io.Combo.Input,
             "roles",
             options=list(ROLE_ARRANGEMENTS),
             default=DEFAULTS.roles,
-            tooltip="The paper's ablations of head roles: merged into memory, or shuffled by the seed.",
+            tooltip="The paper's ablations of head roles: one role merged into memory, or all shuffled by the seed.",
         ),
         helpers.advanced(
             io.Int.Input,
@@ -122,7 +122,7 @@ def _memory_and_batch() -> list[Any]:
             default=1,
             min=1,
             max=64,
-            tooltip="Videos to make, one after another, each with noise of its own.",
+            tooltip="Number of videos, rendered one after another, each with its own noise.",
         ),
     ]
 
@@ -133,8 +133,8 @@ def _files() -> list[Any]:
             "resume",
             default=True,
             optional=True,
-            tooltip="Keep every finished block in ComfyUI/output/head_forcing. The same graph queued again "
-            "goes on where it stopped, a longer one extends it, one with another prompt begins at that prompt.",
+            tooltip="Store every finished block in ComfyUI/output/head_forcing. The same graph queued again resumes, "
+            "a longer one extends the video, one with another later prompt begins at that prompt.",
         ),
         helpers.advanced(
             io.Float.Input,
@@ -143,14 +143,14 @@ def _files() -> list[Any]:
             min=0.0,
             max=36000.0,
             step=10.0,
-            tooltip="How often the cache itself is stored, up to 2.7 GB at 832x480, so that going on is "
-            "immediate. 0: never, it is rebuilt from the blocks in a fifth of the time they took.",
+            tooltip="Seconds between two stored states of the cache (up to 2.7 GB at 832x480), with which resuming is "
+            "immediate. 0: never; the cache is rebuilt from the blocks in a fifth of their render time.",
         ),
         io.Vae.Input(
             "vae",
             optional=True,
-            tooltip="Decodes while sampling: the video grows in the output folder and can be watched there. A "
-            "TAEHV decoder makes a quick draft.",
+            tooltip="Decodes every block while sampling into a video file in the output folder, which can be played "
+            "meanwhile. A TAEHV decoder makes a quick draft.",
         ),
         io.String.Input(
             "filename_prefix",
@@ -162,7 +162,7 @@ def _files() -> list[Any]:
             io.Boolean.Input,
             "decode_in_background",
             default=False,
-            tooltip="With the VAE on another GPU than the model: decode in a second thread and CUDA stream while "
+            tooltip="If the VAE is on another GPU than the model: decode in a second thread and CUDA stream while "
             "the next block is sampled.",
         ),
     ]

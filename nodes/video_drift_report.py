@@ -1,4 +1,4 @@
-"""Video Drift Report: how a video changes over its length, measured without any network."""
+"""Video Drift Report: how a video changes over its length, measured without neural networks."""
 
 import logging
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ class VideoDriftReport(io.ComfyNode):
             category=helpers.CATEGORY,
             description=(
                 "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
-                "fast new prompts are followed, next to the same numbers for the first 5 seconds. Works on videos of "
-                "any length and origin. These are not VBench scores."
+                "fast new prompts take effect, beside the same numbers for the first 5 seconds. Works on videos of any "
+                "length from any source. These are not VBench scores."
             ),
             inputs=[
                 io.Video.Input(
@@ -37,7 +37,7 @@ class VideoDriftReport(io.ComfyNode):
                     "from the file where it holds the workflow. The numbers are not VBench scores.",
                 ),
                 io.Combo.Input(
-                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Of the picture."
+                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Colours of the plot."
                 ),
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
@@ -71,6 +71,6 @@ def _measure(video: Any, on_progress: Any) -> DriftReport:
 
 
 def _chunks(video_frames: Any) -> Iterator[np.ndarray]:
-    """An IMAGE as uint8, a few pictures at a time."""
+    """The frames of an IMAGE as uint8, a few at a time."""
     for chunk in video_frames.split(CHUNK_VIDEO_FRAMES):
         yield (chunk[..., :3].float().clamp(0, 1) * 255).round().byte().cpu().numpy()

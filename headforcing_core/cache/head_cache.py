@@ -1,15 +1,15 @@
-"""Head-wise KV caches: every head keeps the frames its role needs, in buffers that are the attention input.
+"""Head-wise KV caches: every head keeps the latent frames of its role, in buffers that attention reads directly.
 
 Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads, slots, s, d]` hold,
-in order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots
-*are* the context: nothing is assembled per pass. The groups of a layer lie one after another in one buffer, those with
-most frames first, so that attention can take all heads in one call, too. A key is stored fully rotated, and the group
-remembers the temporal index baked into each slot; once per block, slots whose index in the context has changed are
-re-rotated by the index difference. The paper stores keys without temporal rotation instead and rotates every assembled
-context anew ("Head-wise RoPE Re-encoding"; `reference.py` does so). Both give the same keys, because rotations compose:
-a key rotated to index `a` and then by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. Values and the spatial
-rotation never change. Slots lie in the order of their indices, at the price that an admitted frame moves those behind
-it, once per update interval at most.
+in order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots are the
+context and no pass has to assemble it. The groups of a layer lie one after another in one buffer, those with most
+frames first, so that one attention call can process all heads. A key is stored fully rotated, and the group records
+the temporal index of each slot; once per block, slots whose index in the context has changed are re-rotated by the
+index difference. The paper stores keys without temporal rotation instead and rotates every assembled context anew
+("Head-wise RoPE Re-encoding"; `reference.py` does so). Both give the same keys, because rotations compose: a key
+rotated to index `a` and then by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. Values and the spatial
+rotation never change. Slots lie in the order of their indices; an admitted frame therefore moves the slots after it,
+at most once per update interval.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .shape import CacheShape
 from .switching import RoleSwitching
 
-FLUSHED_TO_FRAMES = 2  # recent frames that a flush leaves
+FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
 
 
 class AttentionMeter(Protocol):
-    """Something that measures attention while it is computed, as long as it is `active`."""
+    """Measures attention while it is computed, as long as it is `active`."""
 
     active: bool
 
     def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
-        """`attention`, measured, for the heads of `group` in `layer`."""
+        """An attention function that computes `attention` and measures it, for the heads of `group` in `layer`."""
 
 
 class HeadCache(RoleSwitching):
-    """The caches of all heads of a model for one video. One block at a time:
+    """The caches of all heads of a model for one video.
 
-    `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the keys and
-    values of the pass before), then, after the clean pass, `commit(prompt)`. `flush`, `re_anchor` and `rewind` change
-    between two blocks what is held of the past.
+    Per block: `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the
+    keys and values of the pass before), then, after the clean pass, `commit(prompt)`. `flush`, `re_anchor` and `rewind`
+    are called between two blocks and drop history.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class HeadCache(RoleSwitching):
         self.shape = shape
         self.attention = attention
         self.device = torch.device(device)
-        self.meter: AttentionMeter | None = None  # measures attention while it runs (profiler.py)
+        self.meter: AttentionMeter | None = None  # measures attention (head_profiles/profiler.py)
         self.block = 0  # blocks closed so far
-        self.origin = 0  # the frame that counts as the first: sinks begin there
-        self.oldest = 0  # recent frames reach back to this one at most
+        self.origin = 0  # the first sink frame: 0 until a re-anchor
+        self.oldest = 0  # no recent frame is older than this one
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         reencode = shape.policy.rope == "contiguous"
         self.k, self.v = (self._buffers(dtype) for _ in range(2))
@@ -77,7 +77,7 @@ class HeadCache(RoleSwitching):
             )
         ]
         order = [list(chain.from_iterable(heads)) for heads in zip(*shape.groups().values(), strict=True)]
-        # per layer, the heads in the order of its buffers, and the place there of every head of the model
+        # per layer, the heads in the order of its buffers, and the position of each head in that order
         self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
@@ -88,7 +88,7 @@ class HeadCache(RoleSwitching):
     def _buffers(self, dtype: torch.dtype) -> list[Tensor]:
         """Per layer, the slots of all its heads, `[slots, s, head_dim]`.
 
-        Not left uninitialised: some kernels multiply what lies behind the last key by zero, so it must be a number.
+        Zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN.
         """
         groups, frame = self.shape.groups(), (self.rope.frame_tokens, self.shape.head_dim)
         slots = [
@@ -98,7 +98,7 @@ class HeadCache(RoleSwitching):
         return [torch.zeros(count, *frame, dtype=dtype, device=self.device) for count in slots]
 
     def _parts(self, buffers: list[Tensor]) -> Iterator[list[Tensor]]:
-        """For one group after another, its part `[heads, slots, s, head_dim]` of every layer's buffer."""
+        """Yield, group by group, its views `[heads, slots, s, head_dim]` of every layer's buffer."""
         first = [0] * len(buffers)
         for policy, heads in self.shape.groups().items():
             sizes = [(len(h), self.shape.slots(policy)) for h in heads]
@@ -121,7 +121,8 @@ class HeadCache(RoleSwitching):
 
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
-        """Where a pass writes and reads: equal layouts, the same work on the same memory. None while it is measured."""
+        """Slots and temporal indices of a pass: passes with equal layouts read and write the same memory, so a CUDA
+        graph of one can be replayed for the other. None while attention is measured."""
         if self.meter is not None and self.meter.active:
             return None
         return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
@@ -132,7 +133,7 @@ class HeadCache(RoleSwitching):
             group.begin_block(self._frames_seen, self.shape.frames_per_block)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Take the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
+        """Store the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
         k, v = by_head(k, self.rope.frame_tokens), by_head(v, self.rope.frame_tokens)
         for group in self.groups:
             if len(group.heads[layer]):
@@ -161,7 +162,7 @@ class HeadCache(RoleSwitching):
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
-        """As `wan.FusedCache` says."""
+        """Implements `model.wan.FusedCache`: norm, rotation and write of a block's projections in one call."""
         s, indices = self.rope.frame_tokens, [group.indices[group.current] for group in self.groups]
         starts = [
             (group.current.start * s, first)
@@ -174,14 +175,14 @@ class HeadCache(RoleSwitching):
         return write_block(q, k, v, weights, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most))
 
     def _by_group(self, layer: int, heads: Tensor) -> Iterator[tuple[HeadGroup, Tensor]]:
-        """Every group that has heads in a layer, and its part of something `[heads, ...]` in the buffers' order."""
+        """Yield every group that has heads in a layer, with its part of `heads [heads, ...]` in the buffers' order."""
         sizes = [len(group.heads[layer]) for group in self.groups]
         for group, part in zip(self.groups, heads.split(sizes), strict=True):
             if len(part):
                 yield group, part
 
     def spans(self, layer: int) -> tuple[Span, ...]:
-        """Where the heads of a layer lie in its buffers, and how much of that is in use."""
+        """Per group of a layer: the rows of its heads in the buffers, and how many of them are in use."""
         spans, first = [], 0
         for group in self.groups:
             heads, slots, s, _ = group.k[layer].shape
@@ -191,7 +192,10 @@ class HeadCache(RoleSwitching):
         return tuple(spans)
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        """Close the block after its clean pass: update episodic memory, then drop what the roles do not keep."""
+        """Close the block after its clean pass: update episodic memory, then drop frames that no role keeps.
+
+        Memory comes first, because the candidate is one of the frames that are dropped.
+        """
         event = None
         group = self.memory_group
         if group is not None:
@@ -207,24 +211,24 @@ class HeadCache(RoleSwitching):
         return event
 
     def close(self) -> None:
-        """Close the block, as `commit` does, without a change to episodic memory."""
+        """Close the block like `commit`, but leave episodic memory as it is."""
         self.block += 1
         self._keep_history()
 
     def flush(self) -> None:
-        """Forget everything but the sinks and the last two frames, episodic memory included."""
+        """Drop everything but the sinks and the last two frames; episodic memory is emptied, too."""
         if self.memory_group is not None:
             self.memory.forget(self.memory_group)
         self.oldest = max(self.oldest, self._frames_seen - FLUSHED_TO_FRAMES)
         self._keep_history()
 
     def re_anchor(self) -> None:
-        """Drop the sinks; the frames of the next block and after it become the new ones."""
+        """Drop the sinks; the next frames that are made become the new sinks."""
         self.origin = self._frames_seen
         self._keep_history()
 
     def rewind(self, blocks: int) -> None:
-        """Drop the last blocks to write them again; episodic memory and earlier sinks stay."""
+        """Drop the last blocks, so that they can be written again; episodic memory and earlier sinks stay."""
         self.block -= blocks
         self.oldest = max(self.oldest, self._frames_seen)
         self._keep_history()
@@ -238,7 +242,7 @@ class HeadCache(RoleSwitching):
             group.keep(group.policy.history(self._frames_seen, self.origin, self.oldest))
 
     def refill(self, full: HeadCache, block: int, prompt: PromptKV) -> MemoryEvent | None:
-        """Go through a block again from the keys and values of a cache that holds every frame in every head."""
+        """Write and commit `block` from the keys and values of `full`, a cache that holds every frame in every head."""
         (group,) = full.groups
         frames = self.shape.frames_per_block
         slots = slice(block * frames, (block + 1) * frames)

@@ -1,4 +1,4 @@
-"""One group of heads with equal policies: which frames its slots hold, how they move and are re-rotated."""
+"""A group of heads with equal policies: which latent frames its slots hold, and how slots are moved and re-rotated."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .roles import RolePolicy
 
 
 class HeadGroup:
-    """The slots of all heads that share one policy, over all layers. Slots are numbered alike in every layer.
+    """The slots of all heads that share one policy, over all layers. Slot numbers are the same in every layer.
 
     Args:
         heads: per layer, which heads these are.
         k, v: per layer, their slots `[heads, slots, s, head_dim]`.
-        reencode: whether contexts are numbered from 0, or by the frames' places in the video.
+        reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class HeadGroup:
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
         self.rope, self.reencode = rope, reencode
-        self.sources: list[list[int]] = []  # per used slot, the frames it was made of
-        self.indices: list[int] = []  # per used slot, the temporal index baked into its keys
-        self.entries = 0  # how many of the first slots are episodic
+        self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
+        self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
+        self.entries = 0  # how many slots, the first ones, hold episodic memory
         self.current = slice(0, 0)  # slots of the current block
 
     @property
@@ -45,7 +45,7 @@ class HeadGroup:
         return len(self.sources)
 
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
-        """Give every slot its temporal index for this block and make room for the block's own frames."""
+        """Assign slots to the block's own frames, and re-rotate the history to its temporal indices for this block."""
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
         target = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
@@ -66,30 +66,30 @@ class HeadGroup:
         _gather(v, self.heads[layer], out=self.v[layer][:, self.current])
 
     def rotate(self, x: Tensor, out: Tensor) -> None:
-        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its place in the contexts."""
+        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its indices in the contexts."""
         self.rope.rotate(x, self.indices[self.current], out=out)
 
     def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
-        """Store `k, v` as `write` does, `k` rotated already, to these temporal indices."""
+        """Store `k, v` like `write`, where `k` is already rotated to these temporal indices."""
         k_slots = self.k[layer][:, self.current]
         k_slots.copy_(k)
         self.rope.rerotate(k_slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
         self.v[layer][:, self.current] = v
 
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The keys and values these heads see, `[heads, keys, head_dim]` each, where they lie."""
+        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers."""
         k, v = self.k[layer], self.v[layer]
         return k[:, : self.frames].flatten(1, 2), v[:, : self.frames].flatten(1, 2)
 
     def keep(self, frames: Sequence[int]) -> None:
-        """Drop all frames but these. Episodic entries stay, and what they remember is not kept a second time."""
+        """Drop all frames but these. Episodic entries stay; a frame that is part of an entry is not kept twice."""
         slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
         remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
         kept = [slot_of[frame] for frame in frames if frame not in remembered]
         self._arrange([*range(self.entries), *kept])
 
     def _arrange(self, order: list[int]) -> None:
-        """Keep only these slots, in this order. Slots that stay where they are are not touched."""
+        """Keep only these slots, in this order. Leading slots whose position does not change are not copied."""
         fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
         if fixed < len(order):
             moved = upload(torch.tensor(order[fixed:]), self.k[0].device)
@@ -98,7 +98,7 @@ class HeadGroup:
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
 
-    # what EpisodicMemory asks of the place where the tokens are (memory.TokenStore)
+    # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
         return self._pooled(self.sources.index([frame], self.entries))
@@ -129,28 +129,28 @@ class HeadGroup:
         return torch.cat([self._without_time(k[:, slot, None], slot)[:, 0].mean(dim=1) for k in self.k])
 
     def _without_time(self, keys: Tensor, slot: int) -> Tensor:
-        """Keys `[heads, 1, tokens, d]` as they are compared: float32, spatial rotation only."""
+        """Keys `[heads, 1, tokens, d]` with their temporal rotation removed, float32, to compare them."""
         return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
-    """Copy these heads of `x`, in one pass where the device can write to memory with gaps."""
+    """Copy these heads of `x` into `out`: without a temporary where `index_select` can write to strided memory."""
     if x.device.type in ("cpu", "cuda"):
         torch.index_select(x, 0, heads, out=out)
     else:
         out.copy_(x.index_select(0, heads))
 
 
-@lru_cache(maxsize=512)  # the layers of two blocks: they change while contexts grow
+@lru_cache(maxsize=512)  # enough for the layers of several blocks: tables change only while contexts grow
 def block_tables(
     spans: Spans, starts: tuple[tuple[int, int], ...], places: tuple[int, ...], tokens: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where `write_block` puts a layer's heads, in the model's order: `slot_row, q_row, first_rotation [heads]` int32.
+    """Index tables of `kernels.write.write_block` for a layer: `slot_row, q_row, first_rotation [heads]`, int32.
 
     Args:
         starts: for each span, the row within a head where the current block begins, and its first temporal index.
-        places: of every head of the model in the order of the spans.
-        tokens: of the block.
+        places: per head of the model, its position in the order of the spans.
+        tokens: number of tokens of the block.
     """
     rows = [
         (span.first + head * span.room + row, index)

@@ -1,7 +1,7 @@
-"""Episodic memory: which frames are worth remembering, and what to forget (paper, "Hierarchical Memory System").
+"""Episodic memory: which latent frames are admitted, merged and dropped (paper, "Hierarchical Memory System").
 
-This module decides; the caches hold the tokens and move them. Frames are compared by their pooled keys: the mean over
-a frame's tokens of the stored key of every memory head of every layer, `[memory_heads, head_dim]` float32.
+This module makes the decisions; the caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys:
+for each memory head of every layer, the mean key over a frame's tokens, `[memory_heads, head_dim]` float32.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .roles import EpisodicPolicy
 
 
 @dataclass
-class Entry:
-    """A remembered frame, or the summary of several."""
+class MemoryEntry:
+    """A stored frame, or the summary of several: the frames it was made of, and its pooled key."""
 
     sources: list[int]
     pooled: Tensor
@@ -30,7 +30,7 @@ class Entry:
 def candidate_frame(block: int, frames_per_block: int, fast_frames: int, update_interval: int) -> int | None:
     """The frame to consider once `block` is committed: the first of the block that has just left fast memory.
 
-    None while nothing has left, or when the leaving block's number is not a multiple of `update_interval`.
+    None while no block has left, or when the number of the block that left is not a multiple of `update_interval`.
     """
     leaving = block - fast_frames // frames_per_block
     if leaving < 0 or leaving % update_interval:
@@ -79,19 +79,19 @@ def select_tokens(keys: Tensor, prompt_key: Tensor, count: int) -> Tensor:
 
 
 def random_tokens(tokens: int, count: int, seed: int) -> Tensor:
-    """The ablation of `select_tokens`: `count` of `tokens` indices, ascending, a pure function of `seed`."""
+    """The ablation of `select_tokens`: `count` random indices below `tokens`, ascending, a pure function of `seed`."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(tokens, generator=generator)[:count].sort().values
 
 
 class TokenStore(Protocol):
-    """Where the entries' keys and values lie. Entries are numbered in stored order."""
+    """Holds the keys and values of the entries. Entries are numbered in stored order."""
 
     def pooled_key(self, frame: int) -> Tensor:
         """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]` float32."""
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Keep half of the tokens of entries `i` and `j` in entry `i`; returns its new pooled key.
+        """Replace entry `i` by half of the tokens of entries `i` and `j`; returns its new pooled key.
 
         `select(layer, keys [heads, 2s, head_dim])` gives the indices to keep in one layer.
         """
@@ -100,7 +100,7 @@ class TokenStore(Protocol):
         """Keep only these entries, in this order."""
 
     def admit(self, frame: int) -> None:
-        """Make a frame that is about to leave fast memory the last entry."""
+        """Append a frame that is about to leave fast memory as the last entry."""
 
 
 class EpisodicMemory:
@@ -109,7 +109,7 @@ class EpisodicMemory:
     def __init__(self, capacity: int, policy: EpisodicPolicy):
         self.capacity = capacity
         self.policy = policy
-        self.entries: list[Entry] = []
+        self.entries: list[MemoryEntry] = []
         self.has_summary = False
 
     @property
@@ -120,15 +120,15 @@ class EpisodicMemory:
     def consider(
         self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
     ) -> MemoryEvent:
-        """Decide about one candidate after `block`, and carry it out in `store`.
+        """Decide about one candidate after `block`, and apply the decision to `store`.
 
         Args:
             heads: per layer, which heads are memory heads.
         """
         pooled = store.pooled_key(frame)
-        everything = [*(entry.pooled for entry in self.entries), pooled]
-        compared = torch.stack([similarities(everything, center) for center in (False, self.policy.center_keys)])
-        similarity, for_novelty = compared.cpu()  # the one time that the device is waited for
+        pooled_keys = [*(entry.pooled for entry in self.entries), pooled]
+        compared = torch.stack([similarities(pooled_keys, center) for center in (False, self.policy.center_keys)])
+        similarity, for_novelty = compared.cpu()  # stacked, so that the host waits for the device only once
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
         merged = dropped = None
@@ -140,7 +140,7 @@ class EpisodicMemory:
                     i, j = self._choose_merge(similarity[:-1, :-1])
                     merged = self._compress(i, j, block, prompt, heads, store)
             store.admit(frame)
-            self.entries.append(Entry([frame], pooled))
+            self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
 
     def forget(self, store: TokenStore) -> None:
@@ -150,7 +150,7 @@ class EpisodicMemory:
 
     @property
     def _first_free(self) -> int:
-        """The place of the summary and of the first entry that may be dropped: 0, or 1 behind a pinned entry."""
+        """Index of the summary and of the first entry that may be dropped: 0, or 1 if the first entry is pinned."""
         return int(self.policy.pin_first and self.capacity > 2)
 
     def _choose_merge(self, similarity: Tensor) -> tuple[int, int]:
@@ -168,7 +168,7 @@ class EpisodicMemory:
             return select_tokens(keys, prompt.mean_key(layer)[heads[layer]], tokens // 2)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
-        self.entries[i] = Entry(sources[0] + sources[1], store.merge_entries(i, j, select))
+        self.entries[i] = MemoryEntry(sources[0] + sources[1], store.merge_entries(i, j, select))
         order = [k for k in range(len(self.entries)) if k not in (i, j)]
         order.insert(self._first_free, i)
         self._arrange(order, store)

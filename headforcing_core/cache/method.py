@@ -1,7 +1,8 @@
-"""The interface of every method: settings that tell how large the cache is, make it, and choose the loop.
+"""The interface of every method: its settings, the size of its cache, the cache itself, and the rollout loop.
 
-`cache.policy.CachePolicy` is Head Forcing and whatever keeps frames by head role. The methods of other papers are in
-`methods/`, on top of `methods.base.MethodPolicy`. A member that a method does not define has the default given here.
+`cache.policy.CachePolicy` implements it for Head Forcing and its ablations, whose heads keep frames by role. The
+methods of other papers are in `methods/`, based on `methods.base.MethodPolicy`. Members that a method does not define
+keep the defaults given here.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and plain J
 
 @dataclass(frozen=True)
 class RolloutInputs:
-    """What one video is made from, besides model and cache.
+    """The inputs of one video's rollout, besides model and cache.
 
     Attributes:
         prompts: for every block, start blocks included, the number of its prompt.
-        start_latents: `[n * frames_per_block, channels, h, w]`, the video so far; None where there is none.
-        made: blocks that were made before, the first ones after the start.
+        start_latents: `[n * frames_per_block, channels, h, w]`, latents that the video begins with; None for none.
+        made: finished blocks of an earlier render, the first ones after the start.
         unfinished: `Block.unfinished` of the last of them.
-        switches: by block, what is done to the cache before it.
-        reencode: the last picture of `[frames, channels, h, w]`, which begin a video, as the first frame of one; needed
-            where a video is made of several rollouts.
+        switches: by block number, the prompt switch before it.
+        reencode: decodes latents `[frames, channels, h, w]` from the beginning of a video and encodes the last video
+            frame as the first latent frame of a new one; needed where a video is made of several rollouts.
         on_step, on_start_event: as in `rollout.loop.rollout`.
     """
 
@@ -57,12 +58,13 @@ class RolloutInputs:
 
 @dataclass(frozen=True)
 class Method:
-    """The settings of a method, and all that a render asks of it.
+    """The settings of a method, and everything a render calls on it.
 
     Attributes:
-        switch: what a new prompt does to the cache, a kind of `timeline.switch.Switch`, where it is always the same.
-        own_schedule: noise levels that take the place of a model family's; None where the family's are right.
-        stores_state: whether the cache's state can be stored (`state`, `restore`); else finished blocks rebuild it.
+        switch: the kind of `timeline.switch.Switch` that every new prompt causes, for methods with only one kind.
+        own_schedule: noise levels that replace those of the model family; None keeps the family's.
+        stores_state: whether the cache's state can be stored (`state`, `restore`); otherwise the cache is rebuilt by
+            clean passes over the finished blocks.
     """
 
     switch: ClassVar[str] = "reset"
@@ -78,33 +80,33 @@ class Method:
     def make_cache(
         self, shape: Any, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> Any:
-        """An empty cache for a shape that `shape` made: a `KeyValueStore` that `rollout` can drive."""
+        """An empty cache of the given shape: a `rollout.loop.KeyValueStore` for this method's `rollout`."""
         raise NotImplementedError
 
     def reference_cache(self, shape: Any, dtype: torch.dtype, device: torch.device | str) -> Any:
-        """The same in the plainest form there is, to compare with."""
+        """A simple, slow cache with the same results, to compare with."""
         return self.make_cache(shape, dtype, device, explicit)
 
     def cache_bytes(self, shape: Any, dtype: torch.dtype, switches: bool) -> int:
-        """The most that the cache holds at any time; `switches` says whether a prompt switch changes it."""
+        """Peak size of the cache in bytes; `switches` tells whether the video has prompt switches that change it."""
         return shape.bytes(dtype)
 
     def state(self, cache: Any) -> State | None:
-        """What is stored of a cache between two blocks; None where there is nothing to store."""
+        """The state of a cache between two blocks, to store it; None if the method stores none."""
         return None
 
     def restore(self, cache: Any, state: State) -> None:
-        """Bring a new cache into a stored state."""
+        """Set a new cache to a stored state."""
 
     @property
     def replays(self) -> bool:
-        """Whether clean passes over finished blocks bring the cache into the state it had after they were made."""
+        """Whether clean passes over finished blocks rebuild the cache exactly, so that a render can be resumed."""
         return True
 
     # --- the loop
 
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        """Yield the finished blocks of one video in order: one block after another unless a method says otherwise."""
+        """Yield the finished blocks of one video in order; by default each block is denoised alone."""
         return rollout(
             model,
             cache,
@@ -119,69 +121,71 @@ class Method:
         )
 
     def blocks_per_pass(self, schedule: Schedule) -> int:
-        """How many blocks are denoised together, each with those that follow it."""
+        """How many consecutive blocks one model call denoises together."""
         return 1
 
     def overlap(self, frames_per_block: int) -> Overlap | None:
-        """How a video is made of several rollouts; None where it is one."""
+        """The lengths of overlapping rollouts that make up a video; None if one rollout makes the whole video."""
         return None
 
     # --- prompts
 
     def own_switch(self, switch: Switch) -> Switch:
-        """What is done to the cache where a user asks for `switch`, or an error."""
+        """The switch that is applied where a user asks for `switch`; raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
     def recached_frames(self) -> int:
-        """How many of the last frames a prompt switch passes through the model, all in one call."""
+        """How many of the last latent frames a prompt switch writes again in one clean pass."""
         return 0
 
     # --- settings
 
     @property
     def needs_profile(self) -> bool:
-        """Whether the roles of the heads make a difference."""
+        """Whether the cache depends on head roles."""
         return False
 
     @property
     def rope(self) -> str:
-        """Whether keys stand at their frame's index in the video (`absolute`) or in the window (`contiguous`)."""
+        """Temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`)."""
         return "absolute"
 
     @property
     def novelty_threshold(self) -> float | None:
-        """Below which similarity a frame is remembered; None where there is no episodic memory."""
+        """Similarity below which a candidate is admitted to episodic memory; None without episodic memory."""
         return None
 
     @property
     def key_parts(self) -> list[Any]:
-        """What stored blocks depend on besides the fields."""
+        """What the keys of stored blocks include besides the fields of the settings."""
         return [type(self).__name__]
 
     def check_roles(self, arrangement: str, measured: bool) -> None:
-        """Refuse head roles in an `arrangement` (`roles.arrange_roles`), or such as are not `measured` yet."""
+        """Refuse an `arrangement` of head roles (`roles.arrange_roles`), or roles that are not `measured` yet."""
         if arrangement != "profile" and not self.needs_profile:
             raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile, and this method uses none")
         if self.needs_profile and not measured:
-            raise HeadForcingError("this method needs the roles of its heads at once; load or measure a head profile")
+            raise HeadForcingError(
+                "this method needs the head roles from the first block on; load or measure a head profile"
+            )
 
     def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
-        """Refuse noise levels, lengths in blocks, and start frames that the method cannot work with."""
+        """Refuse noise levels, a length in blocks, or start frames that the method does not support."""
 
     def for_video(self, seed: int, prompts: int) -> Method:
-        """The settings for a video of this seed and so many prompts."""
+        """The settings for a video with this seed and number of prompts."""
         return self
 
     def with_memory(
         self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
     ) -> Method:
-        """The settings with other numbers for memory heads; unchanged where there is no episodic memory."""
+        """The settings with these values for memory heads; unchanged if the method has no episodic memory."""
         return self
 
     def with_rope(self, rope: str) -> Method | None:
-        """The settings with other rotary positions; None where the method has its own."""
+        """The settings with this RoPE mode (see `rope`); None if the method has a fixed one."""
         return None
 
     def smaller(self) -> list[tuple[str, Method]]:
-        """Settings that take less and less memory, each with the words that a report has for its change."""
+        """Alternative settings that need less and less memory, each with a description for error messages."""
         return []

@@ -1,4 +1,4 @@
-"""Head Forcing as a method: one cache per head role, and named settings as rows of one table."""
+"""Head Forcing as a `Method`: one cache policy per head role, and the named settings `PRESETS`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .state import cache_state, restore_cache
 
 @dataclass(frozen=True)
 class CachePolicy(RolePolicies, Method):
-    """Head Forcing, its ablations, and every method whose heads keep frames by role: the method of `RolePolicies`."""
+    """`RolePolicies` as a `Method`: Head Forcing, its ablations, and methods with one window for all heads."""
 
     stores_state: ClassVar[bool] = True
 
@@ -51,14 +51,14 @@ class CachePolicy(RolePolicies, Method):
         restore_cache(cache, state)
 
     def check_roles(self, arrangement: str, measured: bool) -> None:
-        """Nothing is refused: roles may be found while sampling, and equal policies make them irrelevant."""
+        """Accepts everything: roles may be measured while sampling, and do not matter where all policies are equal."""
 
     def own_switch(self, switch: Switch) -> Switch:
         return switch
 
     @property
     def key_parts(self) -> list[Any]:
-        return []  # stored blocks of this class were never labelled with it
+        return []  # the keys of run folders have never included the name of this class
 
     @property
     def novelty_threshold(self) -> float | None:
@@ -67,9 +67,9 @@ class CachePolicy(RolePolicies, Method):
     def with_memory(
         self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
     ) -> CachePolicy:
-        """The same policy with other numbers for memory heads; unchanged when it holds no episodic memory.
+        """The same policy with these values for memory heads; unchanged if it has no episodic memory.
 
-        A uniform policy keeps its frames: its point is to have a certain size.
+        A uniform policy keeps its numbers of frames, because its total size is what an ablation compares.
         """
         if not self.memory.episodic_frames:
             return self
@@ -112,7 +112,7 @@ PRESETS: dict[str, CachePolicy] = {
     "centered_keys": replace(_HEAD_FORCING, episodic=EpisodicPolicy(center_keys=True)),
     "pinned_first_entry": replace(_HEAD_FORCING, episodic=EpisodicPolicy(pin_first=True)),
     "no_episodic_memory": replace(_HEAD_FORCING, memory=RolePolicy(recent_frames=8)),
-    # every head a memory head, at about the paper's mean of 8.6 frames a head
+    # every head is a memory head with 9 frame-slots, about the paper's mean of 8.6 per head
     "uniform_memory": CachePolicy.uniform(RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"),
     # one cache for all heads; windows count the current block of three frames
     "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute"),

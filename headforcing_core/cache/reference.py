@@ -1,8 +1,8 @@
 """The specification: the paper's head-wise KV caches, one head at a time (sections 3.3 and 3.4; METHOD.md).
 
 `ReferenceCache` keeps the keys of every frame of the video with their spatial rotation only, assembles each head's
-context anew in every pass and gives it its temporal rotation then, as the paper writes it. It is slow and its memory
-grows; it exists to be read and to check `HeadCache` against.
+context anew in every pass and applies its temporal rotation then, as in the paper. It is slow and its memory grows with
+the video; tests compare `HeadCache` with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .head_cache import CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .roles import RolePolicy
 
-Frames = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
+FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
 
 
 class ReferenceCache:
-    """Drop-in for `HeadCache` where the prompt's switches leave the past alone."""
+    """Drop-in replacement for `HeadCache` in rollouts whose prompt switches do not change the caches."""
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
         self.shape, self.policy = shape, shape.policy
@@ -31,9 +31,9 @@ class ReferenceCache:
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         layers = len(shape.roles)
         self.block = 0
-        self.past: list[Frames] = [[] for _ in range(layers)]  # clean frames, in order
-        self.current: list[Frames] = [[] for _ in range(layers)]  # of the latest pass
-        self.entries: list[Frames] = [[] for _ in range(layers)]  # episodic memory, all heads
+        self.past: list[FrameList] = [[] for _ in range(layers)]  # clean frames, in order
+        self.current: list[FrameList] = [[] for _ in range(layers)]  # of the latest pass
+        self.entries: list[FrameList] = [[] for _ in range(layers)]  # episodic memory, all heads
         self.memory_heads = [
             torch.tensor([h for h, role in enumerate(layer) if self.policy.of(role).episodic_frames], dtype=torch.long)
             for layer in shape.roles
@@ -55,7 +55,7 @@ class ReferenceCache:
     def _attend_head(self, layer: int, head: int, q: Tensor) -> Tensor:
         """`q [frames, s, d]` of one head -> `[queries, d]`."""
         policy = self.policy.of(self.shape.roles[layer][head])
-        frames: Frames = []
+        frames: FrameList = []
         numbers: list[int] = []
         if policy.episodic_frames:
             frames += self.entries[layer]
@@ -77,11 +77,11 @@ class ReferenceCache:
         return explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0]
 
     def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
-        """The past frames that heads of this policy see, episodic memory apart, in order."""
+        """The past frames that heads of this policy see, without episodic memory, in order."""
         return policy.history(frames_seen)
 
     def candidate(self) -> int | None:
-        """The frame that episodic memory considers after the open block."""
+        """The frame that episodic memory considers after the current block; None for none."""
         fast, interval = self.policy.memory.recent_frames or 0, self.policy.episodic.update_interval
         return candidate_frame(self.block, self.shape.frames_per_block, fast, interval)
 
@@ -93,12 +93,12 @@ class ReferenceCache:
         return self.memory.consider(block, frame, prompt, self.memory_heads, self)
 
     def close(self) -> None:
-        """Take the frames of the last pass into the past."""
+        """Append the frames of the last pass to the history."""
         for past, current in zip(self.past, self.current, strict=True):
             past += current
         self.block += 1
 
-    # memory.TokenStore
+    # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
         return self._pooled([past[frame] for past in self.past])
@@ -119,7 +119,7 @@ class ReferenceCache:
         for entries, past in zip(self.entries, self.past, strict=True):
             entries.append(past[frame])
 
-    def _pooled(self, frames: Frames) -> Tensor:
+    def _pooled(self, frames: FrameList) -> Tensor:
         keys = [k[heads].float().mean(dim=1) for (k, _), heads in zip(frames, self.memory_heads, strict=True)]
         return torch.cat(keys)
 

@@ -13,7 +13,7 @@ Roles = Sequence[Sequence[str]]  # roles[layer][head]
 
 
 class HeadRole(str, Enum):
-    """What a head does in a long rollout (paper, section "Profile the Different Role of Attention Heads")."""
+    """The role of a head in a long rollout (paper, section "Profile the Different Role of Attention Heads")."""
 
     LOCAL = "local"
     ANCHOR = "anchor"
@@ -22,10 +22,10 @@ class HeadRole(str, Enum):
 
 @dataclass(frozen=True)
 class RolePolicy:
-    """The history a head sees besides the current block, in latent frames.
+    """The history a head attends to besides the current block, in latent frames.
 
     Attributes:
-        sink_frames: the first frames of the video, kept for ever.
+        sink_frames: the first frames of the video, kept for its whole length.
         recent_frames: the last frames before the current block; None keeps all.
         episodic_frames: capacity of the episodic memory, its summary included.
     """
@@ -45,9 +45,9 @@ class RolePolicy:
             raise HeadForcingError("a role keeps either sink_frames or episodic_frames: a frame must not be held twice")
 
     def history(self, frames_seen: int, origin: int = 0, oldest: int = 0) -> list[int]:
-        """Frames kept, oldest first, after `frames_seen` frames: sinks, then recents. No frame appears twice.
+        """Frames kept, oldest first, after `frames_seen` frames: sinks, then recent frames. No frame appears twice.
 
-        `origin` is the frame that counts as the first; recents reach back to `oldest` at most.
+        `origin` is the first sink frame; recent frames are not older than `oldest`.
         """
         recent = frames_seen if self.recent_frames is None else min(self.recent_frames, frames_seen)
         first_recent = min(max(frames_seen - recent, oldest), frames_seen)
@@ -66,12 +66,12 @@ class EpisodicPolicy:
 
     Attributes:
         novelty_threshold: a candidate is admitted when its highest similarity to an entry is below this (tau_novel).
-        update_interval: every how many blocks a candidate is considered.
+        update_interval: a candidate is considered once in this many blocks.
         admission: `novelty`, or `uniform`, which admits every candidate.
         eviction: `summary` merges redundant entries, `fifo` drops the oldest.
         token_selection: tokens of a merge kept by similarity to the `prompt`, or at `random`.
         center_keys: subtract the mean of all compared keys before measuring novelty.
-        pin_first: never merge or drop the first entry.
+        pin_first: the first entry is never merged or dropped.
     """
 
     novelty_threshold: float = 0.95
@@ -94,11 +94,11 @@ class EpisodicPolicy:
 
 @dataclass(frozen=True)
 class RolePolicies:
-    """One policy per role. Heads whose policies are equal share one cache group, whatever their role.
+    """One policy per role. Heads with equal policies share one cache group, even if their roles differ.
 
     Attributes:
-        rope: `contiguous` gives every context the frame indices 0..F-1 (the paper's re-encoding); `absolute` leaves
-            each frame at its index in the video.
+        rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding); `absolute` keeps each
+            frame's index in the video.
     """
 
     local: RolePolicy = RolePolicy(recent_frames=1)
@@ -120,12 +120,12 @@ class RolePolicies:
 
     @property
     def needs_profile(self) -> bool:
-        """Whether the roles of the heads make a difference."""
+        """Whether the policies of the roles differ."""
         return len({self.local, self.anchor, self.memory}) > 1
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is none of the choices."""
+    """Raise HeadForcingError if the value is not one of the choices."""
     if value not in choices:
         raise HeadForcingError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 

@@ -1,4 +1,4 @@
-"""How large a cache is, known before anything is allocated."""
+"""The size of a cache, computed before anything is allocated."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ S = TypeVar("S", bound="Shape")
 
 @dataclass(frozen=True)
 class Shape:
-    """Everything that decides how large a cache is; subclasses count its frames.
+    """Everything the size of a cache depends on; subclasses define `frame_slots`.
 
     Attributes:
+        roles: per layer and head; methods without head roles use only their number.
         policy: the method's settings.
-        rows, columns: tokens of one frame, `latent height / 2` and `latent width / 2`.
-        total_frames: length of the video in latent frames; bounds policies that keep everything.
+        rows, columns: of tokens in one latent frame, `latent height / 2` and `latent width / 2`.
+        total_frames: length of the video in latent frames; the upper bound of what a head keeps.
         depends_on_length: whether the cache of a shorter video can be smaller.
     """
 
@@ -49,15 +50,15 @@ class Shape:
 
     @property
     def frame_slots(self) -> int:
-        """Frames held by all heads together, the current block included."""
+        """Frame-slots of all heads together, the current block included."""
         raise NotImplementedError
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """Size of all keys and values."""
+        """Size of all keys and values in bytes."""
         return self.bytes_of(self.frame_slots, dtype)
 
     def bytes_of(self, frame_slots: int, dtype: torch.dtype) -> int:
-        """Size of the keys and values of so many frame-slots."""
+        """Size of the keys and values of this many frame-slots in bytes."""
         return 2 * frame_slots * self.frame_tokens * self.head_dim * dtype.itemsize
 
     @classmethod
@@ -72,11 +73,11 @@ class Shape:
         total_frames: int,
     ) -> S:
         """The shape for latents of `latent_height x latent_width`; checks the roles against the model."""
-        found = {(len(roles), len(layer)) for layer in roles}
-        if found != {(config.num_layers, config.num_heads)}:
+        given = {(len(roles), len(layer)) for layer in roles}
+        if given != {(config.num_layers, config.num_heads)}:
             raise HeadForcingError(
                 f"the head roles must be given for {config.num_layers} layers x {config.num_heads} heads, "
-                f"got {sorted(found)}"
+                f"got {sorted(given)}"
             )
         _, ph, pw = config.patch_size
         rows, columns = latent_height // ph, latent_width // pw
@@ -85,7 +86,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a cache whose heads keep frames by role."""
+    """The shape of a `HeadCache`, whose heads keep frames by role."""
 
     depends_on_length: ClassVar[bool] = True
 
@@ -100,9 +101,9 @@ class CacheShape(Shape):
             )
 
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
-        """Heads by policy, those with most frames first: per layer, the indices of the heads that share it.
+        """Heads by policy, the policy with most frames first: per layer, the indices of the heads that share it.
 
-        The order does not depend on the length of the video, as saved states number the groups.
+        The order must not depend on the length of the video, because saved states refer to groups by number.
         """
 
         def order(policy: RolePolicy) -> tuple[Any, ...]:
@@ -117,17 +118,17 @@ class CacheShape(Shape):
         }
 
     def slots(self, policy: RolePolicy) -> int:
-        """Frames that one head of this policy has room for, the current block included."""
+        """Frame-slots of one head with this policy, the current block included."""
         return policy.capacity(self.frames_per_block, self.total_frames)
 
     @property
     def recache_blocks(self) -> int:
-        """How many blocks a recache writes again: all that hold a recent frame of any role, and one as their past."""
+        """How many blocks a recache writes again: all that hold a recent frame of any role, and one before them."""
         recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
         frames = max(self.total_frames if count is None else count for count in recent)
         return -(-frames // self.frames_per_block) + 1
 
     @property
     def frame_slots(self) -> int:
-        """Frames held by all heads together, the current block included: 3,096 at the paper's setting."""
+        """Frame-slots of all heads together, the current block included: 3,096 at the paper's setting."""
         return sum(self.slots(policy) * sum(map(len, heads)) for policy, heads in self.groups().items())

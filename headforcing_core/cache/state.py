@@ -1,4 +1,4 @@
-"""The exact state of a cache between two blocks, to save and to restore. Groups are numbered shortest first."""
+"""Save and restore the exact state of a `HeadCache` between two blocks. Groups are numbered shortest context first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from .head_cache import HeadCache
-from .memory import Entry
+from .memory import MemoryEntry
 from .method import State
 
 
 def cache_state(cache: HeadCache) -> State:
-    """Everything a committed cache holds. The tensors are views of its buffers; only used slots are included."""
+    """Tensors and JSON data of a cache after `commit`. The tensors are views of its buffers, used slots only."""
     tensors: dict[str, Tensor] = {}
     groups = []
     for g, group in enumerate(reversed(cache.groups)):
@@ -27,7 +27,7 @@ def cache_state(cache: HeadCache) -> State:
 
 
 def restore_cache(cache: HeadCache, state: State) -> None:
-    """Bring a new cache of the same shape into a saved state."""
+    """Set a new cache of the same shape to a saved state; raises HeadForcingError if the state does not fit."""
     tensors, plain = state
     try:
         for g, (group, saved) in enumerate(zip(reversed(cache.groups), plain["groups"], strict=True)):
@@ -39,7 +39,7 @@ def restore_cache(cache: HeadCache, state: State) -> None:
         sources = plain["memory"]["sources"]
         device = cache.device
         cache.memory.entries = [
-            Entry(list(source), tensors[f"memory{i}.pooled"].to(device)) for i, source in enumerate(sources)
+            MemoryEntry(list(source), tensors[f"memory{i}.pooled"].to(device)) for i, source in enumerate(sources)
         ]
         cache.memory.has_summary = plain["memory"]["has_summary"]
         cache.block = plain["block"]

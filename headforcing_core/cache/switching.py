@@ -1,4 +1,4 @@
-"""Prompt switches of the caches whose heads keep frames by role."""
+"""What a prompt switch does to a cache with one policy per role (METHOD.md, "Where one prompt follows another")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..timeline.switch import Switch
 
 
 class RoleSwitching:
-    """Prompt switches of the caches whose heads keep frames by role; a mixin."""
+    """Mixin: applies prompt switches to a cache that can `flush`, `re_anchor` and `rewind`."""
 
     shape: Any
     begin_block: Callable[[], None]
@@ -21,11 +21,11 @@ class RoleSwitching:
     rewind: Callable[[int], None]
 
     def switch_blocks(self, switch: Switch) -> int:
-        """How many of the last blocks `apply_switch` needs."""
+        """How many of the last blocks `apply_switch` writes again."""
         return self.shape.recache_blocks if switch.kind == "recache" else 0
 
     def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
-        """Change what is held of the past; a recache writes `latest` again block by block, under the new prompt."""
+        """Drop history as the switch says; a recache writes `latest` again block by block, under the new prompt."""
         if switch.re_anchor:
             self.re_anchor()
         if switch.kind == "flush":

@@ -1,4 +1,4 @@
-"""What the arguments of the commands stand for: texts, sizes, devices, profiles, weights and text embeddings."""
+"""Common arguments of the commands, and their values: texts, sizes, devices, profiles, weights, text embeddings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model that come with `--weights`."""
+    """The files of a model given by `--weights` and the arguments that go with it."""
 
     weights: Path
     num_heads: int | None = None
@@ -52,12 +52,12 @@ class ModelFiles:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> ModelFiles:
-        """From the arguments of those names that the command has."""
+        """Take the fields from the arguments of the same names, as far as the command has them."""
         given = vars(args)
         return cls(**{file.name: given[file.name] for file in fields(cls) if file.name in given})
 
     def inspect(self) -> CheckpointInfo:
-        """What the weights are; the fingerprint names them as they are used, with the LoRA where one is given."""
+        """What the weights file holds; the fingerprint includes the LoRA, if one is given."""
         info = inspect_checkpoint(self.weights, num_heads=self.num_heads)
         lora = self.lora
         if lora is None:
@@ -86,14 +86,14 @@ def find_profile(name: str) -> HeadProfile:
 
 
 def choose_profile(name: str | None) -> HeadProfile | AutoProfile | None:
-    """What `--profile` names: `auto`, a bundled profile or a file; None when it is not given."""
+    """The value of `--profile`: `auto`, a bundled profile or a file; None if it is not given."""
     if name is None:
         return None
     return AutoProfile() if name == "auto" else find_profile(name)
 
 
 def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None) -> RenderOptions:
-    """What the arguments of `add_render_arguments` ask for; `size` in place of `--size`."""
+    """The options from the arguments of `add_render_arguments`; `size` replaces `--size`."""
     check_numbers(args)
     given = vars(args)
     width, height = size or parse_size(args.size)
@@ -140,7 +140,7 @@ def found_profiles_folder(given: Path | None) -> Path | None:
 
 
 def check_numbers(args: argparse.Namespace) -> None:
-    """Refuse a `--scale` or `--state-seconds`, where the command has it, that no video can be made with."""
+    """Refuse values of `--scale` and `--state-seconds` that are out of range, if the command has these arguments."""
     scale, state_seconds = vars(args).get("scale", 1), vars(args).get("state_seconds", 0.0)
     if not 1 <= scale <= MAX_SCALE:
         raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
@@ -157,7 +157,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name, tried; `auto` is the best there is."""
+    """The device of that name, after a test that it works; `auto` takes the fastest kind there is."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -169,7 +169,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def add_file_arguments(sub: argparse.ArgumentParser) -> None:
-    """What goes with `--weights`: LoRA, text encoder, VAE, and how they are used."""
+    """Add the arguments that go with `--weights`: LoRA, text encoder, VAE, size and dtype."""
     sub.add_argument("--lora", type=Path, help="LoRA to merge, such as LongLive's")
     sub.add_argument("--size", default=f"{DEFAULTS.width}x{DEFAULTS.height}", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
@@ -180,65 +180,65 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
-    """Which method renders the video."""
+    """Add `--method` and `--roles`."""
     sub.add_argument("--method", choices=method_names(), default=DEFAULTS.method)
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
 
 
 def add_render_arguments(sub: argparse.ArgumentParser) -> None:
-    """How prompts take over, head profile, noise levels, memory, and where the render runs."""
+    """Add the arguments of prompt switches, head profile, noise levels, episodic memory, run folder and device."""
     sub.add_argument("--seed", type=seed_number, default=DEFAULTS.seed)
     sub.add_argument(
         "--switch",
         choices=SWITCHES,
         default=DEFAULTS.switch.kind,
-        help="how a prompt takes over: reset leaves the past as it is, recache reads the last blocks again under the "
-        "new prompt, flush keeps the first and the last two frames; a tag before a prompt, such as [flush], says "
-        "otherwise for that one (reset)",
+        help="what a new prompt does to the caches: reset nothing, recache writes the last blocks again under the new "
+        "prompt, flush keeps only the first and the last two latent frames; a tag before a prompt, such as [flush], "
+        "sets it for that prompt (reset)",
     )
     sub.add_argument(
         "--blend-blocks",
         type=int,
         default=DEFAULTS.switch.blend_blocks,
-        help="blocks over which the text goes over; tag: [blend 3]",
+        help="blocks over which the text embedding is interpolated at a new prompt; tag: [blend 3]",
     )
     sub.add_argument(
         "--re-anchor",
         action="store_true",
-        help="a new prompt's first frames take the place of the video's first; tag: [re-anchor]",
+        help="scene cut: a new prompt's first frames replace the anchor heads' first frames; tag: [re-anchor]",
     )
     sub.add_argument(
         "--profile",
         help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
-        "seconds and keeps them for the next run; default: the bundled one that fits, else auto",
+        "seconds and stores them for later runs; default: the bundled one that fits the model, else auto",
     )
     sub.add_argument("--found-profiles", type=Path, help="folder for found profiles; default: in the user's cache")
     sub.add_argument(
         "--model-family", choices=SCHEDULES, default=DEFAULTS.model_family, help="noise levels, block, profile"
     )
-    sub.add_argument("--sigmas", default=DEFAULTS.sigmas, help="other noise levels, '1, 0.9375, 0.8333, 0.625'")
+    sub.add_argument("--sigmas", default=DEFAULTS.sigmas, help="noise levels, such as '1, 0.9375, 0.8333, 0.625'")
     sub.add_argument("--episodic-frames", type=int, default=DEFAULTS.episodic_frames)
     sub.add_argument("--recent-frames", type=int, default=DEFAULTS.recent_frames)
     sub.add_argument("--novelty-threshold", type=float, default=DEFAULTS.novelty_threshold)
     sub.add_argument("--update-interval", type=int, default=DEFAULTS.update_interval)
-    sub.add_argument("--runs", type=Path, help="folder for finished blocks: the same render goes on where it stopped")
+    sub.add_argument("--runs", type=Path, help="folder for finished blocks; the same command resumes from them")
     sub.add_argument(
         "--state-seconds",
         type=float,
         default=DEFAULTS.state_seconds,
-        help="how often the cache is stored there; 0 never",
+        help="seconds between two stored states of the cache in --runs; 0: never",
     )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
     sub.add_argument(
         "--cuda-graph",
         action="store_true",
-        help="on CUDA: replay denoising passes as a CUDA graph while nothing changes; takes the memory of one more "
-        "pass; not yet tried on a GPU (off)",
+        help="on CUDA: replay denoising passes as a CUDA graph while the cache's layout is the same; needs the memory "
+        "of one more pass; not yet tried on a GPU (off)",
     )
     sub.add_argument(
         "--compile",
         action="store_true",
-        help="compile what layers do without a cache with torch.compile, instead of the pack's fused kernels there: a "
-        "minute of waiting at the start; needs a C compiler; not yet tried on a GPU (off)",
+        help="compile the parts of layers that do not use the cache with torch.compile, in place of the fused kernels: "
+        "takes a minute at the start and needs a C compiler; not yet tried on a GPU (off)",
     )

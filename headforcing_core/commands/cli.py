@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="headforcing", description="Minute-long video from five-second models.")
+    parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, text: str, parent: Any = subcommands) -> argparse.ArgumentParser:
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
     render.add_parsers(command)
 
-    sub = command("inspect", files.inspect, "Say what a checkpoint or head profile is and what it needs.")
+    sub = command("inspect", files.inspect, "Describe a checkpoint or head profile, and the cache it needs.")
     sub.add_argument("file", type=Path)
     sub.add_argument("--num-heads", type=int)
 
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
 
-    sub = command("convert", files.convert, "One bf16 copy of a checkpoint as .safetensors with metadata.")
+    sub = command("convert", files.convert, "Write one bf16 copy of a checkpoint as .safetensors with metadata.")
     sub.add_argument("file", type=Path)
     sub.add_argument("out", type=Path, help="new .safetensors file")
     sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")

@@ -1,4 +1,4 @@
-"""The command that renders one timeline with several methods and shows them side by side."""
+"""The command `compare`: one timeline rendered with several methods, side by side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `compare` to the command line."""
-    sub = command("compare", compare, "One timeline and seed through several methods: videos side by side, one table.")
+    sub = command("compare", compare, "Render one timeline with several methods: videos side by side, one table.")
     sub.add_argument(
         "--methods", nargs="+", default=DEFAULT_METHODS, help=f"names, as of --method ({' '.join(DEFAULT_METHODS)})"
     )
@@ -38,7 +38,7 @@ def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) ->
     source.add_argument("--demo", action="store_true", help="the embedded toy model")
     source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt; needs --prompts and --vae")
     sub.add_argument("--prompts", help="a timeline or one prompt, or @FILE; default with --demo: its story")
-    sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the timeline's")
+    sub.add_argument("--seconds", type=float, default=0.0, help="seconds; default: the timeline's length")
     sub.add_argument("--out", type=Path, default=Path("output/compare"), help="folder (output/compare)")
     sub.add_argument("--scale", type=int, default=6, help="with --demo: every pixel becomes a square of this side (6)")
     add_file_arguments(sub)
@@ -67,14 +67,14 @@ def compare(args: argparse.Namespace) -> Result:
 
 
 def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]:
-    """What the file of a grid says about itself, in the form of other videos' tags."""
+    """The metadata tag of a grid's file, in the format of other videos' tags."""
     labels, shared = [row.entry.label for row in rows if row.seed == rows[0].seed], dict(about)
     del shared["seeds"]
     return {"head_forcing": json.dumps({"methods": labels, "seed": rows[0].seed, **shared})}
 
 
 def written(folder: Path, name: str, text: str, found: dict[str, Any], files: Sequence[str] = ()) -> Result:
-    """A result that also stands in a folder, as Markdown and JSON."""
+    """Write a result to a folder as Markdown and JSON, and return it."""
     paths = [folder / f"{name}.md", folder / f"{name}.json"]
     for path, content in zip(paths, (text + "\n", json.dumps(found, indent=1)), strict=True):
         with replacing(path) as temporary:
@@ -85,9 +85,9 @@ def written(folder: Path, name: str, text: str, found: dict[str, Any], files: Se
 def run_entries(
     args: argparse.Namespace, entries: Sequence[Entry], seeds: Sequence[int]
 ) -> tuple[list[Compared], dict[str, Any]]:
-    """Render every entry with every seed, one after another, and say what they have in common.
+    """Render every entry with every seed, one after another; returns the videos and what they have in common.
 
-    What cannot be rendered is refused before the first.
+    All are checked before the first is rendered.
     """
     if not args.demo and args.prompts is None:
         raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
@@ -101,7 +101,7 @@ def run_entries(
 
 
 def source_of_files(args: argparse.Namespace, prompts: str) -> Source:
-    """The model of `--weights`, to make videos with."""
+    """The model of `--weights` with its VAE."""
     if args.vae is None:
         raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
     return Source.of_files(args, prompts)
@@ -109,7 +109,7 @@ def source_of_files(args: argparse.Namespace, prompts: str) -> Source:
 
 @dataclass(frozen=True)
 class ComparedVideo:
-    """One video of a comparison before it is made; `source` is asked for what its entry wants."""
+    """A planned video of a comparison; `source` has the options of its entry."""
 
     entry: Entry
     source: Source
@@ -123,7 +123,7 @@ class ComparedVideo:
         return cls(entry, source, entry.planned(source.plan), folder / f"{entry.key}-seed{seed}.mp4")
 
     def render(self, loaded: LoadedModel, embeds: list[Tensor]) -> Compared:
-        """Make and measure the video; with `--runs` its finished blocks are reused."""
+        """Render and measure the video; with `--runs` its finished blocks are reused."""
         source = self.source
         plan = source.job(self.plan, embeds).recall_roles(source.plan)
         with claimed(self.path):  # `generate --out` may name a file in a comparison's folder
@@ -132,13 +132,13 @@ class ComparedVideo:
 
 
 def check_videos(videos: Sequence[ComparedVideo]) -> None:
-    """Refuse videos that cannot be rendered, or have no room on the disk together, before anything is loaded."""
+    """Check all videos, and the disk space they need together, before anything is loaded."""
     needs = [video.source.check_needs(video.plan, video.path) for video in videos]
     check_disk(in_turn(needs), videos[0].source.machine.runs, videos[0].path.parent)
 
 
 def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
-    """What all videos of a comparison are made from; `plan` is one of theirs."""
+    """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
     clock = plan.timeline.clock
     return {
         "prompts": [segment.text for segment in plan.timeline.segments],

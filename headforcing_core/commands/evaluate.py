@@ -1,4 +1,4 @@
-"""The commands that answer `QUESTIONS` and render the paper's tables, with the toy world or with real weights."""
+"""The commands `evaluate` (`QUESTIONS`) and `tables` (the paper's), with the toy world or with real weights."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ STORIES: dict[str, Callable[[int], list[Timeline]]] = {
     "six_prompts": lambda count: six_prompts(count, seconds=60.0),
     "there_and_back": lambda count: there_and_back(count, blocks=16),
 }
-ANY_WORLD = ("one_prompt", "six_prompts")  # stories that need no toy world
+ANY_WORLD = ("one_prompt", "six_prompts")  # stories that do not need the toy world
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `evaluate` and `tables` to the command line."""
-    sub = command("tables", tables, "The rows of the paper's tables, rendered and measured; no VBench scores.")
+    sub = command("tables", tables, "Render and measure the rows of the paper's tables; no VBench scores.")
     sub.add_argument("name", choices=[*PAPER_TABLES, "budget"], help="budget computes sizes only and needs no model")
-    sub.add_argument("--seeds", type=int, default=1, help="videos for each row, from --seed on; the table has means")
+    sub.add_argument("--seeds", type=int, default=1, help="videos per row, from --seed on; the table has their means")
     add_source_arguments(sub, required=False)
 
-    text = "Tables with intervals: methods and ablations on the same prompts and noise, with the demo or real weights."
+    text = "Compare methods and ablations on the same prompts and noise, in tables with confidence intervals."
     sub = command("evaluate", evaluate, text)
     asked = "; ".join(f"{name}: {question.asks}" for name, question in QUESTIONS.items())
     sub.add_argument("questions", nargs="+", choices=QUESTIONS, metavar="QUESTION", help=asked)
-    sub.add_argument("--videos", type=int, default=16, help="of every row, each with its own prompts and noise (16)")
+    sub.add_argument("--videos", type=int, default=16, help="per row, each with its own prompts and noise (16)")
     sub.add_argument("--demo-weights", help="with --demo: another model of the toy world, .safetensors")
     sub.add_argument("--demo-autoencoder", help="with --demo: the autoencoder that belongs to it")
     add_source_arguments(sub)
@@ -81,9 +81,9 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
 
 
 def tables(args: argparse.Namespace) -> Result:
-    """Write `NAME.md` and `NAME.json` of one of the paper's tables, beside the videos and a grid of the first seed's.
+    """Write `NAME.md` and `NAME.json` of one of the paper's tables, the videos, and a grid of the first seed's videos.
 
-    The rows are those of the question of that name, but all on one timeline, and measured as `compare` does.
+    The rows are those of the question of that name, but all use one timeline, and are measured like `compare`.
     """
     if args.name == "budget":
         sizes = budgets()
@@ -107,7 +107,7 @@ def _paper_table(args: argparse.Namespace) -> Result:
     if args.seeds > 1:
         told.append(f"Means over {args.seeds} seeds, {seeds[0]} to {seeds[-1]}.")
     if args.demo:
-        told.append("Made by the embedded toy model: what these rows say of real weights is nothing.")
+        told.append("Made by the embedded toy model: these rows say nothing about real weights.")
     found = {
         "caption": chosen.caption,
         "note": chosen.note,
@@ -121,7 +121,7 @@ def _paper_table(args: argparse.Namespace) -> Result:
 
 
 class ToyVideos:
-    """Videos of the toy world, made in memory; each is made once, also where several questions ask for it."""
+    """Videos of the toy world, made in memory; a video that several questions use is made once."""
 
     def __init__(self, args: argparse.Namespace):
         self.judge, self.videos = Judge(args.demo_weights, args.demo_autoencoder), args.videos
@@ -153,7 +153,7 @@ class ToyVideos:
 
 
 class RealVideos:
-    """Videos of real weights, which are written to the folder, and what can be measured without knowing the truth."""
+    """Videos of real weights, written to the folder, with the metrics that need no ground truth."""
 
     def __init__(self, args: argparse.Namespace, questions: dict[str, Question]):
         stories = {question.story for question in questions.values()}

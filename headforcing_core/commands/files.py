@@ -1,4 +1,4 @@
-"""What the commands that look at files do: say what one is, rewrite one, and count what a cache takes."""
+"""The commands `inspect`, `convert` and `budget`."""
 
 from __future__ import annotations
 

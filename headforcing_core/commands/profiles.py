@@ -1,4 +1,4 @@
-"""The commands that measure, merge, compare and draw head profiles."""
+"""The commands that measure, merge, compare and plot head profiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .arguments import DTYPES, ModelFiles, Result, find_profile, parse_size, pic
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
     """Add `profile` and `profiles merge | compare | plot` to the command line."""
-    sub = command("profile", profile, "Measure what every attention head looks at and save a head profile.")
+    sub = command("profile", profile, "Measure what every attention head attends to and save a head profile.")
     sub.add_argument("out", type=Path, help="head profile to write (.json); the measured shares go beside it")
     source = sub.add_mutually_exclusive_group(required=True)
     source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt")
@@ -46,13 +46,13 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 
-    profiles = group("profiles", "Merge, compare and draw head profiles.")
-    sub = command("merge", merge, "Add up measurements of one setup made on several machines.", profiles)
+    profiles = group("profiles", "Merge, compare and plot head profiles.")
+    sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
     sub.add_argument("measured", type=Path, nargs="+", help="measured shares (.safetensors)")
     sub.add_argument("--out", type=Path, required=True, help="head profile to write (.json)")
-    sub = command("compare", compare, "How far two head profiles agree.", profiles)
+    sub = command("compare", compare, "Compare two head profiles.", profiles)
     sub.add_argument("profiles", nargs=2, help="files, or names of bundled profiles")
-    sub = command("plot", plot, "Pictures of a head profile.", profiles)
+    sub = command("plot", plot, "Plot a head profile.", profiles)
     sub.add_argument("profile", help="file, or name of a bundled profile")
     sub.add_argument("out", type=Path, help="PNG to write")
     sub.add_argument("--measured", type=Path, help="measured shares: adds stability")
@@ -61,7 +61,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
 
 
 def profile(args: argparse.Namespace) -> Result:
-    """Measure, or go on measuring what is missing, and save shares and profile."""
+    """Measure attention shares, resuming an interrupted measurement, and save shares and profile."""
     _check_profile_name(args.out)
     count, seconds = BUDGETS[args.preset]
     device = pick_device(args.device)
@@ -89,7 +89,7 @@ def profile(args: argparse.Namespace) -> Result:
         first_block_sigmas=family.first_block_sigmas,
     )
     shares, measured = HeadShares(setup), args.out.with_suffix(".safetensors")
-    if measured.exists():  # an interrupted run goes on where it stopped
+    if measured.exists():  # an interrupted measurement is resumed
         earlier = HeadShares.load(measured)
         if earlier.setup != setup:
             raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
@@ -130,7 +130,7 @@ def merge(args: argparse.Namespace) -> Result:
 
 
 def compare(args: argparse.Namespace) -> Result:
-    """Compare two profiles, and say what is unusual about the first."""
+    """Compare two profiles, and warn about unusual values of the first."""
     from ..head_profiles.agreement import compare_profiles, sanity_checks
 
     a, b = (find_profile(name) for name in args.profiles)
@@ -140,11 +140,11 @@ def compare(args: argparse.Namespace) -> Result:
 
 
 def plot(args: argparse.Namespace) -> Result:
-    """Draw a profile, or one head over time."""
+    """Plot a profile, or the attention of one head over time."""
     from ..plots import head_profile as pictures
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
-        raise HeadForcingError(f"the picture must end in .png, .jpg or .webp, got {args.out.name!r}")
+        raise HeadForcingError(f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}")
     check_writable(args.out)
     profile = find_profile(args.profile)
     shares = None if args.measured is None else HeadShares.load(args.measured)
@@ -159,7 +159,7 @@ def plot(args: argparse.Namespace) -> Result:
         picture = pictures.head_over_time(shares, int(layer), int(head), theme=args.theme)
     with replacing(args.out) as temporary:
         picture.save(temporary)
-    return {"text": f"picture  {args.out}", "json": {"picture": str(args.out)}}
+    return {"text": f"plot     {args.out}", "json": {"picture": str(args.out)}}
 
 
 def _check_profile_name(out: Path) -> None:

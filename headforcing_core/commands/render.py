@@ -1,4 +1,4 @@
-"""The commands that make one video. Each takes the parsed arguments and returns its result as text and JSON."""
+"""The commands that render one video. Each takes the parsed arguments and returns its result as text and JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .source import Source
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `demo`, `generate` and `replay` to the command line."""
-    sub = command("demo", demo, "A one-minute, six-prompt video with the embedded toy model; no download.")
+    sub = command("demo", demo, "Render a one-minute, six-prompt video with the embedded toy model; no download.")
     sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
     sub.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
@@ -36,14 +36,14 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_render_arguments(sub)
     add_method_arguments(sub)
 
-    sub = command("generate", generate, "A video from Self Forcing weights (or a relative) and prompts.")
+    sub = command("generate", generate, "Render a video from Self Forcing weights (or a relative) and prompts.")
     sub.add_argument("--weights", type=Path, required=True, help="checkpoint, .safetensors or .pt")
     sub.add_argument("--prompts", required=True, help="a timeline or one prompt, or @FILE")
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the timeline's")
     add_file_arguments(sub)
     sub.add_argument("--out", type=Path, help="MP4 to write")
     sub.add_argument("--latents", type=Path, help="latents to write (.safetensors)")
-    sub.add_argument("--start-latents", type=Path, help="latents of a video to go on from")
+    sub.add_argument("--start-latents", type=Path, help="latents of a video to continue")
     add_render_arguments(sub)
     add_method_arguments(sub)
 
@@ -102,7 +102,7 @@ def replay(args: argparse.Namespace) -> Result:
 
 
 def _render(source: Source, video: Path | None, latents: Path | None = None) -> tuple[RenderPlan, Needs, RenderResult]:
-    """Render a source to files; everything that can be refused is, before weights are loaded."""
+    """Render a source to files; all checks are done before weights are loaded."""
     plan = source.plan()
     source.check_encoder(plan)
     embeds = source.encode()

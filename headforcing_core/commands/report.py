@@ -1,4 +1,4 @@
-"""The command that measures how a video changes over its length."""
+"""The command `report`: drift metrics of a video file."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from .arguments import Result, read_text
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `report` to the command line."""
-    sub = command("report", report, "Flicker, seams, drift, freezing and repetition of a video; no VBench scores.")
+    sub = command("report", report, "Measure flicker, seams, drift, freezes and repetition of a video; not VBench.")
     sub.add_argument("video", type=Path)
-    sub.add_argument("--plot", type=Path, help="PNG to write: the same as a picture")
-    sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the picture (light)")
-    sub.add_argument("--frames-per-block", type=int, help="latent frames; default: what the file says, else 3")
-    sub.add_argument("--prompts", help="the timeline it was made with, or @FILE; default: what the file says")
+    sub.add_argument("--plot", type=Path, help="PNG to write: the metrics as a plot")
+    sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the plot (light)")
+    sub.add_argument("--frames-per-block", type=int, help="latent frames; default: read from the file, else 3")
+    sub.add_argument("--prompts", help="the timeline it was made with, or @FILE; default: read from the file")
 
 
 def report(args: argparse.Namespace) -> Result:
-    """Measure a video file; draw what was found."""
+    """Measure a video file, and plot the metrics if `--plot` is given."""
     if args.plot is not None and args.plot.suffix != ".png":
-        raise HeadForcingError(f"the picture to write must end in .png, got {args.plot.name!r}")
+        raise HeadForcingError(f"the name of the plot must end in .png, got {args.plot.name!r}")
     if args.frames_per_block is not None and args.frames_per_block < 1:
         raise HeadForcingError(f"--frames-per-block must be 1 or more, got {args.frames_per_block}")
     check_writable(args.plot)
     timeline = None if args.prompts is None else parse_timeline(read_text(args.prompts))
     prompts = None
-    if timeline is not None:  # the file's own pictures a second and blocks decide where a time falls
+    if timeline is not None:  # a time is rounded to a block with the file's own frame rate and block length
         starts = (start for start, _ in timeline.requested)
         prompts = [(start, segment.text) for start, segment in zip(starts, timeline.segments, strict=True)]
-    with tqdm(unit="picture", desc="measuring", disable=args.json, delay=1e-3) as bar:  # none before an error
+    # the delay keeps the bar from being printed before an error
+    with tqdm(unit="frame", desc="measuring", disable=args.json, delay=1e-3) as bar:
 
         def on_progress(done: int, expected: int) -> None:
             bar.total = expected or None
@@ -52,5 +53,5 @@ def report(args: argparse.Namespace) -> Result:
         picture = drift_picture(found, args.theme)
         with replacing(args.plot) as temporary:
             picture.save(temporary)
-        result["picture"], text = str(args.plot), f"{text}\npicture  {args.plot}"
+        result["picture"], text = str(args.plot), f"{text}\nplot     {args.plot}"
     return {"text": text, "json": result}

@@ -1,4 +1,4 @@
-"""The commands that list, show and prune kept renders."""
+"""The commands that list, show and prune run folders."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .arguments import Result
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
     """Add `runs list | show | prune` to the command line."""
-    runs = group("runs", "List, show and prune kept renders.")
-    sub = command("list", list_runs, "Every kept video, how far it came, and what its folder takes.", runs)
+    runs = group("runs", "List, show and prune run folders.")
+    sub = command("list", list_runs, "List stored videos: finished blocks, size of the folder, prompt.", runs)
     sub.add_argument("folder", type=Path, help="the folder given to --runs; ComfyUI's is output/head_forcing")
-    sub = command("show", show_run, "Drift of a kept video's latents, and what memory heads found new.", runs)
+    sub = command("show", show_run, "Report drift of a stored video's latents, and decisions of episodic memory.", runs)
     sub.add_argument("folder", type=Path)
     sub.add_argument("name", help="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
-    sub.add_argument("--plot", type=Path, help="PNG to write: the same as a picture")
-    sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the picture (light)")
-    sub = command("prune", prune_runs, "Remove the oldest runs until the others take at most so much.", runs)
+    sub.add_argument("--plot", type=Path, help="PNG to write: the report as a plot")
+    sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the plot (light)")
+    sub = command("prune", prune_runs, "Remove the oldest run folders until the others fit into a size.", runs)
     sub.add_argument("folder", type=Path)
-    sub.add_argument("--keep-gb", type=float, required=True, help="gigabytes to keep; 0 removes all but running ones")
+    sub.add_argument("--keep-gb", type=float, required=True, help="gigabytes to keep; 0 removes all that are unused")
 
 
 def list_runs(args: argparse.Namespace) -> Result:
-    """Kept videos, the newest first."""
+    """List stored videos, the newest first."""
     _check_folder(args.folder)
     videos, problems = survey(args.folder)
     found, lines = [], []
@@ -44,10 +44,10 @@ def list_runs(args: argparse.Namespace) -> Result:
 
 
 def show_run(args: argparse.Namespace) -> Result:
-    """The run report of one kept video."""
+    """The run report of one stored video."""
     _check_folder(args.folder)
     if args.plot is not None and args.plot.suffix != ".png":
-        raise HeadForcingError(f"the picture to write must end in .png, got {args.plot.name!r}")
+        raise HeadForcingError(f"the name of the plot must end in .png, got {args.plot.name!r}")
     check_writable(args.plot)
     videos, problems = survey(args.folder)
     video = next((video for video in videos if args.name in (None, video.name)), None)
@@ -63,7 +63,7 @@ def show_run(args: argparse.Namespace) -> Result:
 
         with replacing(args.plot) as temporary:
             run_picture(report, args.theme, video.about.get("novelty_threshold")).save(temporary)
-        text, result["picture"] = f"{text}\npicture  {args.plot}", str(args.plot)
+        text, result["picture"] = f"{text}\nplot     {args.plot}", str(args.plot)
     return {"text": text, "json": result}
 
 

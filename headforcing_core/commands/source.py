@@ -1,4 +1,4 @@
-"""The model, the prompts and the machine of a command that renders: checked first, then loaded, then rendered."""
+"""Model, prompts and device of a command that renders: everything is checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a command renders, and what it keeps."""
+    """Device, attention backend and run folder of a command."""
 
     device: torch.device
     dtype: torch.dtype
@@ -61,7 +61,7 @@ class Machine:
 
     @classmethod
     def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
-        """From the arguments of those names."""
+        """Take the fields from the arguments of the same names."""
         device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
         attention = attention_function(args.attention, device, dtype, head_dim)
         return cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
@@ -69,7 +69,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Source:
-    """What a command renders, before anything heavy is loaded.
+    """The inputs of a command's render, before weights are loaded.
 
     Attributes:
         files: of the model; None is the embedded one.
@@ -87,13 +87,13 @@ class Source:
 
     @classmethod
     def demo(cls, args: argparse.Namespace) -> Source:
-        """The embedded model with `--prompts`, or with its story."""
+        """The embedded model, with `--prompts` or its default story."""
         options = render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8))
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim)
         if args.prompts:
             timeline = parse_timeline(read_text(args.prompts), options.seconds or None, switch=options.switch)
-        else:  # cut, or held, by the plan when another length is asked for
+        else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         note_unknown_words([segment.text for segment in timeline.segments])
         return cls(options, timeline, machine, info, scale=args.scale)
@@ -109,7 +109,7 @@ class Source:
         return cls(options, timeline, machine, info, files, start_latents=start)
 
     def with_prompts(self, text: str) -> Source:
-        """The same with other prompts."""
+        """A copy with other prompts."""
         timeline = parse_timeline(read_text(text), self.options.seconds or None, switch=self.options.switch)
         return replace(self, timeline=timeline)
 
@@ -118,12 +118,14 @@ class Source:
         return [segment.text for segment in self.timeline.segments]
 
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
-        """The checked render; `profile` in place of the one that was asked for."""
+        """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start_latents is None else len(self.start_latents)
         return self.options.plan(self.info.config, self.timeline, start_frames, profile)
 
     def encode(self, texts: list[str] | None = None) -> list[Tensor]:
-        """The embeddings of all prompts; before `load`, so that the text encoder is gone when the weights come."""
+        """The embeddings of all prompts. Call it before `load`, so that text encoder and weights are not in memory
+        together.
+        """
         texts = texts or self.texts
         if self.files is None:
             return [word_hash.encode(text) for text in texts]
@@ -133,7 +135,7 @@ class Source:
         return embeds
 
     def check_encoder(self, plan: RenderPlan) -> None:
-        """Refuse a plan that encodes video frames where there is no VAE; for use before texts are encoded."""
+        """Refuse a plan that encodes video frames if there is no VAE. Call it before prompts are encoded."""
         plan.check_encoder(self.files is None or self.files.vae is not None, "give --vae, the Wan 2.1 VAE")
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
@@ -154,7 +156,7 @@ class Source:
         )
 
     def check_needs(self, plan: RenderPlan, video: Path | None) -> Needs:
-        """What the render will take; refuses what cannot be rendered, cannot fit, or cannot be written."""
+        """Estimate memory and disk use; refuses a render that is not possible or does not fit."""
         device, dtype, files, decode = self.machine.device, self.machine.dtype, self.files, 0
         if self.machine.cuda_graph and device.type != "cuda":
             raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
@@ -175,7 +177,7 @@ class Source:
         )
 
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
-        """The model, and the VAE where it `decodes` videos or `encodes` video frames between rollouts."""
+        """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
         device, dtype, codec = self.machine.device, self.machine.dtype, None
         if self.files is None:
             codec, state_dict = toy_codec(device), ModelFiles(assets.model_path()).load()
@@ -199,7 +201,7 @@ class LoadedModel:
     scale: int
 
     def render(self, job: RenderJob, video: Path | None, latents: Path | None = None) -> RenderResult:
-        """Render one video to files, in a run folder where one is kept; says what is kept when it ends early."""
+        """Render one video to files and, if there is one, a run folder; on interruption the error says what is kept."""
         machine, plan, job = self.machine, job.plan, replace(job, codec=self.codec)
         model = WanVideoModel(self.backbone, job.embeds, machine.dtype, machine.device)
         if machine.compile:
@@ -227,7 +229,7 @@ class LoadedModel:
 
 
 class ProgressBar(Watcher):
-    """Steps in the terminal."""
+    """A progress bar of denoising steps in the terminal."""
 
     def __init__(self, plan: RenderPlan, quiet: bool):
         self.plan, self.quiet = plan, quiet
@@ -248,7 +250,7 @@ class ProgressBar(Watcher):
             self._bar.close()
 
     def what_is_kept(self, video: Path | None) -> list[str]:
-        """What is left of a render that ended early, and how to go on; nothing where it had not begun."""
+        """What is stored of a render that ended early, and how to resume it; empty if it had not begun."""
         if self._rollout is None:
             return []
         run, keys = self._rollout.run, self._rollout.keys
@@ -268,7 +270,7 @@ def toy_codec(device: torch.device) -> FrameCodec:
 
 
 def note_unknown_words(texts: Sequence[str]) -> None:
-    """Say on stderr which words the embedded model has never seen."""
+    """List on stderr the words of the prompts that the embedded model was not trained with."""
     for unknown in (word_hash.check_prompt(text) for text in texts):
         if unknown:
             sys.stderr.write(f"note: the toy world does not know {', '.join(unknown)}. {word_hash.HELP}\n")

@@ -103,7 +103,7 @@ class Judge:
         """Generate a video and return its metrics: `early_` ones of the first 5 s, others of the last quarter."""
         plan = self.plan(policy, roles, story, seed)
         video_frames = self.autoencoder.decode(self.latents(plan, seed))
-        return numbers_of(video_frames, looks_of_frames(_looks(plan)), plan) | self._size(plan)
+        return content_numbers(video_frames, looks_of_frames(_looks(plan)), plan) | self._size(plan)
 
     def measure_rendered(self, story: Timeline, seed: int, encoded: bool) -> dict[str, float | None]:
         """Metrics of the ground-truth video of a story; with `encoded`, after the autoencoder's encoder and decoder."""
@@ -112,7 +112,7 @@ class Judge:
         video_frames = render(looks, FIRST_STORY + seed).video_frames
         if encoded:
             video_frames = self.autoencoder.decode(self.autoencoder.encode(video_frames))
-        return numbers_of(video_frames, looks_of_frames(looks), plan)
+        return content_numbers(video_frames, looks_of_frames(looks), plan)
 
     def _size(self, plan: RenderPlan) -> dict[str, float | None]:
         """Frame slots of the full cache, mean over heads."""
@@ -150,7 +150,7 @@ def _looks(plan: RenderPlan) -> list[Look]:
     return [Look.parse(plan.timeline.segments[number].text) for number in plan.prompts]
 
 
-def numbers_of(video_frames: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:
+def content_numbers(video_frames: Tensor, looks: Sequence[Look], plan: RenderPlan) -> dict[str, float | None]:
     """Metrics of a plan's video frames `[n, 64, 64, 3]`; `looks` is the prompted look of each frame."""
     shown = range(0, len(video_frames), STRIDE)
     seen, wanted = sightings(video_frames[shown.start :: STRIDE]), [looks[i] for i in shown]

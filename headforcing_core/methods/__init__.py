@@ -1,1 +1,1 @@
-"""Other ways to make long videos from the same models, one file for each method."""
+"""Other papers' methods for long videos with the same models, one file each."""

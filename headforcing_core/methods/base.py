@@ -1,8 +1,7 @@
-"""What the methods of other papers have in common: settings, sizes, and the frames of the open call.
+"""Base classes for the methods of other papers: settings, cache shape, and a cache that is written call by call.
 
-A method is one frozen dataclass of settings (`MethodPolicy`) and one class that keeps keys and values (`MethodCache`),
-side by side in one small file. Where a method keeps frames by role alone it needs neither: it is a row of
-`policy.PRESETS`.
+A method is one frozen dataclass of settings (`MethodPolicy`) and one cache class (`MethodCache`), together in one small
+file. A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in `cache/policy.py`.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ class MethodPolicy(Method):
     """The settings of a method with a `MethodCache`; subclasses add fields and check them.
 
     Attributes:
-        cuts: whether a scene cut (`re_anchor`) can be asked for besides the method's own `switch`.
+        cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
     """
 
     cuts: ClassVar[bool] = False
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        """Frame-slots one head takes, the current block included."""
+        """Frame-slots of one head, the current block included."""
         raise NotImplementedError
 
     def check(self, shape: MethodShape) -> None:
-        """Refuse sizes that the method cannot work with."""
+        """Raise HeadForcingError for sizes that the method does not support."""
 
     def shape(self, config: WanConfig, roles: Roles, *sizes: int) -> MethodShape:
         return MethodShape.for_model(config, roles, self, *sizes)
@@ -57,16 +56,16 @@ class MethodPolicy(Method):
 
     def own_switch(self, switch: Switch) -> Switch:
         if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
-            cut = " or with re-anchor" if self.cuts else ""
+            cut = ", with or without re-anchor" if self.cuts else ""
             raise HeadForcingError(
-                f"this method's prompts take over by {self.switch}{cut}, which needs no tag, got [{switch}]"
+                f"this method's prompt switch is always {self.switch}{cut}; remove the tag, got [{switch}]"
             )
         return replace(switch, kind=self.switch)
 
 
 @dataclass(frozen=True)
 class MethodShape(Shape):
-    """The shape of a method's cache, from what each head takes."""
+    """The shape of a method's cache, from the frame-slots of each head."""
 
     policy: MethodPolicy
 
@@ -85,17 +84,17 @@ class MethodShape(Shape):
 
 
 class MethodCache:
-    """A cache that satisfies `rollout.BlockCache`. Subclasses keep what they like per layer and say what is attended.
+    """Implements `rollout.loop.BlockCache`. Subclasses store keys and values per layer and compute attention.
 
-    A *call* covers the frames `start` to `end`: the passes of one block (every denoising step, then the clean pass), or
-    the single pass with which a prompt switch writes the last frames again. Keys arrive in `take` with the spatial
-    rotary embedding only, as `[heads, frames, s, head_dim]`.
+    A *call* is a sequence of passes over the latent frames `start` to `end`: every denoising step of one block and its
+    clean pass, or the single clean pass in which a prompt switch writes the last frames again (KV recache). `take` gets
+    keys with spatial rotary embedding only, as `[heads, frames, s, head_dim]`.
 
     Attributes:
         reads_queries: whether the clean pass must compute the last layer's queries, too.
     """
 
-    policy: Any  # subclasses name their own
+    policy: Any  # subclasses declare the type
     reads_queries = False
 
     def __init__(
@@ -107,23 +106,23 @@ class MethodCache:
     ):
         self.shape, self.dtype, self.device, self.attention = shape, dtype, torch.device(device), attention
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
-        self.block = 0  # blocks closed so far
-        self.start = self.end = 0  # frames of the open call
-        self.recaching = False  # whether the open call writes frames again after a prompt switch
+        self.block = 0  # blocks committed so far
+        self.start = self.end = 0  # first frame of the current call, and the frame after its last
+        self.recaching = False  # whether the current call writes frames again after a prompt switch
         self.policy = shape.policy
         self.begin_video()
 
-    # --- what a method defines
+    # --- to be defined by a method
 
     def begin_video(self) -> None:
-        """Make what is kept per layer."""
+        """Allocate the state of each layer."""
         raise NotImplementedError
 
     def open(self) -> None:
-        """A call begins: `start`, `end` and `recaching` are set."""
+        """Called at the beginning of a call; `start`, `end` and `recaching` are set."""
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Keys and values of a pass; those of a later pass of the same call take their place."""
+        """Store the keys and values of a pass; those of a later pass of the same call replace them."""
         raise NotImplementedError
 
     def context(self, layer: int, q: Tensor) -> Tensor:
@@ -131,12 +130,12 @@ class MethodCache:
         raise NotImplementedError
 
     def finish(self, prompt: PromptKV | None) -> None:
-        """The call is over, its last pass was a clean one; `prompt` is None after writing frames again."""
+        """Called at the end of a call, after its clean pass; `prompt` is None after a KV recache."""
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
-        """What a new prompt changes. `latest` holds the last `recached_frames` clean latents; `recache` writes them."""
+        """Apply a new prompt. `latest` holds the last `recached_frames` clean latents; `recache` writes them again."""
 
-    # --- rollout.BlockCache
+    # --- rollout.loop.BlockCache
 
     def begin_block(self) -> None:
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
@@ -158,42 +157,42 @@ class MethodCache:
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
         count = self.policy.recached_frames()
-        known = [latents.to(self.device) for latents in latest]  # those of an earlier render come from the disk
-        frames = torch.cat(known)[-count:] if known and count else torch.empty(0)
+        blocks = [latents.to(self.device) for latents in latest]  # reused blocks were loaded to the CPU
+        frames = torch.cat(blocks)[-count:] if blocks and count else torch.empty(0)
         self.switch_prompt(self.policy.own_switch(switch), write_clean, frames)
 
     @property
     def bytes(self) -> int:
-        """The most that all keys and values take."""
+        """Peak size of all keys and values."""
         return self.shape.bytes(self.dtype)
 
     @property
     def occupied(self) -> int:
-        """Frame-slots in use by all heads together; where a method does not count them, all frames that had room."""
+        """Frame-slots in use by all heads together; an upper bound unless a method counts them exactly."""
         block, roles = self.shape.frames_per_block, self.shape.roles
         room = (self.policy.frames_per_head(i, role, block) for i, heads in enumerate(roles) for role in heads)
         return round(sum(min(frames, self.frames_seen) for frames in room))
 
-    # --- for methods
+    # --- helpers for methods
 
     @property
     def frames_seen(self) -> int:
-        """Frames of all closed blocks."""
+        """Number of latent frames of all committed blocks."""
         return self.block * self.shape.frames_per_block
 
     @property
     def frames(self) -> int:
-        """Frames of the open call."""
+        """Number of latent frames of the current call."""
         return self.end - self.start
 
     def recache(self, write_clean: WriteClean, latents: Tensor) -> None:
-        """Write the last frames again, all in one clean pass, so that they see each other in both directions."""
+        """Write the last frames again in one clean pass, in which all of them attend to each other."""
         self._open(self.frames_seen - len(latents), self.frames_seen, recaching=True)
         write_clean(latents)
         self.finish(None)
 
     def at_own_index(self, x: Tensor) -> Tensor:
-        """Queries or keys of the open call, rotated at their frames' indices in the video."""
+        """Queries or keys of the current call, rotated to their frames' indices in the video."""
         return self.rope.rotate_temporal(x, range(self.start, self.end))
 
     def attention_over(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -201,7 +200,7 @@ class MethodCache:
         return self.attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2))
 
     def zeros(self, frames: int) -> list[Tensor]:
-        """Per layer `[heads, frames, s, head_dim]`."""
+        """Per layer a zero tensor `[heads, frames, s, head_dim]`."""
         size = (self.shape.heads, frames, self.shape.frame_tokens, self.shape.head_dim)
         return [torch.zeros(size, dtype=self.dtype, device=self.device) for _ in self.shape.roles]
 

@@ -1,11 +1,12 @@
-"""CausVid's long videos: block-wise rollouts of one training length, each begun with the end of the one before.
+"""CausVid's long videos: rollouts of the training length, each beginning with the last latent frames of the one before.
 
-The first frame of a video is special to Wan's autoencoder: it holds one picture, all others hold four. So a rollout
-cannot begin with a latent from the middle of the one before, and one decoded picture is encoded anew as a first frame
-("From Slow Bidirectional to Fast Autoregressive Video Diffusion Models"; details as in the authors' code).
+In Wan's VAE the first latent frame of a video decodes to one video frame, every other one to four. A latent frame from
+the middle of a rollout can therefore not be the first of the next one: instead its last video frame is encoded as a
+first latent frame ("From Slow Bidirectional to Fast Autoregressive Video Diffusion Models"; details as in the authors'
+code).
 
-The latents of a video are those of its blocks, numbered through. How they become pictures, and where the encoder comes
-from, is in `restarts.py`.
+The blocks of all rollouts are numbered consecutively and make up the latents of the video. `video/restarts.py` decodes
+them and provides the encoder.
 """
 
 from __future__ import annotations
@@ -33,23 +34,24 @@ from .base import MethodPolicy, MethodShape
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {
-    # 280 and 120 at shift 8 are the levels nearest to the timesteps 757 and 522 that CausVid was distilled for
+    # CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest noise levels
     "3_steps": Schedule.warped([1000, 280, 120], shift=8.0),
     "4_steps": Schedule.warped([1000, 750, 500, 250], shift=8.0),
 }
 
 
 class RewindableCache(BlockCache, Protocol):
-    """A cache that can give up its last blocks."""
+    """A cache that can drop its last blocks."""
 
     def rewind(self, blocks: int) -> None:
-        """Forget that many of the last blocks."""
+        """Drop this many of the last blocks."""
 
 
 class WholeTimesteps:
-    """A model that is told whole timesteps, as the authors' unwarped three steps are: 757 at level 0.756757.
+    """Wraps a model to round its timesteps to integers, as in the authors' three unwarped steps: 757 for 0.756757.
 
-    The quarter of a step moves the tiny recorded videos by a tenth of their spread. Warped steps are not rounded.
+    Without the rounding, recorded videos of a tiny model differ by a tenth of their standard deviation. The authors do
+    not round warped steps.
     """
 
     def __init__(self, model: VideoModel):
@@ -63,9 +65,9 @@ class WholeTimesteps:
         self._model.use_prompt(prompt)
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        told = round(1000 * sigma) / 1000
-        clean = self._model.denoise(latents, told, cache)
-        return latents + (clean - latents) * (sigma / told)  # what was predicted, from the level where they are
+        rounded = round(1000 * sigma) / 1000
+        clean = self._model.denoise(latents, rounded, cache)
+        return latents + (clean - latents) * (sigma / rounded)  # the predicted flow times the exact sigma
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         self._model.write_clean(latents, cache)
@@ -73,11 +75,11 @@ class WholeTimesteps:
 
 @dataclass(frozen=True)
 class CausVid(MethodPolicy):
-    """CausVid as a method to choose.
+    """CausVid's settings.
 
     Attributes:
-        rollout_frames: latent frames of one rollout, all of which are attended to; what it was trained on.
-        overlap_frames: how many of them a rollout after the first begins with.
+        rollout_frames: latent frames of one rollout, the training length; attention covers all of them.
+        overlap_frames: latent frames that a rollout after the first takes from the one before.
     """
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULES["3_steps"]
@@ -95,13 +97,12 @@ class CausVid(MethodPolicy):
         self.overlap(schedule.frames_per_block)
         if start_frames:
             raise HeadForcingError(
-                f"causvid begins its rollouts with frames of its own, start frames cannot come before them, got "
-                f"{start_frames}; leave them out or choose another method"
+                f"causvid does not support start frames, got {start_frames}; remove them or choose another method"
             )
         if schedule.first_block_sigmas is not None:
             raise HeadForcingError(
-                "causvid takes every block through the same noise levels; choose a schedule that has no others for the "
-                "first block"
+                "causvid needs the same noise levels for every block; choose a model family without separate ones for "
+                "the first block"
             )
 
     def make_cache(
@@ -112,7 +113,7 @@ class CausVid(MethodPolicy):
 
     def rollout(self, model: JointModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
         inputs, layout = (video.schedule, video.noise, video.prompts), self.overlap(video.schedule.frames_per_block)
-        encode: Any = video.reencode  # None only where it is never called
+        encode: Any = video.reencode  # None only for a video of one rollout, where it is not called
         return overlapping_rollouts(
             model, cache, *inputs, lambda _, latents: encode(latents), layout, video.made, video.on_step
         )
@@ -122,8 +123,8 @@ class CausVid(MethodPolicy):
 class OverlapBlock(Block):
     """A finished block of rollout number `rollout`.
 
-    `given [overlap, channels, h, w]` comes with the first new block of a rollout after the first: what it began with,
-    which is no part of the video's latents.
+    The first new block of a rollout after the first has `given [overlap, channels, h, w]`: the latents that the rollout
+    began with, which are not part of the video's latents.
     """
 
     rollout: int = 0
@@ -131,7 +132,7 @@ class OverlapBlock(Block):
 
 
 class LaterNoise:
-    """The noise of a video from block `first` on."""
+    """The noise of a video, with blocks counted from block `first`."""
 
     def __init__(self, noise: NoiseSource, first: int):
         self._noise, self._first = noise, first
@@ -154,30 +155,30 @@ def overlapping_rollouts(
     made: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> Iterator[OverlapBlock]:
-    """Yield the finished blocks of one video, numbered through all rollouts; overlaps are not yielded again.
+    """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not yielded again.
 
     Args:
         cache: for one rollout, with `POLICY`; it is emptied for each.
         prompts: for every block of the video the number of its prompt.
-        reencode: called as `(rollout, latents [frames, channels, h, w])` once a rollout is finished and another one
-            follows, with its first `finished_frames`. Returns the latent `[1, channels, h, w]` of their last picture,
-            encoded as the first frame of a video.
-        layout: 21 frames with an overlap of 3 where none is given.
-        made: the first blocks of the video, made before; they are yielded as they are. The rollouts that they fill are
-            encoded anew, too, unless nothing is left to be made.
+        reencode: called as `(rollout, latents [frames, channels, h, w])` between two rollouts, with the first
+            `finished_frames` of the finished one. Decodes them and encodes the last video frame as the first of a
+            video; returns the latent frame `[1, channels, h, w]`.
+        layout: default: 21 frames with an overlap of 3.
+        made: finished blocks of an earlier render, the first ones of the video; they are yielded unchanged. `reencode`
+            is called for their rollouts, too, unless they are the whole video.
         on_step: as in `rollout`.
     """
     layout = layout or Overlap(frames_per_block=schedule.frames_per_block)
     if layout.frames_per_block != schedule.frames_per_block:
         raise HeadForcingError(
-            f"the overlap counts blocks of {layout.frames_per_block} latent frames, the schedule makes "
-            f"{schedule.frames_per_block}"
+            f"overlap and schedule must have blocks of the same length, got {layout.frames_per_block} and "
+            f"{schedule.frames_per_block} latent frames"
         )
     if not prompts:
         raise HeadForcingError("a video needs a prompt for every block")
     if schedule.sigmas == SCHEDULES["3_steps"].sigmas:
         model = WholeTimesteps(model)
-    latents: list[Tensor] = []  # of one rollout
+    latents: list[Tensor] = []  # of the current rollout
     for number in range(layout.rollouts(len(prompts))):
         first, given = number * layout.stride, None
         if number and len(made) < len(prompts):

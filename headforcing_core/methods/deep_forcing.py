@@ -1,8 +1,8 @@
-"""Deep Forcing: deep sinks that travel with the video, and a cache compressed by what recent queries look at.
+"""Deep Forcing: many attention sinks whose positions move with the video, and compression by recent attention scores.
 
-Both parts need no training. *Deep Sink* keeps 10 to 14 of 21 frames as sinks and turns their keys so that they stand
-right before the rest. *Participative Compression* ("PC") drops, when the window is full, all tokens but the sinks, the
-recent ones, and those that recent queries attend to most.
+Both parts are training-free. *Deep Sink* keeps 10 to 14 of 21 latent frames as sinks and re-rotates their keys to the
+indices right before the other frames. *Participative Compression* ("PC") drops, when the window is full, all tokens but
+the sinks, the recent frames, and those that recent queries attend to most.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class DeepForcing(MethodPolicy):
     """Deep Forcing's settings.
 
     Attributes:
-        budget_frames: what a compression leaves; None leaves compression out (Deep Sink alone).
-        recent_frames: newest frames that are never dropped, and whose queries choose.
-        max_reuse: how many compressions a token survives; 0 sets no limit.
+        budget_frames: latent frames' worth of tokens after a compression; None: no compression (Deep Sink alone).
+        recent_frames: newest frames, which are never dropped; their queries score the other tokens.
+        max_reuse: how many compressions a token may survive; 0: no limit.
     """
 
     sink_frames: int = 10
@@ -36,7 +36,7 @@ class DeepForcing(MethodPolicy):
 
     @property
     def replays(self) -> bool:
-        """Compression happens in a block's noisiest pass, with its queries, which clean passes do not bring back."""
+        """False with compression, which uses queries of a block's noisiest pass; clean passes cannot reproduce them."""
         return self.budget_frames is None
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
@@ -64,10 +64,10 @@ class Tokens:
     """One layer's tokens in order of time, the newest block last.
 
     Attributes:
-        k, v: `[heads, tokens, head_dim]`; keys rotated for the index they were made at, those of sinks for another.
-        reused: `[tokens]`, how many compressions each survived.
-        q: `[heads, tokens, head_dim]`, the rotated queries of the last frames that any pass asked.
-        sink_start: where the sinks stood last; None before they moved.
+        k, v: `[heads, tokens, head_dim]`; keys are rotated to their frame's index, those of sinks to a moved one.
+        reused: `[tokens]`, how many compressions each has survived.
+        q: `[heads, tokens, head_dim]`, rotated queries of the latest passes, `recent_frames` of them.
+        sink_start: temporal index of the first sink; None before sinks were moved.
     """
 
     k: Tensor
@@ -79,7 +79,7 @@ class Tokens:
 
 class DeepForcingCache(MethodCache):
     policy: DeepForcing
-    reads_queries = True  # they are asked for what they attend to
+    reads_queries = True  # compression scores tokens with them
 
     def begin_video(self) -> None:
         def empty() -> Tensor:
@@ -97,7 +97,7 @@ class DeepForcingCache(MethodCache):
         return round(numbers / (2 * self.rope.frame_tokens * self.shape.head_dim))
 
     def open(self) -> None:
-        self._appended: set[int] = set()  # layers that hold the open block
+        self._appended: set[int] = set()  # layers that hold the current block
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self._new[layer] = (self.at_own_index(k).flatten(1, 2), v.flatten(1, 2))
@@ -106,8 +106,8 @@ class DeepForcingCache(MethodCache):
         tokens, (k, v) = self.layers[layer], self._new.pop(layer)
         q = self.at_own_index(q).flatten(1, 2)
         if self.policy.budget_frames is not None:
-            asked = self.policy.recent_frames * self.rope.frame_tokens
-            tokens.q = torch.cat((tokens.q, q), dim=1)[:, -asked:].clone()
+            count = self.policy.recent_frames * self.rope.frame_tokens
+            tokens.q = torch.cat((tokens.q, q), dim=1)[:, -count:].clone()
         if layer in self._appended:
             tokens.k[:, -k.shape[1] :], tokens.v[:, -v.shape[1] :] = k, v
         else:
@@ -125,14 +125,14 @@ class DeepForcingCache(MethodCache):
         self._move_sinks(tokens)
 
     def _newest(self, tokens: Tokens) -> Tensor:
-        """Deep Sink alone: the sinks and the newest frames."""
+        """Indices of the tokens that Deep Sink alone keeps: sinks and newest frames."""
         s, count = self.rope.frame_tokens, tokens.k.shape[1]
         sinks, newest = self.policy.sink_frames * s, (WINDOW_FRAMES - self.policy.sink_frames) * s
         place = torch.arange(count, device=self.device)
         return torch.cat((place[:sinks], place[count - newest :]))
 
     def _participating(self, layer: int, tokens: Tokens) -> Tensor:
-        """Places of the sinks, of the tokens that are attended to, and of the recent ones."""
+        """Indices of the tokens that a compression keeps: sinks, those with the highest scores, recent frames."""
         assert self.policy.budget_frames is not None
         s, count = self.rope.frame_tokens, tokens.k.shape[1]
         sinks, recent = self.policy.sink_frames * s, min(tokens.q.shape[1], count)
@@ -143,7 +143,7 @@ class DeepForcingCache(MethodCache):
         return torch.cat((place[:sinks], chosen, place[count - recent :]))
 
     def choose(self, layer: int, tokens: Tokens, candidates: slice, count: int) -> Tensor:
-        """Of the candidate tokens those that recent queries score highest, over all heads; ascending."""
+        """Indices of the `count` candidates with the highest scores for recent queries, over all heads; ascending."""
         # the score of a key is the sum over heads and queries of q.k, so the queries can be summed first
         wanted = tokens.q.float().sum(dim=1, keepdim=True)
         scores = (tokens.k[:, candidates].float() @ wanted.transpose(1, 2)).sum(dim=(0, 2))
@@ -153,10 +153,10 @@ class DeepForcingCache(MethodCache):
         return scores.topk(min(count, eligible)).indices.sort().values
 
     def _move_sinks(self, tokens: Tokens) -> None:
-        """Turn the sinks' keys to the indices right before the rest."""
+        """Re-rotate the sinks' keys to the indices right before the other frames."""
         s, sinks = self.rope.frame_tokens, self.policy.sink_frames
         rest = tokens.k.shape[1] // s - sinks
-        # counted from the first frame of the block, not from its end, as in the authors' code
+        # as in the authors' code, the indices end at the current block's first frame and not at its last
         target = self.start - rest - sinks
         if tokens.sink_start is None:
             delta = 0 if self.policy.budget_frames is None else WINDOW_FRAMES - self.policy.budget_frames

@@ -1,8 +1,8 @@
-"""Dummy Forcing: heads that hardly look back get one frame; which ones is found while the second block is written.
+"""Dummy Forcing: heads that attend little to the past keep one latent frame; they are found in the second block.
 
-Every head's attention in one clean pass, over a sample of queries, is divided into the part on the first frames, on
-those between, and on the block itself. Heads that need neither of the first two are *last* heads (the paper's dummy
-heads), the others *first* or *mid* heads. Only clean passes write.
+In one clean pass every head's attention, over a sample of queries, is divided into shares of the first frames, of the
+frames between, and of the block itself. Heads with little attention to the first two are *last* heads (the paper's
+dummy heads), the others *first* or *mid* heads. Only clean passes write to the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import HeadForcingError
 from ..model.attention_shares import with_shares
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import Frames, no_frames, slots_of
+from .frames import KVFrames, no_frames, slots_of
 
 Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
 
@@ -27,12 +27,12 @@ class DummyForcing(MethodPolicy):
     """Dummy Forcing's settings.
 
     Attributes:
-        split_block: the block in whose clean pass the heads are told apart.
-        mid_blocks: last blocks that mid heads keep.
-        last_share: how many of all heads become last heads.
+        split_block: the block in whose clean pass the heads are classified.
+        mid_blocks: how many of the last blocks mid heads keep.
+        last_share: fraction of all heads that become last heads.
         window_frames: how many of the last frames a prompt switch writes again.
-        seed: of the sampled queries.
-        rows: the sampled queries of every layer, instead of drawn ones.
+        seed: of the random choice of queries.
+        rows: indices of the sampled queries per layer, in place of random ones.
     """
 
     switch = "recache"
@@ -50,7 +50,7 @@ class DummyForcing(MethodPolicy):
         return self.window_frames
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        # until the split every head has what mid heads keep, and the first frame
+        # before the split all heads keep the first frame and what mid heads keep
         return 1 + (self.mid_blocks + 1) * frames_per_block
 
     def check(self, shape: MethodShape) -> None:
@@ -65,16 +65,18 @@ class DummyForcing(MethodPolicy):
 
 
 class DummyForcingCache(MethodCache):
-    """Per layer `sink` and `local` of all heads. Once split, `short` is the one frame of first and last heads, `local`
-    what mid heads keep.
+    """Per layer `sink`, the first frame, and `local`, the last blocks.
+
+    Before the split both are of all heads. After it `local` is of mid heads only, and `short` is the one frame that
+    first and last heads keep.
     """
 
     policy: DummyForcing
-    reads_queries = True  # the clean pass tells the heads apart
+    reads_queries = True  # the clean pass classifies heads with them
 
     def begin_video(self) -> None:
         self.sink, self.local, self.own = no_frames(self), no_frames(self), no_frames(self)
-        self.short: list[Frames] = []
+        self.short: list[KVFrames] = []
         self.groups: Groups | None = None
         self._numbers: dict[tuple[int, tuple[str, ...]], Tensor] = {}
         self.sampled: dict[int, Tensor] = {}
@@ -85,7 +87,7 @@ class DummyForcingCache(MethodCache):
         return slots_of(self, (*self.sink, *self.local, *self.own, *self.short))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.own[layer] = Frames(self.at_own_index(k), v)
+        self.own[layer] = KVFrames(self.at_own_index(k), v)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q, own = self.at_own_index(q), self.own[layer]
@@ -124,18 +126,18 @@ class DummyForcingCache(MethodCache):
         was_split, self.split = self.split, False
         self.sink, self.local = no_frames(self), no_frames(self)
         self.recache(write_clean, latest)
-        if was_split:  # the heads stay what they were found to be
+        if was_split:  # the heads are not classified again
             self._split()
 
     @property
     def _classifies(self) -> bool:
         return self.groups is None and not self.recaching and self.block == self.policy.split_block
 
-    def _everything(self, layer: int) -> Frames:
+    def _everything(self, layer: int) -> KVFrames:
         return self.sink[layer] + self.local[layer] + self.own[layer]
 
     def _rows(self, layer: int) -> Tensor:
-        """The queries whose attention is measured, `[n]`, drawn with replacement by a generator of its own."""
+        """Indices of the queries whose attention is measured, `[n]`, drawn with replacement by a separate generator."""
         if self.policy.rows is not None:
             return torch.tensor(self.policy.rows[layer], device=self.device)
         own = self.shape.frames_per_block * self.rope.frame_tokens
@@ -144,16 +146,16 @@ class DummyForcingCache(MethodCache):
         return torch.randint(own, (max(1, count),), generator=generator).to(self.device)
 
     def _shares(self, layer: int) -> Tensor:
-        """Attention on the first frames, between, and on the block itself, `[heads, 3]`."""
+        """Attention shares of the first frames, the frames between, and the block itself, `[heads, 3]`."""
         seen = self._everything(layer)
-        # with more blocks to look back on, the whole first block counts as first, as in the authors' code
+        # with more than one past block the whole first block counts as first, as in the authors' code
         first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
         k, v = seen.k.flatten(1, 2), seen.v.flatten(1, 2)
         return with_shares(self.attention, self.sampled[layer], k, v, first * s, self.frames * s)[1]
 
     def classify(self, shares: Tensor) -> Groups:
-        """Tell heads apart by their shares `[layers, heads, 3]`, over the whole model."""
+        """Classify the heads of the whole model by their shares `[layers, heads, 3]`."""
         first, middle = (part / part.sum() for part in shares.unbind(-1)[:2])
         needs_past = torch.maximum(first, middle).flatten()
         count = round(self.policy.last_share * len(needs_past))
@@ -173,7 +175,7 @@ class DummyForcingCache(MethodCache):
         for layer in range(self.shape.layers):
             sink = self.sink[layer].of(self._heads(layer, "first"))
             newest = self.local[layer].of(self._heads(layer, "last")).last(1)
-            self.short.append(Frames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
+            self.short.append(KVFrames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
             self.local[layer] = self.local[layer].of(self._mid_heads(layer))
             self.sink[layer] = self.sink[layer][:0]
 
@@ -182,7 +184,7 @@ class DummyForcingCache(MethodCache):
         return self.groups[layer][kind]
 
     def _heads(self, layer: int, *kinds: str) -> Tensor:
-        """Numbers of the heads of these kinds, kind by kind; on the device since they were first asked for."""
+        """Indices of the heads of these kinds, kind by kind; copied to the device once."""
         if (layer, kinds) not in self._numbers:
             heads = [head for kind in kinds for head in self._of(layer, kind)]
             self._numbers[layer, kinds] = torch.tensor(heads, dtype=torch.long, device=self.device)

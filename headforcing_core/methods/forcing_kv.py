@@ -1,7 +1,7 @@
-"""Forcing-KV: heads that look at the same places get two frames, heads that follow what moves get its tokens, too.
+"""Forcing-KV: *static* heads keep two last latent frames, *dynamic* heads also the tokens of moving parts.
 
-The split into *static* and *dynamic* heads comes from a head profile: every role but `memory` is static. The first
-layer is never split. Only clean passes write.
+The split into static and dynamic heads comes from a head profile: every role but `memory` is static. The first layer is
+never split. Only clean passes write to the cache.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import Frames, no_frames, slots_of
+from .frames import KVFrames, no_frames, slots_of
 
-CANDIDATE_FRAMES = 3  # whose chunks of tokens dynamic heads choose from
+CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic heads
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class ForcingKV(MethodPolicy):
     """Forcing-KV's settings.
 
     Attributes:
-        split_block: after the clean pass of this block the heads part.
-        static_frames, dynamic_frames: last frames that heads of each kind keep.
-        chunks_per_frame: a frame's tokens are cut into so many chunks of consecutive ones.
-        kept_share: of the chunks of three frames, how many dynamic heads keep besides; 0 keeps none.
-        keeps_sinks: a prompt switch leaves the sinks (`global_sink`).
+        split_block: the heads are split after the clean pass of this block.
+        static_frames, dynamic_frames: how many of the last frames the heads of each kind keep.
+        chunks_per_frame: number of chunks of consecutive tokens that a frame is divided into.
+        kept_share: fraction of the chunks of three frames that dynamic heads keep in addition; 0 keeps none.
+        keeps_sinks: whether the sinks survive a prompt switch (`global_sink` in the authors' code).
     """
 
     switch = "recache"
@@ -49,12 +49,12 @@ class ForcingKV(MethodPolicy):
 
     @property
     def moving_frames(self) -> int:
-        """The kept chunks, counted in frames."""
+        """The kept chunks in frame-slots."""
         return -(-self.kept_chunks // self.chunks_per_frame)
 
     @property
     def local_frames(self) -> int:
-        """Last frames that all heads keep before the split, and those of the first layer always."""
+        """How many last frames all heads keep before the split, and those of the first layer always."""
         return max(self.static_frames, self.dynamic_frames)
 
     def recached_frames(self) -> int:
@@ -77,36 +77,39 @@ class ForcingKV(MethodPolicy):
             return
         if block < CANDIDATE_FRAMES or shape.frame_tokens < self.chunks_per_frame:
             raise HeadForcingError(
-                f"Forcing-KV compares {CANDIDATE_FRAMES} frames in {self.chunks_per_frame} chunks each: blocks must "
-                f"have at least {CANDIDATE_FRAMES} frames and frames so many tokens, got {block} and "
-                f"{shape.frame_tokens}; choose another model family or size"
+                f"Forcing-KV needs blocks of at least {CANDIDATE_FRAMES} latent frames with at least "
+                f"{self.chunks_per_frame} tokens each, got {block} and {shape.frame_tokens}; choose another model "
+                "family or size"
             )
         if shape.layers > 1 and "memory" not in shape.roles[1]:
-            raise HeadForcingError("Forcing-KV follows movement in the second layer, which needs a memory head there")
+            raise HeadForcingError(
+                "Forcing-KV needs a memory head in the second layer, which selects the moving chunks; choose "
+                "another head profile"
+            )
 
     def make_cache(self, *args: Any) -> MethodCache:
         return ForcingKVCache(*args)
 
 
 class ForcingKVCache(MethodCache):
-    """Per layer: `sink` and `local` of all heads; once split, also what each kind of head keeps instead of `local`."""
+    """Per layer `sink` and `local` of all heads; after the split each kind of head has its own in place of `local`."""
 
     policy: ForcingKV
 
     def begin_video(self) -> None:
         self.sink, self.local = no_frames(self), no_frames(self)
-        self.own = no_frames(self)  # of the open call's latest pass
+        self.own = no_frames(self)  # of the current call's latest pass
         kinds = [[role == "memory" for role in layer] for layer in self.shape.roles]
         self.dynamic = [torch.tensor(layer, device=self.device).nonzero()[:, 0] for layer in kinds]
         self.static = [(~torch.tensor(layer, device=self.device)).nonzero()[:, 0] for layer in kinds]
-        # chunks of consecutive tokens, numbered over the candidate frames; of equal size where the number divides
+        # chunks of consecutive tokens, numbered over the candidate frames; of equal size if the number divides
         tokens, chunks = self.rope.frame_tokens, self.policy.chunks_per_frame
         places = torch.arange(CANDIDATE_FRAMES * tokens, device=self.device)
         self.chunk_of_token = places // tokens * chunks + places % tokens * chunks // tokens
         self.split = False
-        self.static_last: dict[int, Frames] = {}
-        self.dynamic_last: dict[int, Frames] = {}
-        self.moving: dict[int, Frames] = {}  # the chosen tokens, each as a frame of one token
+        self.static_last: dict[int, KVFrames] = {}
+        self.dynamic_last: dict[int, KVFrames] = {}
+        self.moving: dict[int, KVFrames] = {}  # the chosen tokens, each as a frame of one token
 
     @property
     def occupied(self) -> int:
@@ -114,7 +117,7 @@ class ForcingKVCache(MethodCache):
         return slots_of(self, (*self.sink, *self.local, *self.own, *parted))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.own[layer] = Frames(self.at_own_index(k), v)
+        self.own[layer] = KVFrames(self.at_own_index(k), v)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q, own, sink = self.at_own_index(q), self.own[layer], self.sink[layer]
@@ -159,21 +162,21 @@ class ForcingKVCache(MethodCache):
             self.local[layer] = local[:0]
 
     def _choose_chunks(self) -> Tensor | None:
-        """Which chunks move most, decided in the second layer for all; None while there is no frame before these."""
+        """The moving chunks, chosen in the second layer for all layers; None if there are too few frames to compare."""
         if self.shape.layers < 2 or not len(self.dynamic_last[1]):
             return None
         chain = self.dynamic_last[1].k, self.own[1].k[self.dynamic[1]]
         return self.choose(torch.cat(chain, dim=1)[:, : CANDIDATE_FRAMES + 1])
 
     def choose(self, chain: Tensor) -> Tensor:
-        """Of consecutive frames' keys `[heads, 4, s, d]` the chunks that are least like those after them; ascending."""
+        """Indices of the chunks of `[heads, 4, s, d]` whose keys differ most from the next frame's; ascending."""
         keys = chain.float().permute(1, 2, 0, 3).flatten(2)  # all heads of a token together
         similarity = F.cosine_similarity(keys[:-1], keys[1:], dim=-1).flatten()
         chunk = self.chunk_of_token
         chunks = torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity) / chunk.bincount()
         return chunks.topk(self.policy.kept_chunks, largest=False).indices.sort().values
 
-    def _chunks(self, chain: Frames, kept: Tensor | None) -> Frames:
+    def _chunks(self, chain: KVFrames, kept: Tensor | None) -> KVFrames:
         if kept is None:
             return chain[:0].tokens()
         candidates, moving = chain[:CANDIDATE_FRAMES].tokens(), torch.isin(self.chunk_of_token, kept)

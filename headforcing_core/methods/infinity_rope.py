@@ -1,7 +1,7 @@
-"""Infinity-RoPE: rotary positions that stay inside the window, a flush at a new prompt, a jump of positions at a cut.
+"""Infinity-RoPE: temporal indices that count inside the window, a flush at a new prompt, a jump of indices at a cut.
 
-The whole method is in where the frames stand in time: keys are stored without temporal rotation and take the index of
-their slot; once the window has moved, the queries stand at its end.
+The method only changes temporal indices: keys are stored without temporal rotation and are rotated to the index of
+their slot; once the window has moved, queries are rotated to its last indices.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..timeline.switch import Switch
 from .base import MethodCache, MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 
-CUT_INDEX = 45  # where the RoPE cut puts the first frame of a new scene, for one block
+CUT_INDEX = 45  # temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
 
 
 @dataclass(frozen=True)
 class InfinityRope(WindowPolicy):
-    """Infinity-RoPE's settings. `re_anchor` at a switch is its scene cut."""
+    """Infinity-RoPE's settings. `re_anchor` at a prompt switch is its scene cut."""
 
     switch = "flush"
     cuts = True
@@ -46,15 +46,15 @@ class InfinityRope(WindowPolicy):
 
 class InfinityRopeCache(WindowCache):
     policy: InfinityRope
-    cut = False  # whether the open block begins a new scene
+    cut = False  # whether the current block begins a new scene
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.store(layer, k, v)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         keys = [*range(self.filled)]
-        # once the video is longer than the window, queries stand at its end even where a flush has emptied it: until it
-        # is full again they stand beyond their own keys, as in the authors' code
+        # as in the authors' code, once the video is longer than the window, queries get its last indices even after a
+        # flush: until the window is full again these are larger than the indices of the block's own keys
         at_end = self.start >= self.window or self.rolled
         first = self.window - self.frames if at_end else self.start
         queries = [*range(first, first + self.frames)]
@@ -71,7 +71,7 @@ class InfinityRopeCache(WindowCache):
         self.cut = False
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
-        # the last two *slots*, as in the authors' code: before the window is full they are still zero
+        # as in the authors' code the last two slots: before the window is full they are still zero
         for slots in (*self.k, *self.v):
             slots[:, 1:3] = slots[:, self.window - 2 :].clone()
         self.filled = 3

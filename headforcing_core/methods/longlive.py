@@ -1,4 +1,4 @@
-"""LongLive: a short window behind frame sinks, written again when the prompt changes (KV-recache)."""
+"""LongLive: attention sinks and a short window, which is written again when the prompt changes (KV recache)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
 
 @dataclass(frozen=True)
 class WindowPolicy(MethodPolicy):
-    """A window of so many frame-slots, the sinks and the current block included."""
+    """Settings of a window of `window_frames` frame-slots, sinks and current block included."""
 
     window_frames: int = 12
     sink_frames: int = 3
@@ -35,10 +35,10 @@ class LongLive(WindowPolicy):
     """LongLive's settings.
 
     Attributes:
-        infinite: keys are rotated at their place in the window instead of at their frame's index in the video.
-        keeps_sinks: a prompt switch leaves the sinks as they are (`global_sink`).
-        sinks_from_first_pass: a sink beyond the first block keeps what the noisiest pass wrote, as in the authors'
-            code; it matters only where the sinks do not end with a block.
+        infinite: keys are rotated to their index in the window instead of their frame's index in the video.
+        keeps_sinks: a prompt switch does not change the sinks (`global_sink` in the authors' code).
+        sinks_from_first_pass: a sink after the first block keeps the keys and values of its noisiest pass, as in the
+            authors' code; it has an effect only if the number of sinks is not a multiple of the block's length.
     """
 
     switch = "recache"
@@ -58,9 +58,9 @@ class LongLive(WindowPolicy):
 
 
 class WindowCache(MethodCache):
-    """Per layer `window_frames` slots for keys and values, zero at first; `filled` of them are in use.
+    """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are in use.
 
-    When a block does not fit, the frames behind the sinks move down.
+    When a block does not fit, the frames after the sinks move to lower slots, and the oldest of them are dropped.
     """
 
     policy: WindowPolicy
@@ -69,10 +69,10 @@ class WindowCache(MethodCache):
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
         self.k, self.v = self.zeros(self.window), self.zeros(self.window)
         self.filled = 0
-        self.rolled = False  # whether the open call moved the frames
+        self.rolled = False  # whether the current call moved frames to lower slots
 
     def open(self) -> None:
-        if self.recaching:  # over frames that are there
+        if self.recaching:  # the call writes frames again that are in the window
             return
         excess = max(0, self.filled + self.frames - self.window)
         self.rolled = excess > 0
@@ -86,7 +86,7 @@ class WindowCache(MethodCache):
         return self.filled * self.shape.layers * self.shape.heads
 
     def store(self, layer: int, k: Tensor, v: Tensor, protected: int = 0) -> None:
-        """Write the call's frames to the last filled slots, but to none before `protected`."""
+        """Write the call's frames to the last filled slots, except slots before `protected`."""
         first = self.filled - self.frames
         skipped = max(0, protected - first)
         self.k[layer][:, first + skipped : self.filled] = k[:, skipped:]
@@ -98,7 +98,7 @@ class LongLiveCache(WindowCache):
 
     def open(self) -> None:
         super().open()
-        self._written: set[int] = set()  # layers that a pass of the open call has written
+        self._written: set[int] = set()  # layers that a pass of the current call has written
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         k = k if self.policy.infinite else self.at_own_index(k)
@@ -106,14 +106,14 @@ class LongLiveCache(WindowCache):
         self._written.add(layer)
 
     def _protects_sinks(self, layer: int) -> bool:
-        if not self.start:  # also when a recache begins at the first frame: the sinks are read under the new prompt
+        if not self.start:  # a recache from the first frame on writes the sinks under the new prompt, too
             return False
         if self.recaching:
             return self.policy.keeps_sinks
         return self.policy.sinks_from_first_pass and layer in self._written
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        used = max(self.sinks, self.filled)  # sink slots that are still empty take part as zeros
+        used = max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros
         k, v = self.k[layer][:, :used], self.v[layer][:, :used]
         if self.policy.infinite:
             k = self.rope.rotate_temporal(k, range(used))

@@ -1,6 +1,6 @@
-"""MemFlow: LongLive's window, and a bank of earlier frames that the prompt's own keys select from.
+"""MemFlow: LongLive's window, and a bank of earlier latent frames, selected by their similarity to the prompt's keys.
 
-The bank fills, is compressed and repeats itself as in the authors' code.
+When the bank is filled and compressed, and that it may hold a frame twice, is as in the authors' code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..timeline.switch import Switch
 from .base import MethodCache, MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 
-ROUTED_FRAMES = 3  # of sinks and bank together, with routing
+ROUTED_FRAMES = 3  # frames of sinks and bank together that a head attends to with routing
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,14 @@ class MemFlow(WindowPolicy):
     """MemFlow's settings.
 
     Attributes:
-        bank_frames: slots of the bank.
-        interval: the bank takes a frame every so many blocks.
-        keeps_sinks: a prompt switch leaves the window as it is before the frames are written again (`global_sink`).
-        stores_every_block: the frame that waits for its slot is replaced in every block, so that a slot gets the last
-            block of its interval instead of the first. None: where the video has a single prompt, as in the authors'
+        bank_frames: number of slots of the bank.
+        interval: number of blocks after which the bank takes another frame.
+        keeps_sinks: the window is not zeroed before a prompt switch writes its frames again (`global_sink`).
+        stores_every_block: the frame that waits for its slot is replaced in every block, so that the slot gets the
+            last block of its interval instead of the first. None: True for videos with one prompt, as in the authors'
             two scripts.
-        routed: each head attends only to the three frames of sinks and bank that its queries match best (SMA).
+        routed: each head attends only to the three frames of sinks and bank with the highest scores for its queries
+            (the paper's SMA).
     """
 
     switch = "recache"
@@ -48,7 +49,7 @@ class MemFlow(WindowPolicy):
         return self.window_frames
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        return self.window_frames + self.bank_frames + 1  # and the frame that waits
+        return self.window_frames + self.bank_frames + 1  # and the frame that waits for its slot
 
     def check(self, shape: MethodShape) -> None:
         super().check(shape)
@@ -71,7 +72,7 @@ class MemFlowCache(WindowCache):
         self.waiting_k, self.waiting_v = self.zeros(1), self.zeros(1)
         self.stored = 0  # frames the bank has taken so far; never falls
         self.counted = 0  # intervals that were counted
-        self.used = 0  # bank slots that the open call attends to
+        self.used = 0  # bank slots that the current call attends to
         self.prompt: PromptKV | None = None
 
     def open(self) -> None:
@@ -86,15 +87,15 @@ class MemFlowCache(WindowCache):
 
     @property
     def occupied(self) -> int:
-        banked = min(self.stored, self.policy.bank_frames + 1)  # the frame that waits included
+        banked = min(self.stored, self.policy.bank_frames + 1)  # the waiting frame included
         return super().occupied + banked * self.shape.layers * self.shape.heads
 
     def _intervals(self) -> int:
-        """Intervals begun by the end of the open call."""
+        """Number of intervals that have begun by the end of the current call."""
         return (self.end // self.shape.frames_per_block - 1) // self.policy.interval + 1
 
     def _pull(self) -> None:
-        """Give the waiting frame its slot. A full bank makes room in every block, even for a frame it has."""
+        """Move the waiting frame to its slot. A full bank drops a frame in every block, even for one it already has."""
         size = self.policy.bank_frames
         for layer in range(self.shape.layers):
             if self.stored <= size:
@@ -106,9 +107,9 @@ class MemFlowCache(WindowCache):
                     bank[layer] = torch.cat((bank[layer][:, kept], waiting[layer]), dim=1)
 
     def choose(self, layer: int) -> Tensor:
-        """All slots but one, best first: the mean score of a slot's keys with the prompt's keys taken as queries."""
+        """All slots but the worst, best first, by the mean score of a slot's keys with the prompt's keys as queries."""
         keys = self.bank_k[layer].float().mean(dim=2)  # [heads, slots, d]
-        # after a switch the prompt's keys are not made yet and count as zeros: the first slots stay
+        # after a prompt switch the new prompt's keys do not exist yet; zeros give equal scores and keep the first slots
         text = torch.zeros_like(keys[:, 0]) if self.prompt is None else self.prompt.layers[layer][0][0].float().mean(1)
         scores = torch.einsum("hsd,hd->s", keys, text)
         return scores.sort(descending=True, stable=True).indices[: self.policy.bank_frames - 1]
@@ -144,7 +145,7 @@ class MemFlowCache(WindowCache):
             self.counted = self._intervals()
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
-        if not self.policy.keeps_sinks:  # sinks that are not written again stay zero, unlike LongLive's
+        if not self.policy.keeps_sinks:  # unlike LongLive's, sinks that are not written again stay zero
             for slots in (*self.k, *self.v):
                 slots.zero_()
         self.prompt = None

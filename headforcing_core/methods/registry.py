@@ -1,7 +1,7 @@
-"""All methods by name: what the sampler and the command line offer.
+"""All methods by name, as the sampler and the command line offer them.
 
-`METHODS` has a row for every published method, `policy.PRESETS` one for every table of roles, the ablations of Head
-Forcing included. Recorded cases name their settings themselves, see `recorded.py`.
+`METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set of role policies,
+the ablations of Head Forcing included. Recorded cases contain their own settings, see `studies/recorded.py`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PublishedMethod:
 
     Attributes:
         policy: its settings.
-        weights: those it is meant for, and their licence.
-        trained: whether the method needs them; any others of the family run, but were not trained for it.
-        differs: what is not as in the authors' code, or is easily missed.
+        weights: the weights it is meant for, and their licence.
+        trained: whether these weights were trained for the method; other weights of the family run with it, too.
+        differs: differences from the authors' code, and what is easily missed.
     """
 
     policy: Method
@@ -47,7 +47,7 @@ class PublishedMethod:
         """One or two lines for a report."""
         lines = [f"method {name}: {self.paper} (arXiv {self.arxiv}); meant for {self.weights}"]
         if self.trained:
-            lines.append("note: this method was trained together with those weights, with any others expect less")
+            lines.append("note: these weights were trained for this method; expect lower quality with others")
         if self.differs:
             lines.append(f"note: {self.differs}")
         return "\n".join(lines)
@@ -62,7 +62,8 @@ _MEMFLOW = (
 )
 _MEMFLOW_STORES = (
     "with one prompt the bank takes the last block of every interval, with several the first, as the authors' two "
-    "scripts do, so a second prompt makes all of the video anew; memflow_interactive always takes the first"
+    "scripts do, so that adding a second prompt renders the whole video again; memflow_interactive always takes the "
+    "first"
 )
 _DEEP_FORCING = (
     "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
@@ -95,7 +96,8 @@ METHODS: dict[str, PublishedMethod] = {
         "2602.02214",
         "Causal Forcing, chunkwise or framewise (Apache-2.0)",
         True,
-        "choose its model family, which sets steps and block; every frame is kept, the authors stop at 21",
+        "choose its model family, which sets noise levels and block length; every frame is kept, the authors stop at "
+        "21",
     ),
     "longlive": PublishedMethod(LongLive(), *_LONGLIVE),
     "longlive_infinite": PublishedMethod(LongLive(infinite=True), *_LONGLIVE),
@@ -104,9 +106,9 @@ METHODS: dict[str, PublishedMethod] = {
         "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive Self-Rollout",
         "2511.20649",
         "Infinite-Forcing, Self Forcing or Causal Forcing (Apache-2.0)",
-        differs="every new prompt flushes; [re-anchor] before it is the paper's scene cut",
+        differs="every new prompt flushes the cache; [re-anchor] before it is the paper's scene cut",
     ),
-    "deep_forcing": PublishedMethod(DeepForcing(), *_DEEP_FORCING, "an interrupted render begins again"),
+    "deep_forcing": PublishedMethod(DeepForcing(), *_DEEP_FORCING, "an interrupted render starts from the beginning"),
     "deep_forcing_sink_only": PublishedMethod(DeepForcing(sink_frames=14, budget_frames=None), *_DEEP_FORCING),
     "forcing_kv": PublishedMethod(
         ForcingKV(),
@@ -118,15 +120,15 @@ METHODS: dict[str, PublishedMethod] = {
         DummyForcing(),
         "Efficient Autoregressive Video Diffusion with Dummy Head",
         "2601.20499",
-        differs="the sampled queries depend on the seed of the video alone; a new prompt drops the first frame, too",
+        differs="the sampled queries depend on the video's seed alone; a new prompt drops the first frame, too",
     ),
     "memflow": PublishedMethod(MemFlow(), *_MEMFLOW, _MEMFLOW_STORES),
     "memflow_sma": PublishedMethod(MemFlow(routed=True), *_MEMFLOW, _MEMFLOW_STORES),
     "memflow_interactive": PublishedMethod(
         MemFlow(stores_every_block=False),
         *_MEMFLOW,
-        "not the authors' rule for a single prompt: the bank takes the first block of every interval, so that a prompt "
-        "can be added and the blocks before it stay",
+        "with a single prompt not the authors' rule: the bank takes the first block of every interval, so that blocks "
+        "before an added prompt stay the same",
     ),
     "rolling_forcing": PublishedMethod(
         RollingForcing(),
@@ -134,8 +136,8 @@ METHODS: dict[str, PublishedMethod] = {
         "2509.25161",
         "Rolling Forcing (academic use only)",
         True,
-        "five steps of its own replace the model family's unless sigmas are given; a new prompt reaches the blocks "
-        "under way, too; start frames are refused",
+        "its own five noise levels replace the model family's unless sigmas are given; a new prompt also affects the "
+        "unfinished blocks; start frames are refused",
     ),
     "causvid": PublishedMethod(
         CausVid(),
@@ -143,19 +145,20 @@ METHODS: dict[str, PublishedMethod] = {
         "2412.07772",
         "CausVid (CC BY-NC-SA, non-commercial)",
         True,
-        "three steps of its own replace the model family's unless sigmas are given; beyond one rollout, 5 s, it needs "
-        "a VAE, which encodes a picture anew; the last rollout is not cut; start frames are refused",
+        "its own three noise levels replace the model family's unless sigmas are given; videos longer than one "
+        "rollout, 5 s, need a VAE, which encodes one frame per rollout; the last rollout is not cut; start frames are "
+        "refused",
     ),
 }
 
 
 def method_names() -> list[str]:
-    """What can be chosen, in the order of the lists that people choose from."""
+    """The names of all methods and ablations, in the order of menus."""
     return [*PRESETS, *(name for name in METHODS if name not in PRESETS)]
 
 
 def method_policy(name: str) -> Method:
-    """The settings of a method or ablation, or an error that lists the names."""
+    """The settings of a method or ablation; raises HeadForcingError with the list of names for an unknown one."""
     if name in METHODS:
         return METHODS[name].policy
     if name not in PRESETS:
@@ -164,12 +167,12 @@ def method_policy(name: str) -> Method:
 
 
 def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
-    """The noise levels that are given, else the method's own, else the model family's, in blocks of that family."""
+    """`sigmas` if given, else the method's own noise levels, else the model family's; block length of the family."""
     chosen = schedule(family, sigmas)
     own = policy.own_schedule
     return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
 
 
 def describe_method(name: str) -> list[str]:
-    """For a report: where the method comes from and which weights it is meant for; nothing for an ablation."""
+    """Lines for a report: the method's paper and the weights it is meant for; none for an ablation."""
     return [METHODS[name].describe(name)] if name in METHODS else []

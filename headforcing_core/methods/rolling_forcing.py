@@ -1,9 +1,9 @@
-"""Rolling Forcing: a window of blocks at rising noise levels is denoised jointly and rolls over the video.
+"""Rolling Forcing: a window of blocks at rising noise levels is denoised jointly and moves over the video.
 
-Window `w` holds the blocks `w - steps + 1 .. w`, those of them that exist. One model call takes each of them one step
-further, then the first one is finished and leaves. So a block sees the next ones while it is being made, and they see
-it. The first block of the video stays in view as an attention sink ("Rolling Forcing: Autoregressive Long Video
-Diffusion in Real Time"; what the paper leaves open is as in the authors' code).
+Window `w` holds the blocks `w - steps + 1 .. w`, as far as they exist. One model call denoises each of them by one
+step; then the first one is finished and leaves the window. All blocks of a window attend to each other. The first block
+of the video stays in the cache as an attention sink ("Rolling Forcing: Autoregressive Long Video Diffusion in Real
+Time"; what the paper leaves open is as in the authors' code).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ..rollout.schedule import Schedule
 from .base import MethodPolicy, MethodShape
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
-# fixed numbers of the authors' code, there 24 and 21 latent frames
+# constants of the authors' code, there 24 and 21 latent frames
 HELD_BLOCKS = 8
 ATTENDED_BLOCKS = 7
 
 
 @dataclass(frozen=True)
 class RollingForcing(MethodPolicy):
-    """Rolling Forcing as a method to choose; it has no settings but the schedule, whose steps are the window."""
+    """Rolling Forcing's settings: only the schedule, whose number of steps is the window's number of blocks."""
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
 
@@ -46,15 +46,15 @@ class RollingForcing(MethodPolicy):
     def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
         if start_frames:
             raise HeadForcingError(
-                f"rolling forcing cannot go on from start frames, got {start_frames}: the blocks after them would have "
-                "to be under way already; leave them out or choose another method"
+                f"rolling forcing does not support start frames, got {start_frames}; remove them or choose another "
+                "method"
             )
         check_window(schedule, blocks)
 
     def make_cache(
         self, shape: MethodShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> RollingCache:
-        return RollingCache(shape, device, attention)  # it holds what it is given, in that dtype
+        return RollingCache(shape, device, attention)  # it stores keys and values in their own dtype
 
     def rollout(self, model: JointModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
         inputs = (video.schedule, video.noise, video.prompts, video.made, video.unfinished)
@@ -62,17 +62,17 @@ class RollingForcing(MethodPolicy):
 
 
 def check_window(schedule: Schedule, blocks: int) -> None:
-    """Refuse a schedule or a video that no rolling window fits."""
+    """Raise HeadForcingError if the schedule or the number of blocks does not fit a rolling window."""
     steps = len(schedule.sigmas)
     if schedule.first_block_sigmas is not None:
         raise HeadForcingError(
-            "rolling forcing takes every block through the same noise levels; choose a schedule that has no others for "
-            "the first block"
+            "rolling forcing needs the same noise levels for every block; choose a model family without separate ones "
+            "for the first block"
         )
     if steps >= ATTENDED_BLOCKS:
         raise HeadForcingError(
-            f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video included, so that at "
-            f"most {ATTENDED_BLOCKS - 1} steps fit, got {steps}"
+            f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video included, so at most "
+            f"{ATTENDED_BLOCKS - 1} steps fit, got {steps}; choose a schedule with fewer"
         )
     if blocks < steps:
         raise HeadForcingError(
@@ -91,22 +91,22 @@ def rolling_rollout(
     unfinished: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> Iterator[Block]:
-    """Yield the finished blocks of one video; stop taking them and the rollout stops.
+    """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
     Args:
-        prompts: for every block the number of its prompt. A window runs under the prompt of its newest block, so a
-            change of prompt reaches the blocks that are under way as well.
-        made: blocks that were made before; they are written to the cache and yielded as they are.
-        unfinished: what came with the last of them, `Block.unfinished`; finished blocks alone do not tell it.
+        prompts: for every block the number of its prompt. A window is denoised under the prompt of its newest block,
+            so a new prompt also affects the unfinished blocks.
+        made: finished blocks of an earlier render; they are written to the cache and yielded unchanged.
+        unfinished: `Block.unfinished` of the last of them, which cannot be computed from finished blocks.
         on_step: called as `(block, step, predicted clean latents)` for each block of a window after its step, and with
-            None for the newest one before; raise from it to stop within one model call.
+            None for the newest one before it; an exception raised by it stops the rollout within one model call.
     """
     steps, blocks = len(schedule.sigmas), len(prompts)
     check_window(schedule, blocks)
     if len(unfinished) != (min(steps - 1, blocks - len(made)) if made else 0):
         raise HeadForcingError(
-            f"going on after {len(made)} of {blocks} blocks needs the {steps - 1} that were begun (fewer at the end of "
-            f"the video), got {len(unfinished)}; make the video anew"
+            f"resuming after {len(made)} of {blocks} blocks needs the {steps - 1} unfinished ones (fewer at the end of "
+            f"the video), got {len(unfinished)}; render the video from the beginning"
         )
     active, window = None, [x.to(cache.device) for x in unfinished]
     for number in range(steps - 1 if made else 0, blocks + steps - 1):
@@ -122,8 +122,8 @@ def rolling_rollout(
             if newest == number:
                 window.append(noise.initial(number).to(cache.device))
             latents, window = _take_step(model, cache, schedule, noise, window, inside, number, on_step)
-        # The authors write the first block after every window. While block 0 is unfinished nobody reads it, so here a
-        # block is written once, when it is finished.
+        # The authors write the first block after every window. An unfinished block 0 is never read from the cache, so
+        # here a block is written once, when it is finished.
         if number - first == steps - 1:
             cache.begin(inside[:1], clean=True)
             model.write_clean(latents, cache)
@@ -140,7 +140,7 @@ def _take_step(
     number: int,
     on_step: StepCallback,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Denoise window `number` by one step: the first block's clean latents, and all blocks that have steps left."""
+    """Denoise window `number` by one step; returns the first block's clean latents and the unfinished blocks."""
     steps = [number - block for block in inside]
     sigmas = torch.tensor([schedule.sigmas[step] for step in steps], dtype=torch.float64)
     cache.begin(inside)
@@ -151,18 +151,19 @@ def _take_step(
         if step + 1 < len(schedule.sigmas):
             sigma, fresh = schedule.sigmas[step + 1], noise.renoise(block, step).to(clean)
             unfinished.append((1 - sigma) * clean + sigma * fresh)
-    return joint[: schedule.frames_per_block].clone(), unfinished  # a copy: a part would hold all of the window
+    # cloned, because a view would keep the latents of the whole window in memory
+    return joint[: schedule.frames_per_block].clone(), unfinished
 
 
 class RollingCache:
-    """Keys and values of finished blocks, alike in all heads: the first block of the video and the last seven.
+    """Keys and values of finished blocks, the same in all heads: the first block of the video and the last seven.
 
-    `begin(blocks)` before each pass, which then calls `write` and `attend` layer by layer; only a clean pass leaves
-    something behind. Keys are held with spatial rotary embedding only, `k, v [heads, frames, s, head_dim]`: the first
-    block, the anchor, moves along with the window, so its position changes from call to call.
+    Call `begin(blocks)` before each pass, which then calls `write` and `attend` layer by layer; only a clean pass is
+    stored. Keys have spatial rotary embedding only, `k, v [heads, frames, s, head_dim]`, because the temporal index of
+    the first block, the anchor, changes from call to call.
 
     Args:
-        shape: as for the other caches; its roles only count the layers and its policy is not used.
+        shape: as for the other caches; roles are used only to count layers and heads, the policy is not used.
     """
 
     def __init__(
@@ -180,12 +181,12 @@ class RollingCache:
 
     @property
     def held(self) -> list[int]:
-        """The blocks that it holds."""
+        """Numbers of the stored blocks."""
         return list(self.past[-1])
 
     @property
     def block(self) -> int:
-        """How many blocks it has seen."""
+        """Number of blocks that were committed."""
         return max(self.held, default=-1) + 1
 
     @property
@@ -199,12 +200,12 @@ class RollingCache:
         return sum(tensor.nbytes for past in self.past for pair in past.values() for tensor in pair)
 
     def begin(self, blocks: range, clean: bool = False) -> None:
-        """Open a pass over these blocks; a clean one is over a single block and is kept."""
+        """Begin a pass over these blocks; a clean pass is over a single block and is stored."""
         self._inside, self._clean = blocks, clean
         self._positions = context(self.held, blocks, clean)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Take the pass's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
+        """Set the pass's `k, v [tokens, heads, head_dim]`, without rotary embedding; stored if it is a clean pass."""
         s = self.rope.frame_tokens
         self._own = self.rope.rotate_spatial(by_head(k, s)), by_head(v, s)
         if self._clean:
@@ -228,13 +229,14 @@ class RollingCache:
 
 
 def context(held: Sequence[int], inside: range, clean: bool) -> dict[int, int]:
-    """The held blocks that a pass over the blocks `inside` attends to, each with its position, in blocks.
+    """The stored blocks that a pass over the blocks `inside` attends to, each with its position, in blocks.
 
-    A window sees the anchor right before the last blocks that there is room for. A clean pass sees more, as in the
-    authors' code: the anchor at position 0 and all that is held, and, when that is too much, no anchor.
+    A window attends to the last blocks that fit, and to the anchor at the position right before them. A clean pass
+    attends to more, as in the authors' code: to all stored blocks with the anchor at position 0, or, if these are too
+    many, to the last ones without the anchor.
     """
     if inside.start == 0:
-        return {}  # the anchor itself is being made
+        return {}  # the anchor itself is not finished
     others = [block for block in held if 0 < block < inside.start]
     room = ATTENDED_BLOCKS - len(inside) - 1
     if clean:

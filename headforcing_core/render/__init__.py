@@ -1,1 +1,1 @@
-"""One render, from settings to files; used by the command line and the nodes."""
+"""One render, from options to files, for the command line and the nodes."""

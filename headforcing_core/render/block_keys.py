@@ -1,4 +1,4 @@
-"""What a stored block depends on: the key of every block of a video."""
+"""Block keys: the hash of everything that a stored block depends on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .plan import RenderPlan
 
 
 def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
-    """The key of every block, from the setup's hash and the hash of each block's prompt and switch."""
+    """The key of every block: the setup's hash, chained with the hashes of the prompts and switches up to the block."""
     keys, key = [], setup
     for prompt in prompts:
         key = digest(key, prompt)
@@ -25,16 +25,16 @@ def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
     return keys
 
 
-END = "end"  # in a block's key: a block that would be made with it is behind the end of the video
+END = "end"  # stands in a block's key for the prompt of a block after the end of the video
 
 
 def setup_hash(
     plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
 ) -> str:
-    """The hash of everything a block depends on but the prompts, their switches and the length of the video."""
+    """The hash of everything a block depends on, except the prompts, their switches and the length of the video."""
     shape = plan.shape
     parts: list[Any] = [
-        FORMAT_VERSION,  # a render does not stumble over what another version of the pack left
+        FORMAT_VERSION,  # blocks that another version stored in another format are not reused
         fingerprint,
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
@@ -51,21 +51,21 @@ def setup_hash(
 
 
 def goes_on(plan: RenderPlan) -> bool:
-    """Whether an unfinished video goes on from its finished blocks; with some methods it begins again."""
+    """Whether an unfinished video is resumed from its finished blocks; with some methods it has to start anew."""
     return plan.policy.replays
 
 
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
-    """How many blocks of this video are stored. One that began by finding roles goes on as such a video."""
+    """How many blocks of this video are stored."""
     return count_blocks(parent / setup[:SHORT], keys)
 
 
 def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor], autoencoder: str = "") -> list[str]:
-    """The key of every block after the start, from the plan's embeddings (`RenderPlan.embeddings`).
+    """The key of every block after the start blocks, from the plan's embeddings (`RenderPlan.embeddings`).
 
-    Where blocks are made together, a block depends on the prompts of the next ones too and, near the end, on how many
-    of them there are. Where a video is made of several rollouts, those after the first depend on the `autoencoder`, as
-    `PictureCodec.fingerprint` names it.
+    With a method that denoises several blocks together, a block depends on the prompts of the next ones, too, and near
+    the end of the video on how many of them there are. In a video of several rollouts, those after the first depend on
+    the `autoencoder`, which is given as `FrameCodec.fingerprint`.
     """
     hashes = [digest(embed) for embed in embeds]
     switches = plan.switches

@@ -1,4 +1,4 @@
-"""A render plan in words."""
+"""A render plan as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .plan import RenderPlan
 
 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
-    """What will be made and what it needs, as plain text."""
+    """Plain text: length, head roles, cache size, and the table of prompts of a render."""
     shape, fps = plan.shape, plan.timeline.clock.fps
     policy = plan.policy
     roles = [role for layer in shape.roles for role in layer]
@@ -17,39 +17,41 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     counts = counts if policy.needs_profile else "none"
     everything = plan.frames * len(roles)
     lines = [
-        f"{plan.width}x{plan.height}, {plan.video_frames} pictures = {plan.video_frames / fps:.2f} s at {fps:g} fps, "
+        f"{plan.width}x{plan.height}, {plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps, "
         f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
-        + (f" after {plan.start_frames} given ones" if plan.start_frames else ""),
+        + (f" after {plan.start_frames} start frames" if plan.start_frames else ""),
         f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
         f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the most at any length "
-        f"(keeping all {plan.frames} frames in every head would take {everything:,} = "
+        f"(keeping all {plan.frames} latent frames in every head would take {everything:,} = "
         f"{format_bytes(shape.bytes(dtype) * everything / shape.frame_slots)})"
         if shape.frame_slots < everything
         else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
     ]
     if not policy.replays:
-        lines.append("finished blocks cannot bring this cache back: an interrupted or longer render begins again")
+        lines.append(
+            "this cache cannot be rebuilt from blocks: an interrupted or longer render starts from the beginning"
+        )
     if plan.overlap is not None and plan.restart_frames:
         lines.append(
             f"{1 + len(plan.restart_frames)} rollouts of {plan.overlap.frames} latent frames; each after the first "
-            "begins with a picture of the one before, decoded and encoded anew"
+            "begins with a video frame of the one before, decoded and encoded again"
         )
     if plan.auto is not None:
         lines.append(
             f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
-            "every head sees all of the first frames"
+            "until then every head keeps all latent frames"
         )
     lines += ["", plan.timeline.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
-            f"Times and blocks are counted from the end of the {plan.start_frames} start frames, pictures from the "
-            "start of the video."
+            f"Times and blocks are counted from the end of the {plan.start_frames} start frames, video frames from "
+            "the start of the video."
         )
     return "\n".join(lines)
 
 
 def format_bytes(count: float) -> str:
-    """A size for people, decimal units: `2.47 GB`."""
+    """A size as text with three significant digits in decimal units: `2.47 GB`."""
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

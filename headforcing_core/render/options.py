@@ -1,4 +1,4 @@
-"""What a render is asked for, and the default of every such setting."""
+"""The options of a render, with their defaults."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ _POLICY = CachePolicy()
 
 @dataclass(frozen=True)
 class RenderOptions:
-    """The settings of a render; checks itself. Arguments and widgets take their defaults from here.
+    """The options of a render; checks itself. Command-line arguments and widgets take their defaults from here.
 
     Attributes:
-        method: a name of `registry.method_names`; for files alone where `policy` is given.
-        roles: an arrangement of `policy.arrange_roles`.
+        method: a name of `methods.registry.method_names`; with `policy` only a name for files.
+        roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
         width, height: in pixels.
-        seconds: length of what is made; 0 takes the timeline's.
+        seconds: length of the new part of the video; 0 takes the timeline's.
         seed: of the noise.
-        profile: roles of the heads; None takes the bundled profile that fits the model, or finds them.
-        model_family: noise levels, frames per block and bundled profile.
-        sigmas: noise levels as text, in place of the family's and the method's.
+        profile: head roles; None takes the bundled profile that fits the model, or finds roles while sampling.
+        model_family: sets noise levels, frames per block and bundled profile.
+        sigmas: noise levels as text, which replace those of the family and the method.
         episodic_frames, recent_frames: latent frames that memory heads keep.
-        novelty_threshold, update_interval: which frames are remembered, and every how many blocks one is considered.
-        switch: how prompts without a tag take over.
-        state_seconds: how often the cache is stored in a run folder; 0 never.
-        policy: settings in place of those that `method` names.
+        novelty_threshold: a candidate is admitted to episodic memory if its similarity to all entries is below this.
+        update_interval: a candidate is considered once in this many blocks.
+        switch: the prompt switch of prompts without a tag.
+        state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
+        policy: a method's settings, used in place of those that `method` names.
     """
 
     method: str = "head_forcing"
@@ -67,11 +68,11 @@ class RenderOptions:
             raise HeadForcingError(f"state_seconds must be 0 (never) or more, got {self.state_seconds}")
         if self.roles not in ROLE_ARRANGEMENTS:
             raise HeadForcingError(f"roles must be one of {', '.join(ROLE_ARRANGEMENTS)}, got {self.roles!r}")
-        _ = self.cache_policy, self.schedule  # which check the other settings
+        _ = self.cache_policy, self.schedule  # whose constructors check the other options
 
     @property
     def cache_policy(self) -> Method:
-        """The method's settings with these numbers for memory heads."""
+        """The method's settings, with these options for memory heads."""
         policy = self.policy or method_policy(self.method)
         return policy.with_memory(
             self.episodic_frames, self.recent_frames, self.novelty_threshold, self.update_interval
@@ -79,7 +80,7 @@ class RenderOptions:
 
     @property
     def schedule(self) -> Schedule:
-        """The noise levels that are given, else the method's own, else the model family's."""
+        """The noise levels: `sigmas`, else the method's own, else the model family's."""
         return method_schedule(self.policy or method_policy(self.method), self.model_family, self.sigmas)
 
     def plan(
@@ -89,9 +90,9 @@ class RenderOptions:
         start_frames: int = 0,
         profile: HeadProfile | AutoProfile | None = None,
     ) -> RenderPlan:
-        """The checked render of a timeline on a model of these dimensions, after `start_frames` given latent frames.
+        """The checked plan for a timeline and a model of these dimensions, after `start_frames` start latent frames.
 
-        `profile` takes the place of the one that was asked for.
+        `profile`, if given, replaces that of the options.
         """
         return RenderPlan.make(
             config,

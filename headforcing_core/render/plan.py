@@ -1,4 +1,4 @@
-"""One render, thought through before anything heavy happens: what is asked, whether it fits, what it will cost."""
+"""A render plan: checked settings and everything derived from them, before weights are loaded."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class RenderPlan:
 
     Attributes:
         prompts: per block the number of its text embedding, see `embeddings`: that of its timeline segment, or of a
-            blend. Start blocks are read under the first prompt, whatever they were made with.
-        start_frames: latent frames that are given; they come before everything that is made.
-        pictures: how many pictures were asked for, start frames included; what the last block adds is trimmed.
-        blends: embeddings on the way from one prompt to the next, in the order of the blocks.
+            blend. Start blocks get the first prompt, because the prompts they were made with are not known.
+        start_frames: latent frames at the beginning of the video that are given, not made.
+        video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
+        auto: how head roles are found while sampling; None if they are known.
+        blends: interpolations between the embeddings of two prompts, in the order of the blocks.
     """
 
     config: WanConfig
@@ -69,14 +70,14 @@ class RenderPlan:
         seed: int = 0,
         family: str | None = None,
     ) -> RenderPlan:
-        """Check everything a user can get wrong, with one clear error for the first thing that is.
+        """Check all settings and derive the plan; raises HeadForcingError for the first setting that is wrong.
 
         Args:
-            seconds: length of what is made; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
-                holds its last prompt.
+            seconds: length of the new part of the video; 0 takes the timeline's. A shorter one cuts the timeline, a
+                longer one extends its last prompt.
             profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile that fits the model
-                (and `family`, where there are several); without one the roles are found, too.
-            roles: an arrangement of `policy.arrange_roles`.
+                (and `family`, if there are several), or an `AutoProfile` if none fits.
+            roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
         """
         check_size("width", width)
         check_size("height", height)
@@ -97,8 +98,8 @@ class RenderPlan:
         video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
             raise HeadForcingError(
-                f"head roles cannot be found while going on from {start_frames} start frames, at most {most}; "
-                "load or measure a head profile"
+                f"head roles can be found after at most {most} start frames, got {start_frames}; load or measure a "
+                "head profile"
             )
         return cls(
             config,
@@ -116,80 +117,80 @@ class RenderPlan:
         )
 
     def check_warm_up(self) -> None:
-        """Refuse to change the past while it is what head roles are found from.
+        """Refuse prompt switches that change the cache during the first blocks, in which head roles are found.
 
-        For the plan that is rendered: a first one may still get roles that were found earlier.
+        Not part of `make`, because a plan may be replaced by one with roles that an earlier render found.
         """
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
         early = min(self.switches, default=warm_up)
         if self.auto is not None and early < warm_up:
             clock, first = self.timeline.clock, warm_up - (self.blocks - self.new_blocks)
             raise HeadForcingError(
-                f"head roles are found in the first {warm_up} blocks, {self.switches[early]!s} would change in block "
-                f"{early} what they are found from; load or measure a head profile, or move this prompt to "
-                f"{format_time(clock.start_seconds(first))} or later"
+                f"head roles are found in the first {warm_up} blocks, in which no prompt switch may change the cache, "
+                f"got {self.switches[early]!s} in block {early}; load or measure a head profile, or move this prompt "
+                f"to {format_time(clock.start_seconds(first))} or later"
             )
 
     def embeddings(self, embeds: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The embeddings that `prompts` numbers, `[tokens, text_dim]` each, from one per timeline segment."""
+        """The embeddings that `prompts` refers to, `[tokens, text_dim]` each: one per segment, then the blends."""
         return BlendedEmbeddings(embeds[: len(self.timeline.segments)], self.blends)
 
     @property
     def policy(self) -> Method:
-        """The method's settings, as the shape has them."""
+        """The method's settings."""
         return self.shape.policy
 
     def method(self, known: HeadProfile | None = None) -> Method:
-        """The method that makes the cache and drives it: its settings, and where the head roles come from.
+        """The method that makes the cache and runs the rollout; it finds head roles while sampling if `auto` is set.
 
-        `known` is what an earlier render of the video found, where roles are found while sampling.
+        `known` are the roles that an earlier render of this video found.
         """
         return self.policy if self.auto is None else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
 
     @property
     def switches(self) -> dict[int, Switch]:
-        """What is done to the cache before which block; nothing where only the prompt changes."""
+        """Prompt switches that change the cache, by the number of the block before which they happen."""
         start_blocks, later = self.blocks - self.new_blocks, self.timeline.segments[1:]
         switches = {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
         return {block: switch for block, switch in switches.items() if switch.changes_cache}
 
     @property
     def novelty_threshold(self) -> float | None:
-        """Below which similarity a frame is remembered; None where there is no episodic memory."""
+        """Similarity below which a candidate is admitted to episodic memory; None without episodic memory."""
         return self.policy.novelty_threshold
 
     def segment_index(self, block: int) -> int:
-        """Index of the timeline's segment that drives a block; the first one drives start blocks."""
+        """Index of a block's timeline segment; 0 for start blocks."""
         return self.timeline.prompt_index(max(0, block - (self.blocks - self.new_blocks)))
 
     @property
     def start_video_frames(self) -> list[int]:
-        """Per prompt the first picture that was made with it, counted in the finished video."""
+        """Per prompt the first video frame that is made with it, start frames included in the count."""
         before, clock = video_frames_of(self.start_frames), self.timeline.clock
         return [before + clock.start_video_frame(segment.start_block) for segment in self.timeline.segments]
 
     @property
     def blocks(self) -> int:
-        """All blocks, start blocks included."""
+        """Number of blocks, start blocks included."""
         return len(self.prompts)
 
     @property
     def new_blocks(self) -> int:
-        """Blocks to be made."""
+        """Number of blocks to be made."""
         return self.blocks - self.start_frames // self.schedule.frames_per_block
 
     @property
     def frames(self) -> int:
-        """All latent frames, start frames included."""
+        """Number of latent frames, start frames included."""
         return self.blocks * self.schedule.frames_per_block
 
     @property
     def steps(self) -> int:
-        """Denoising steps in all, for a progress bar."""
+        """Total number of denoising steps, for a progress bar."""
         return sum(self.steps_of(block) for block in range(self.blocks - self.new_blocks, self.blocks))
 
     def steps_of(self, block: int) -> int:
-        """Denoising steps of a block that is made; `block` counts start blocks."""
+        """Denoising steps of a block that is made; `block` counts start blocks, too."""
         return len(self.schedule.for_block(block - (self.blocks - self.new_blocks)))
 
     @property
@@ -204,52 +205,57 @@ class RenderPlan:
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
     ) -> Any:
-        """The cache of this render; `known` is what an earlier one found, where roles are found while sampling."""
+        """An empty cache for this render; `known` as in `method`."""
         return self.method(known).make_cache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
-        """The most that the cache holds at any time."""
+        """Peak size of the cache in bytes."""
         return self.method().cache_bytes(self.shape, dtype, bool(self.switches))
 
     @property
     def frames_per_pass(self) -> int:
-        """The most frames that go through the model together."""
+        """The largest number of latent frames in one model call."""
         recached = self.policy.recached_frames() if self.switches else 0
         return max(self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames))
 
     @property
     def blocks_per_pass(self) -> int:
-        """How many blocks are denoised together; each depends on the next ones, and on whether they are there."""
+        """How many consecutive blocks one model call denoises together."""
         return self.policy.blocks_per_pass(self.schedule)
 
     @property
     def overlap(self) -> Overlap | None:
-        """How the video is made of several rollouts; None where it is one."""
+        """The lengths of overlapping rollouts that make up the video; None for a method with one rollout."""
         return self.policy.overlap(self.schedule.frames_per_block)
 
     @property
     def restart_frames(self) -> tuple[int, ...]:
-        """The latent frames that its rollouts after the first begin with, see `restarts.RestartingDecoder`."""
+        """First latent frame of every rollout after the first, see `video.restarts.RestartingDecoder`."""
         return () if self.overlap is None else self.overlap.restart_frames(self.blocks)
 
     def check_encoder(self, given: bool, remedy: str) -> None:
-        """Refuse a video of several rollouts where no VAE is `given` that encodes a picture between them."""
+        """Refuse a video of several rollouts without a VAE, which encodes a video frame between them.
+
+        Args:
+            given: whether there is a VAE.
+            remedy: what the error tells the user to do.
+        """
         if self.overlap is not None and self.restart_frames and not given:
             most = self.timeline.clock.video_frames(self.overlap.blocks) / self.timeline.clock.fps
             raise HeadForcingError(
-                f"vae: this method encodes a picture anew after each rollout of {self.overlap.frames} latent frames "
+                f"vae: this method encodes a video frame after each rollout of {self.overlap.frames} latent frames "
                 f"and got no VAE for that; {remedy}, or make at most {most:.2f} s"
             )
 
 
 def check_size(name: str, value: int) -> None:
-    """Refuse a width or height in pixels that Wan's patches do not divide."""
+    """Refuse a width or height in pixels that is not a multiple of 16 (VAE 8, patch 2)."""
     if value % 16 or not 16 <= value <= MAX_SIDE:
         raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
 
 
 def _fitted(timeline: Timeline, seconds: float, frames_per_block: int, start_frames: int) -> tuple[Timeline, int]:
-    """The timeline in the blocks and the length of the render, and how many video frames are to be made."""
+    """The timeline with the render's block length and duration, and the number of new video frames."""
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
         raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
@@ -278,7 +284,7 @@ def _head_roles(
     arrangement: str,
     seed: int,
 ) -> tuple[str, Roles, AutoProfile | None]:
-    """What the roles are called in the report, the roles, and how they are found where they are not measured."""
+    """The roles' name in reports, the roles, and how they are found if they are not known yet."""
     policy.check_roles(arrangement, measured=not isinstance(profile, AutoProfile))
     if profile is None or not policy.needs_profile:
         return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers, None

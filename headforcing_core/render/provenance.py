@@ -1,4 +1,4 @@
-"""What is noted about a video, in its run folder and in its file: how it was made, and with which versions."""
+"""Metadata of a video, for its run folder and its file: settings, prompts and versions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block")
 
 
 def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
-    """What people, *Load Head Forcing Run* and the reports want to know about a video.
+    """Metadata of a video for people, *Load Head Forcing Run* and reports.
 
-    `starts_seconds` and `pictures` count what the finished video shows, start frames included; `latent_format` is
-    ComfyUI's name for the latents' scale.
+    `starts_seconds` and `pictures` (video frames) include start frames; `latent_format` is ComfyUI's name for the
+    scale of the latents.
     """
     clock, segments = plan.timeline.clock, plan.timeline.segments
     return {
@@ -28,7 +28,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "seed": seed,
         "size": f"{plan.width}x{plan.height}",
         "prompts": [segment.text for segment in segments],
-        "starts_seconds": [picture / clock.fps for picture in plan.start_video_frames],
+        "starts_seconds": [video_frame / clock.fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
         "pictures": plan.video_frames,
         "fps": clock.fps,
@@ -42,7 +42,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
 
 
 def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The tag that a video file carries, see `video_tags.read_tags`; `fps` where it shows other than those planned."""
+    """The metadata tag of a video file, see `drift.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
     tags = {name: about[name] for name in _IN_FILES if name in about}
     if fps is not None and "starts_seconds" in tags:
         tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
@@ -52,7 +52,7 @@ def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, s
 def attention_name(
     attention: AttentionFunction, chosen: str, device: torch.device, dtype: torch.dtype, head_dim: int
 ) -> str:
-    """What to call a backend in a report: its own name where it has one, else that of the choice, `auto` looked up."""
+    """The name of a backend for reports: its own, else the user's choice, where `auto` is resolved."""
     if chosen != "auto" or hasattr(attention, "name"):
         return getattr(attention, "name", chosen)
     for name in auto_order(device, dtype, head_dim):

@@ -1,4 +1,4 @@
-"""What a render will take of memory and of disk, said before it starts; and what to change where it does not fit."""
+"""Estimate memory and disk use of a render; suggest settings that fit."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ _DISK_REMEDIES = {
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes. All memory is that of the device which samples; what depends on attention kernels is not counted.
+    """Estimated memory and disk use, all in bytes.
+
+    Memory is that of the device which samples; temporary memory of attention kernels is not counted.
 
     Attributes:
-        weights: of the model; may be more than fits where the host streams them.
-        activations: of one block's pass.
-        prompt: the cross-attention keys and values of the active prompt.
-        decode: of decoding a chunk, weights of the VAE included; 0 when that is done later or elsewhere.
+        weights: of the model; may exceed the device's memory if the host streams them.
+        cache: KV cache.
+        activations: of a pass over one block.
+        prompt: cross-attention keys and values of the active prompt.
+        decode: of decoding a chunk, weights of the VAE included; 0 if the device that samples does not decode.
         run_folder: finished blocks on disk.
-        state: the stored cache on disk; 0 when it is not stored.
-        video: the file, or an upper estimate of it.
+        state: stored state of the cache on disk; 0 if it is not stored.
+        video: upper estimate of the video file.
     """
 
     weights: int
@@ -51,7 +54,7 @@ class Needs:
 
     @property
     def besides_weights(self) -> int:
-        """Memory that must be there whatever is done with the weights."""
+        """Memory that is needed even if no weights stay on the device."""
         return self.cache + self.activations + self.prompt + self.decode
 
     @property
@@ -63,7 +66,7 @@ class Needs:
         return self.run_folder + self.state + self.video
 
     def describe(self) -> str:
-        """One line for memory and, where something is written, one for the disk."""
+        """One line for memory and, if something is written, one for the disk."""
         memory = {
             "weights": self.weights,
             "KV cache": self.cache,
@@ -95,22 +98,22 @@ def needs_of(
     videos: int = 1,
     finished_blocks: int = 0,
 ) -> Needs:
-    """The needs of a plan; disk for all its videos, memory for one after another.
+    """The estimate for a plan: disk for all its videos, memory for one of them, since they are made in turn.
 
     Args:
-        weights, decode: bytes, as in `Needs`; where a picture is encoded between rollouts, a second decoder is added.
+        weights, decode: bytes, as in `Needs`; `decode` counts twice if a video frame is encoded between rollouts.
         kept: blocks are stored in a run folder.
         state: the cache is stored there, too.
-        scale: the video is enlarged by this.
-        finished_blocks: of all videos together, stored already.
+        scale: enlargement of the video.
+        finished_blocks: number of blocks, of all videos together, that are stored already.
     """
     config, tokens = plan.config, plan.frames_per_pass * plan.shape.rows * plan.shape.columns
-    # beside nine tensors of the model's width (the stream, its normalised copies, q, k, v ...), a pass at its widest
-    # holds either the feed-forward layer before and after its GELU, or float32 temporaries of the rotation
+    # peak of a pass: nine tensors of the model's width (residual stream, its normalised copies, q, k, v ...), and
+    # either the feed-forward layer before and after its GELU, or float32 temporaries of the rotation
     width = config.dim * dtype.itemsize
     feed_forward, rotation = 2 * config.ffn_dim * dtype.itemsize + 3 * width, 4 * config.dim * 4
     activations = tokens * (9 * width + max(feed_forward, rotation))
-    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # in float32, with the blocks under way
+    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # float32; includes the unfinished blocks after it
     pixels = plan.video_frames * plan.width * plan.height * scale**2
     return Needs(
         weights,
@@ -125,17 +128,17 @@ def needs_of(
 
 
 def in_turn(renders: Sequence[Needs]) -> Needs:
-    """The needs of several renders, one after another: memory for the one that takes most, disk for all of them."""
+    """The estimate for several renders in turn: memory of the one that needs most, disk of all of them."""
     most = max(renders, key=lambda needs: needs.memory)
     run_folder, video = sum(needs.run_folder for needs in renders), sum(needs.video for needs in renders)
     return replace(most, run_folder=run_folder, state=sum(needs.state for needs in renders), video=video)
 
 
 def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, streams_weights: bool) -> None:
-    """Refuse what cannot fit into `room` bytes, with the numbers and the cheapest remedies.
+    """Refuse a render that does not fit into `room` bytes; the error names the sizes and the cheapest remedies.
 
     Args:
-        streams_weights: the host can keep weights elsewhere and bring them in as they are used.
+        streams_weights: whether the host can keep weights in main memory and copy them as they are used.
     """
     wanted = needs.besides_weights if streams_weights else needs.memory
     if wanted <= room:
@@ -150,9 +153,9 @@ def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, 
 
 
 def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> None:
-    """Refuse when a disk cannot hold what the render writes into these folders, which may be on one disk or two.
+    """Refuse a render whose files do not fit into these folders, which may be on the same disk.
 
-    A stored cache is left out: it only saves time.
+    The state of the cache is not counted: rendering continues without it.
     """
     writes = {"finished blocks": (run_folder, needs.run_folder), "video": (video, needs.video)}
     disks: dict[int, dict[str, int]] = {}
@@ -178,9 +181,9 @@ def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> Non
 
 
 def _remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> list[tuple[str, int]]:
-    """(what to do, bytes saved), those first that cost the video nothing."""
-    found = [(text, saved) for text, saved in _all_remedies(needs, plan, dtype, excess) if saved > 0]
-    return found[:_REMEDIES]
+    """(what to do, bytes saved), those first that do not change the video."""
+    helpful = [(text, saved) for text, saved in _all_remedies(needs, plan, dtype, excess) if saved > 0]
+    return helpful[:_REMEDIES]
 
 
 def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> Iterator[tuple[str, int]]:
@@ -203,7 +206,7 @@ def _all_remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: in
 
 
 def _other_methods(plan: RenderPlan) -> Iterator[tuple[str, CacheShape]]:
-    """Methods whose cache is small at any length: Head Forcing where a bundled profile fits, else the same for all."""
+    """Cache shapes of methods whose cache does not grow: one for all heads, Head Forcing if a bundled profile fits."""
     config, shape = plan.config, plan.shape
     sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, shape.total_frames)
     uniform = [["memory"] * config.num_heads] * config.num_layers
@@ -214,7 +217,7 @@ def _other_methods(plan: RenderPlan) -> Iterator[tuple[str, CacheShape]]:
 
 
 def _shorter(needs: Needs, plan: RenderPlan, dtype: torch.dtype, excess: int) -> tuple[str, int]:
-    """The longest video that fits, where the cache grows with the length; else nothing that saves."""
+    """The longest video that fits, if the cache grows with the length, and the bytes it saves; else no remedy."""
     shape, size = plan.shape, plan.schedule.frames_per_block
     start, clock = plan.blocks - plan.new_blocks, plan.timeline.clock
     lengths = range(plan.new_blocks - 1, 0, -1) if shape.depends_on_length else ()

@@ -1,4 +1,4 @@
-"""What a render tells about itself and its files."""
+"""The result of a render: its report and its files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..video.stream import VideoInfo
 
 @dataclass(frozen=True)
 class RenderResult:
-    """What happened while a video was made, and what its sinks made of it.
+    """Statistics of a finished render, and the files that its sinks have written.
 
     Attributes:
-        seconds: wall time, decoding included; `seconds_per_block` leaves it out.
+        seconds: wall time, decoding included; `seconds_per_block` excludes it.
         found_profile: roles that were found while sampling; `found_now` if in this render and not in an earlier one.
-        kept_profile: where they were stored for the next run with the model.
-        problems: what was damaged in the run folder, one sentence each.
+        kept_profile: file in which they were stored for later renders with the model.
+        problems: damaged files of the run folder, one sentence each.
         attention: name of the backend.
         video, latents_file: files that were written; `failure` says why there is no video.
-        latents: `[frames, 16, h, w]`, start frames included, where they were kept.
+        latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
     """
 
     events: list[MemoryEvent]
@@ -46,7 +46,7 @@ class RenderResult:
     latents: Tensor | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """The JSON form; the key `pictures` counts video frames."""
         return {
             "video": None if self.video is None else str(self.video.path),
             "latents": None if self.latents_file is None else str(self.latents_file),
@@ -61,11 +61,11 @@ class RenderResult:
         }
 
     def describe(self) -> str:
-        """Plain text: what episodic memory did and where the files are."""
+        """Plain text: decisions of episodic memory, latent statistics, files and time."""
         lines = [describe_events(self.events)] if self.events else []
         lines += ["", self.run.text(), ""]
         if self.video is not None:
-            lines.append(f"video    {self.video.path} ({self.video.video_frames} pictures)")
+            lines.append(f"video    {self.video.path} ({self.video.video_frames} frames)")
         if self.latents_file is not None:
             lines.append(f"latents  {self.latents_file}")
         if self.found_profile is not None:
@@ -78,5 +78,5 @@ class RenderResult:
 
 
 def describe_roles(profile: HeadProfile) -> str:
-    """How many heads have which role."""
+    """The number of heads of each role, as text."""
     return ", ".join(f"{count} {role}" for role, count in profile.counts().items())

@@ -1,4 +1,4 @@
-"""One video of a plan: its cache, its noise, and, where it has a run folder, what was finished before."""
+"""The rollout of one video of a plan, with its cache, its noise and, if there is one, its run folder."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ log = logging.getLogger(__name__)
 
 
 class VideoRollout:
-    """Rolls out one video of a plan; with a run folder, from where an earlier render of the same stopped.
+    """Rolls out one video of a plan; with a run folder it resumes an earlier render of the same video.
 
     Args:
         start_latents: `[frames, 16, h, w]`, normalised.
-        keys: of every block, see `video_keys`; needed with a run folder.
-        state_seconds: how often the cache's state is stored; 0 never, then it is rebuilt from the blocks.
-        reencode: the last picture of `[frames, 16, h, w]`, which begin a video, as the first frame of one; needed where
-            the plan has `restart_frames`, see `restarts.PictureCodec`.
+        keys: of every block, see `block_keys.video_keys`; needed with a run folder.
+        state_seconds: seconds between two stored states of the cache; 0: never stored, it is rebuilt from the blocks.
+        reencode: as in `cache.method.RolloutInputs`; needed if the plan has `restart_frames`, see
+            `video.restarts.FrameCodec`.
 
     Attributes:
-        events: what episodic memory did so far, earlier renders included.
+        events: decisions of episodic memory so far, those of earlier renders included.
         reused: how many blocks come from the run folder.
         found_profile: the roles that were found while sampling, or None.
-        found_now: whether they were measured in this render, not in an earlier one of the same video.
+        found_now: whether they were found in this render, not in an earlier one of the same video.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class VideoRollout:
 
     @property
     def problems(self) -> list[str]:
-        """What was found damaged in the run folder, one sentence each."""
+        """Damaged files of the run folder, one sentence each."""
         return [] if self.run is None else list(self.run.problems)
 
     @property
     def seconds_per_block(self) -> float | None:
-        """The median of the blocks made so far, without what is done with them afterwards.
+        """Median time per block made so far, without decoding and writing.
 
-        Where all blocks are reused, that of the render which made the last one; None where it is not known.
+        If all blocks are reused, that of the render that made the last one; None if it is not known.
         """
         if self._block_seconds:
             return statistics.median(self._block_seconds)
@@ -110,14 +110,14 @@ class VideoRollout:
 
     @property
     def reused_steps(self) -> int:
-        """Denoising steps that were made before, those of unfinished blocks included."""
+        """Denoising steps of reused blocks, those of unfinished ones included."""
         start_blocks, window = self.plan.blocks - self.plan.new_blocks, self.plan.blocks_per_pass
         begun = len(self._made[-1].unfinished) if self._made else 0
         finished = sum(self.plan.steps_of(start_blocks + place) for place in range(self.reused))
         return finished + sum(window - behind for behind in range(1, begun + 1))
 
     def blocks(self, model: JointModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
-        """Yield all blocks after the start, finished ones first; each new one is stored before it is yielded."""
+        """Yield all blocks after the start blocks, reused ones first; each new one is stored before it is yielded."""
         start_blocks = self.plan.blocks - self.plan.new_blocks
         saved = time.monotonic()
         for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
@@ -144,15 +144,15 @@ class VideoRollout:
             yield block
             begun = time.perf_counter()
         if self.run is not None and self._block_seconds:
-            with suppress(HeadForcingError):  # the video is there, this is only told in reports
+            with suppress(HeadForcingError):  # the video is complete; the time is only used in reports
                 self.run.save_note(SECONDS, self.keys[-1], {"seconds": self.seconds_per_block})
 
     def report(self) -> RunReport:
-        """What the blocks so far tell."""
+        """Statistics of the latents and of episodic memory so far."""
         return self._meter.report(self.events)
 
     def _rollout(self, model: JointModel, on_step: StepCallback) -> Iterator[Block]:
-        """All blocks after the start, by the loop of the method."""
+        """All blocks after the start blocks, from the method's loop."""
         video = RolloutInputs(
             self.plan.schedule,
             self.noise,
@@ -168,7 +168,9 @@ class VideoRollout:
         return self.method.rollout(model, self.cache, video)
 
     def _recall_roles(self) -> None:
-        """Take the roles an earlier render found; without them its blocks are of no use, measuring needs every pass."""
+        """Load the roles that an earlier render found. Without them its blocks are not reused, because finding roles
+        needs the attention of every pass.
+        """
         if self.run is None or self.plan.auto is None or not self._made:
             return
         found = self.run.load_note(FOUND, self.keys[: len(self._made)])
@@ -179,10 +181,10 @@ class VideoRollout:
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
     def _drop_what_cannot_go_on(self) -> None:
-        """Begin again where the cache of an unfinished video does not come back from its blocks."""
+        """Do not reuse the blocks of an unfinished video if the method's cache cannot be rebuilt from them."""
         if not goes_on(self.plan) and len(self._made) < self.plan.new_blocks:
             if self._made:
-                log.warning("Head Forcing: the video begins again, this method's cache cannot be rebuilt from blocks")
+                log.warning("Head Forcing: the video starts anew, this method's cache cannot be rebuilt from blocks")
             self._made = []
 
     def _restore(self) -> None:
@@ -193,7 +195,7 @@ class VideoRollout:
             self.method.restore(self.cache, state)
 
     def _note_opening(self) -> None:
-        """Note what memory did after start blocks, for when the cache is restored and they are not read again."""
+        """Store the decisions of episodic memory after start blocks: a restored cache does not make them again."""
         if self.run is not None and self.start_latents is not None and self.events:
             self.run.save_events(OPENING, self.keys[0], self.events)
 
@@ -207,11 +209,11 @@ class VideoRollout:
         if self.run is not None and state is not None:
             try:
                 self.run.save_state(place, self.keys[place], state)
-            except HeadForcingError as error:  # the state only saves time: its blocks are there
-                log.warning("Head Forcing: going on without a stored cache state, %s", error)
+            except HeadForcingError as error:  # not needed to resume: the cache can be rebuilt from the blocks
+                log.warning("Head Forcing: rendering continues without a stored cache state, %s", error)
 
     def _notice_profile(self, place: int) -> None:
-        """Note the roles in the block after which they were found."""
+        """Store the roles with the block after which they were found."""
         if self.plan.auto is not None and self.cache.profile is not None and self.found_profile is None:
             self.found_profile, self.found_now = self.cache.profile, True
             self.events += self.cache.earlier_events

@@ -1,1 +1,1 @@
-"""The autoregressive rollout: block by block, schedules, noise."""
+"""The autoregressive rollout: the block loop, noise levels, noise."""

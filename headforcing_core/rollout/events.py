@@ -1,4 +1,4 @@
-"""What a cache reports to the block loop after a block."""
+"""Decisions of episodic memory, as a cache reports them after a block."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """One candidate's fate.
+    """What episodic memory did with one candidate.
 
     Attributes:
+        after_block: number of the block after which it was considered.
+        frame: latent frame of the candidate.
         delta: its highest similarity to an entry, the summary included (paper, Eq. 4); -1 when the memory was empty.
-        merged: the source frames of both parts.
+        merged: the source frames of both entries that were merged for it; None without a merge.
+        dropped: the source frames of the entry that was dropped for it (first in, first out); None otherwise.
     """
 
     after_block: int
@@ -22,5 +25,5 @@ class MemoryEvent:
     dropped: list[int] | None = None
 
     def to_dict(self) -> dict:
-        """The JSON form used by `replay` and run reports (`dropped` only where something was)."""
+        """The JSON form used by `replay` and run reports; `dropped` is left out when it is None."""
         return {key: value for key, value in asdict(self).items() if key != "dropped" or value is not None}

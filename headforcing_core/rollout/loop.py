@@ -1,7 +1,7 @@
-"""The block loop: a video grows one block of frames at a time (paper, "Preliminary"; METHOD.md).
+"""The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary"; METHOD.md).
 
-`make_block` is the method; `rollout` puts it in sequence, with what lies between blocks: frames that were given, blocks
-that were made before, changes of the prompt.
+`make_block` is the paper's algorithm; `rollout` calls it block after block and handles start frames, finished blocks of
+an earlier render and prompt switches.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def make_block(
     """Make one block from noise: denoise over the noise levels `sigmas`, clean pass, commit (METHOD.md, "One block").
 
     Args:
-        block: its number in the video, from 0; the noise depends on it.
+        block: its number in the video, from 0; seeds the noise.
         on_step: as for `rollout`.
 
     Returns:
-        the block's clean latents `[frames, channels, h, w]`, and what episodic memory did after it.
+        the block's clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for none.
     """
     cache.begin_block()
     on_step(block, 0, None)
@@ -67,18 +67,18 @@ def rollout(
     on_start_event: Callable[[MemoryEvent], None] = lambda event: None,
     switches: Mapping[int, Switch] = MappingProxyType({}),
 ) -> Iterator[Block]:
-    """Yield the finished blocks of one video; stop taking them and the rollout stops.
+    """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
     Args:
         prompts: for every block, start blocks included, the number of its prompt.
-        start_latents: `[n * frames_per_block, channels, h, w]`, the video so far. It is written to the cache and not
-            yielded; block numbers go on after it.
-        made: blocks that were made before, the first ones after the start; they are yielded as they are. Those that the
-            cache does not hold yet are written to it.
-        on_start_event: gets what episodic memory did after start blocks, which are not yielded.
-        on_step: called as `(block, step, predicted clean latents)` after each step, and with None before the first;
-            raise from it to stop within one model call.
-        switches: by block, what is done to the cache before it.
+        start_latents: `[n * frames_per_block, channels, h, w]`, latents that the video begins with. They are written
+            to the cache and not yielded; the blocks after them are numbered from `n`.
+        made: finished blocks of an earlier render, the first ones after the start; they are yielded unchanged. Those
+            that the cache does not hold yet are written to it.
+        on_start_event: called with the decisions of episodic memory after start blocks, which are not yielded.
+        on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0 and None before the
+            first; an exception raised by it stops the rollout within one model call.
+        switches: by block number, the prompt switch before it.
     """
     if not prompts:
         raise HeadForcingError("a rollout needs a prompt for every block")
@@ -101,7 +101,7 @@ def rollout(
                 latents = given[block]
                 event = _write_given(model, cache, latents, block, on_step)
             else:
-                sigmas = schedule.for_block(block - len(start))  # the first block that is made may have more steps
+                sigmas = schedule.for_block(block - len(start))  # the first generated block may have more steps
                 latents, event = make_block(model, cache, sigmas, noise, block, on_step)
         latest.append(latents)
         if block >= len(start):
@@ -113,7 +113,7 @@ def rollout(
 def _write_given(
     model: VideoModel, cache: BlockCache, latents: Tensor, block: int, on_step: StepCallback
 ) -> MemoryEvent | None:
-    """`make_block` without its denoising steps."""
+    """Write a block of known latents to the cache: `make_block` without its denoising steps."""
     cache.begin_block()
     on_step(block, 0, None)
     model.write_clean(latents, cache)
@@ -123,7 +123,7 @@ def _write_given(
 def _apply_switch(
     switch: Switch, model: VideoModel, cache: BlockCache, latest: Sequence[Tensor], before_pass: Callable[[], None]
 ) -> None:
-    """Let the cache change what it holds of the past; `before_pass` is called before every clean pass it asks for."""
+    """Apply a prompt switch to the cache; `before_pass` is called before every clean pass of a recache."""
 
     def write_clean(latents: Tensor) -> None:
         before_pass()
@@ -134,7 +134,7 @@ def _apply_switch(
 
 
 def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
-    """Cut `[frames, channels, h, w]` into whole blocks, or say how many frames are too many."""
+    """Split `[frames, channels, h, w]` into blocks; raises HeadForcingError if the last one is not complete."""
     if latents is None:
         return ()
     if not len(latents) or len(latents) % frames_per_block:
@@ -145,7 +145,7 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
     return latents.split(frames_per_block)
 
 
-# ----------------------------------------------------------------- what the loop yields, and what it is given
+# ----------------------------------------------------------------- outputs and inputs of the loop
 
 
 StepCallback = Callable[[int, int, Tensor | None], None]
@@ -153,10 +153,10 @@ StepCallback = Callable[[int, int, Tensor | None], None]
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: `latents [frames, channels, h, w]` float32, and what episodic memory did after it.
+    """A finished block: `latents [frames, channels, h, w]` float32, and the decision of episodic memory after it.
 
-    `unfinished` holds the blocks begun after it, oldest first, each noisy and shaped like `latents`, where a method
-    denoises several blocks together.
+    Where a method denoises several blocks together, `unfinished` holds the partly denoised latents of the following
+    blocks, oldest first, each shaped like `latents`.
     """
 
     index: int
@@ -167,13 +167,13 @@ class Block:
 
 
 class KeyValueStore(KeyValueCache, Protocol):
-    """What every cache of finished blocks tells about itself, whatever loop drives it."""
+    """The properties that every cache has, whichever loop uses it."""
 
     device: torch.device
 
     @property
     def bytes(self) -> int:
-        """The most that all keys and values take."""
+        """Size of all keys and values, or an upper bound of it."""
 
     @property
     def occupied(self) -> int:
@@ -181,26 +181,26 @@ class KeyValueStore(KeyValueCache, Protocol):
 
     @property
     def block(self) -> int:
-        """How many blocks it holds."""
+        """Number of blocks that were committed."""
 
 
 class BlockCache(KeyValueStore, Protocol):
     """What the block loop needs from a cache: `HeadCache`, `ReferenceCache` or a method's own."""
 
     def begin_block(self) -> None:
-        """Open the next block."""
+        """Begin the next block."""
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        """Close the block after its clean pass."""
+        """Take the keys and values of the clean pass into the history."""
 
     def switch_blocks(self, switch: Switch) -> int:
-        """How many of the last blocks `apply_switch` needs."""
+        """How many of the last blocks `apply_switch` writes again."""
 
     def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
-        """Change between two blocks what is held of the past, under the model's new prompt.
+        """Change the cached history between two blocks; the model's new prompt is already active.
 
-        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` makes one clean pass
-        over frames that the cache has opened.
+        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` runs one clean pass
+        over the frames that the cache expects next.
         """
 
 
@@ -212,13 +212,13 @@ class VideoModel(Protocol):
         """The active prompt's cross-attention keys and values."""
 
     def use_prompt(self, prompt: int) -> None:
-        """Make this prompt the active one. Takes effect at a block boundary."""
+        """Make the prompt of this number the active one. To be called between two blocks."""
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         """Predict the clean latents, same shape, from latents at noise level `sigma`."""
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        """The clean pass: run at timestep 0 for the keys and values alone."""
+        """The clean pass: run at timestep 0, only to write keys and values to the cache."""
 
 
 class JointModel(VideoModel, Protocol):
@@ -229,5 +229,5 @@ class JointModel(VideoModel, Protocol):
 
 
 def reads_queries(cache: KeyValueCache) -> bool:
-    """Whether the clean pass must go on behind the last layer's keys and values, to its queries."""
+    """Whether the cache needs the last layer's queries of the clean pass, which are not computed otherwise."""
     return getattr(cache, "reads_queries", False)

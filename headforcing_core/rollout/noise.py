@@ -1,4 +1,4 @@
-"""Where all randomness of a rollout comes from."""
+"""The noise of a rollout: seeded, or recorded."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 
 
 class NoiseSource(Protocol):
-    """Noise that is a pure function of its arguments, so resuming or changing a later prompt never shifts it."""
+    """Noise as a pure function of its arguments, so that resuming or changing a later prompt gives the same noise."""
 
     def initial(self, block: int) -> Tensor:
-        """What block `block` starts from, `[frames, channels, h, w]` float32."""
+        """The initial noise of block `block`, `[frames, channels, h, w]` float32."""
 
     def renoise(self, block: int, step: int) -> Tensor:
         """Fresh noise added after denoising step `step` of block `block`, same shape."""
 
 
 class SeededNoise:
-    """Gaussian noise keyed by (seed, video, block, step); the same numbers on every device.
+    """Gaussian noise seeded by (seed, video, block, step); the same numbers for every device.
 
     Args:
         shape: `(frames_per_block, channels, h, w)`.
@@ -38,7 +38,7 @@ class SeededNoise:
         return self._draw(block, step)
 
     def _draw(self, block: int, step: int) -> Tensor:
-        # a hash rather than a sum: seed 1000 of block 0 must not equal seed 0 of some later block
+        # a hash and not a sum, so that a seed's first block never has the noise of another seed's later block
         key = struct.pack("<Qqqq", self.seed % 2**64, self.video, block, step)
         generator = torch.Generator().manual_seed(
             int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little", signed=True)
@@ -47,12 +47,12 @@ class SeededNoise:
 
 
 class RecordedNoise:
-    """Replays given tensors.
+    """Noise from given tensors.
 
     Args:
         noise: `[frames, channels, h, w]`, cut into blocks.
         renoise: `[blocks, steps - 1, frames_per_block, channels, h, w]`.
-        first_block: the block that the recording begins with.
+        first_block: number of the first recorded block.
     """
 
     def __init__(self, noise: Tensor, renoise: Tensor, first_block: int = 0):

@@ -1,4 +1,4 @@
-"""How one video is made of several rollouts that overlap."""
+"""The lengths of overlapping rollouts that together make one video."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..errors import HeadForcingError
 
 @dataclass(frozen=True)
 class Overlap:
-    """How rollouts are laid over one another.
+    """The length of a rollout and of its overlap with the one before.
 
     Attributes:
         frames: latent frames of one rollout; the cache's `shape.total_frames`.
-        overlap: how many of them a rollout after the first begins with; whole blocks.
+        overlap: latent frames that a rollout after the first takes from the one before; whole blocks.
     """
 
     frames: int = 21
@@ -31,32 +31,32 @@ class Overlap:
 
     @property
     def blocks(self) -> int:
-        """Blocks of one rollout, those it begins with included."""
+        """Blocks of one rollout, its overlap included."""
         return self.frames // self.frames_per_block
 
     @property
     def given_blocks(self) -> int:
-        """Blocks that a rollout after the first begins with."""
+        """Blocks of the overlap."""
         return self.overlap // self.frames_per_block
 
     @property
     def stride(self) -> int:
-        """Blocks from the beginning of one rollout to that of the next."""
+        """Blocks from the first block of one rollout to the first block of the next."""
         return self.blocks - self.given_blocks
 
     @property
     def finished_frames(self) -> int:
-        """Frames of a rollout up to the one whose last picture is encoded anew, 19 of 21: the next begins with it.
+        """Latent frames of a rollout up to the one whose last video frame is encoded for the next rollout: 19 of 21.
 
-        The authors drop that picture and those after it: 72 of 81 stay, and the next rollout goes on there without a
-        gap. They also drop them where none goes on, at the end of a video; here they stay.
+        The authors drop that video frame and all after it: 72 of 81 remain, and the next rollout continues from there.
+        They drop them at the end of a video, too; here the last rollout is kept whole.
         """
         return self.frames - self.overlap + 1
 
     def rollouts(self, blocks: int) -> int:
-        """How many rollouts a video of `blocks` blocks takes; the last one may be shorter than the others."""
+        """Number of rollouts of a video of `blocks` blocks; the last one may be shorter than the others."""
         return max(1, -(-(blocks - self.given_blocks) // self.stride))
 
     def restart_frames(self, blocks: int) -> tuple[int, ...]:
-        """The frames of a video of `blocks` blocks that its rollouts after the first begin with: 18, 36 ..."""
+        """First latent frame of every rollout after the first, in a video of `blocks` blocks: 18, 36 ..."""
         return tuple(number * self.stride * self.frames_per_block for number in range(1, self.rollouts(blocks)))

@@ -1,4 +1,4 @@
-"""Few-step flow-matching schedules: which noise levels a block passes through, per model family."""
+"""Few-step flow-matching schedules: the noise levels of a block, per model family."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Schedule:
     """Noise levels of one block, highest first; a clean pass at 0 follows.
 
     Attributes:
-        sigmas: noise levels, each in (0, 1], falling. The model's timestep is `1000 * sigma`.
-        frames_per_block: latent frames made together.
+        sigmas: noise levels in (0, 1], strictly decreasing. The model's timestep is `1000 * sigma`.
+        frames_per_block: latent frames that are denoised together.
         first_block_sigmas: other noise levels for the first block; None uses `sigmas`.
     """
 
@@ -32,17 +32,17 @@ class Schedule:
                 raise HeadForcingError(f"a schedule needs 1 to {MAX_STEPS} sigmas, got {len(sigmas)}")
             falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
             if not falling or not all(math.isfinite(s) and 0 < s <= 1 for s in sigmas):
-                raise HeadForcingError(f"sigmas must fall from at most 1 and stay above 0, got {list(sigmas)}")
+                raise HeadForcingError(f"sigmas must be decreasing, at most 1 and above 0, got {list(sigmas)}")
         if not 1 <= self.frames_per_block <= 64:
             raise HeadForcingError(f"frames_per_block must be between 1 and 64, got {self.frames_per_block}")
 
     def for_block(self, block: int) -> tuple[float, ...]:
-        """The sigmas of one block."""
+        """The noise levels of a block, by its number."""
         return self.first_block_sigmas if block == 0 and self.first_block_sigmas else self.sigmas
 
     @classmethod
     def warped(cls, steps: list[int], shift: float = 5.0, frames_per_block: int = 3, first: list[int] | None = None):
-        """Steps of 1000 shifted by `sigma' = shift * sigma / (1 + (shift - 1) * sigma)`, rounded to float32.
+        """Timesteps out of 1000, shifted by `sigma' = shift * sigma / (1 + (shift - 1) * sigma)`, rounded to float32.
 
         [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's `warp_denoising_step`.
         """
@@ -51,7 +51,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str, frames_per_block: int = 3) -> Schedule:
-        """Sigmas as a person types them, `"1, 0.9375, 0.8333, 0.625"`; a final 0 may be given."""
+        """Parse text such as `"1, 0.9375, 0.8333, 0.625"`; a final 0 is allowed and ignored."""
         try:
             sigmas = [float(part) for part in text.replace(",", " ").split()[: MAX_STEPS + 2]]
         except ValueError:
@@ -79,7 +79,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def schedule(name: str, sigmas: str = "") -> Schedule:
-    """The schedule of a model family; `sigmas`, when given, replaces its noise levels."""
+    """The schedule of a model family, its noise levels replaced by `sigmas` if that text is not empty."""
     if name not in SCHEDULES:
         raise HeadForcingError(f"model_family must be one of {', '.join(SCHEDULES)}, got {name!r}")
     row = SCHEDULES[name]

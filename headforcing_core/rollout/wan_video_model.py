@@ -18,7 +18,7 @@ class WanVideoModel:
     Args:
         embeds: text embeddings of every prompt, each `[tokens, text_dim]`.
         dtype: compute dtype of the backbone.
-        forward: `wan.forward_block`, or what does the same (`cuda_graph.GraphedForward`).
+        forward: `wan.forward_block` or an equivalent function (`cuda_graph.GraphedForward`).
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class WanVideoModel:
 
     @torch.no_grad()
     def use_prompt(self, prompt: int) -> None:
-        # one prompt's K/V are 94 MB at real size, so only the active one is kept
+        # only the active prompt's keys and values are kept: 94 MB for the 1.3B model
         self.prompt = encode_prompt(self.backbone, self.embeds[prompt].to(self.device), self.dtype)
 
     @torch.no_grad()
@@ -50,7 +50,7 @@ class WanVideoModel:
 
     @torch.no_grad()
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
-        """Like `denoise`, with a noise level for every frame, `sigmas [frames]`."""
+        """Like `denoise`, with one noise level per frame, `sigmas [frames]`."""
         x = latents.to(device=self.device, dtype=self.dtype)
         flow = self.forward(self.backbone, x, 1000 * sigmas, self.prompt, cache)
         return _clean(latents, sigmas[:, None, None, None], flow)

@@ -1,1 +1,1 @@
-"""Comparisons, the paper's tables, recorded cases."""
+"""Comparisons of methods, the paper's tables, questions with intervals, and replay of recorded cases."""

@@ -1,4 +1,4 @@
-"""Several methods on the same prompts and the same noise: what each holds and takes, and how its video changes."""
+"""Compare methods on the same prompts and noise: cache size, time per block, and drift of the videos."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from ..video.grid import write_grid
 from ..video.stream import VideoInfo
 from .markdown import markdown_table
 
-NOTE = "Drift of the videos: flicker 1 is still, edges 1 is seamless; no VBench scores. Read rows against each other."
+NOTE = "Drift of the videos: flicker 1 means no motion, edges 1 means no seams between blocks; no VBench scores."
 
 Cell = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is compared: a method, or an ablation of one.
+    """A row of a comparison: a method, or an ablation of one.
 
     Attributes:
-        label: what people read.
-        roles: an arrangement of `policy.arrange_roles`.
-        rope: rotary positions other than the method's own; only for methods of `policy.PRESETS`.
-        given: settings that have no name in the lists of methods; `method` is then a name for files alone.
+        label: name of the row in tables and videos.
+        roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
+        rope: a RoPE mode other than the method's own; only for methods in `cache.policy.PRESETS`.
+        given: settings without a name in the lists of methods; `method` is then only a name for files.
     """
 
     label: str
@@ -54,21 +54,21 @@ class Entry:
 
     @property
     def policy(self) -> Method:
-        """The method's settings, or an error that lists the names."""
+        """The method's settings; raises HeadForcingError for an unknown name."""
         policy = self.given or method_policy(self.method)
         if self.rope is None:
             return policy
         other = policy.with_rope(self.rope)
         if other is None:
-            raise HeadForcingError(f"{self.label}: {self.method} has its own rotary positions, got {self.rope!r}")
+            raise HeadForcingError(f"{self.label}: {self.method} has a fixed RoPE mode, got {self.rope!r}")
         return other
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
-        """What this entry's render with this seed is asked for, from what all entries have in common."""
+        """The options of this entry's render, from the options that all entries share and the seed."""
         return replace(common, method=self.method, roles=self.roles, policy=self.policy, seed=seed)
 
     def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
-        """The entry's plan; names the entry in what is refused."""
+        """The entry's plan; error messages begin with the entry's label."""
         try:
             return plan()
         except HeadForcingError as error:
@@ -76,26 +76,26 @@ class Entry:
 
 
 def entries_of(text: str) -> list[Entry]:
-    """One entry for each method named in a text, by commas or lines; a name that comes twice counts once."""
+    """One entry per method named in a text, separated by commas or newlines; repeated names count once."""
     names = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
-    known = method_names()
-    unknown = next((name for name in names if name not in known), None)
+    choices = method_names()
+    unknown = next((name for name in names if name not in choices), None)
     if unknown is not None or not names:
-        found = "nothing" if unknown is None else repr(unknown[:60])
-        raise HeadForcingError(f"methods must be names out of {', '.join(known)}, got {found}")
+        given = "nothing" if unknown is None else repr(unknown[:60])
+        raise HeadForcingError(f"methods must be names out of {', '.join(choices)}, got {given}")
     return [Entry(name, name) for name in dict.fromkeys(names)]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A finished video of a comparison.
+    """Measurements of a finished video of a comparison.
 
     Attributes:
-        frame_slots: that the cache has room for, all heads together.
-        slots_in_use: the most that were in use after a block; None where all blocks come from an earlier render.
-        cache_bytes: the most that the cache can take, from its shape; what a prompt switch needs for a moment included.
-        seconds_per_block: median, decoding left out; None where all blocks come from an earlier render.
-        drift: the numbers of `metrics.GROUPS` for the whole video.
+        frame_slots: capacity of the cache, all heads together.
+        slots_in_use: the largest number in use after a block; None if all blocks come from an earlier render.
+        cache_bytes: upper bound of the cache's size from its shape, temporary tensors of a prompt switch included.
+        seconds_per_block: median without decoding; None if it is not known.
+        drift: the metrics of `drift.metrics.GROUPS` for the whole video.
     """
 
     entry: Entry
@@ -112,7 +112,7 @@ class Compared:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
         numbers = {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
-        numbers["pictures"] = numbers.pop("video_frames")  # the key that stored comparisons have
+        numbers["pictures"] = numbers.pop("video_frames")  # the key in stored comparisons
         return numbers
 
 
@@ -124,7 +124,7 @@ def measured(
     result: RenderResult,
     on_progress: Progress | None = None,
 ) -> Compared:
-    """Measure the video that a plan has become."""
+    """Measure the finished video of a plan."""
     assert result.video is not None
     video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
     report = report_video(video, plan.timeline, plan.schedule.frames_per_block, on_progress)
@@ -142,7 +142,7 @@ def measured(
     )
 
 
-COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
+TABLE_COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
     "frame-slots": (lambda row: row.frame_slots, "{:,.0f}".format),
     "in use": (lambda row: row.slots_in_use, "{:,.0f}".format),
     "cache, at most": (lambda row: row.cache_bytes, format_bytes),
@@ -157,22 +157,22 @@ COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
 
 
 def table(rows: Sequence[Compared]) -> str:
-    """One Markdown line for each entry, in order; the mean where there are several seeds."""
+    """A Markdown table with one line per entry, in order; means over the seeds."""
     lines = []
     for entry, videos in groupby(sorted(rows, key=_order(rows)), key=lambda row: row.entry):
         group = list(videos)
-        cells = [_mean_cell([value(row) for row in group], cell) for value, cell in COLUMNS.values()]
+        cells = [_mean_cell([value(row) for row in group], cell) for value, cell in TABLE_COLUMNS.values()]
         lines.append([entry.label, *cells])
-    return markdown_table(["method", *COLUMNS], lines)
+    return markdown_table(["method", *TABLE_COLUMNS], lines)
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
-    """For every published method in a table: its paper, the weights it is meant for, and what to know about it."""
+    """Per published method in a table: its paper, the weights it is meant for, and notes."""
     return [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:
-    """The videos side by side under their labels; those of the first seed where there are several."""
+    """Write the videos of the first seed side by side, with their labels, as one MP4."""
     tiles = [(row.entry.label, row.video) for row in rows if row.seed == rows[0].seed]
     return write_grid(path, tiles, **options)
 

@@ -1,4 +1,4 @@
-"""Means of a few videos with the interval in which the mean of many would lie: the percentile bootstrap."""
+"""Means over videos with 95 % confidence intervals, by the percentile bootstrap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COVERAGE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of `count` values and the bounds of its 95 % interval."""
+    """A mean of `count` values and the bounds of its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -25,7 +25,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float | None]) -> Interval | None:
-    """The mean of the known values with its bootstrap interval; None where none is known. Seeded, so repeatable."""
+    """The mean of the values that are not None, with its bootstrap interval; None without values. Deterministic."""
     known = np.array([value for value in values if value is not None and np.isfinite(value)], float)
     if not len(known):
         return None
@@ -35,5 +35,5 @@ def mean_interval(values: Sequence[float | None]) -> Interval | None:
 
 
 def difference_interval(values: Sequence[float | None], others: Sequence[float | None]) -> Interval | None:
-    """The mean of `values[i] - others[i]`: what two methods make of the same prompt and noise differs less by luck."""
+    """The mean of the paired differences `values[i] - others[i]`, whose variance is smaller than that of the means."""
     return mean_interval([None if a is None or b is None else a - b for a, b in zip(values, others, strict=True)])

@@ -6,5 +6,5 @@ from collections.abc import Iterable, Sequence
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with a line for each row."""
+    """A Markdown table with these headings and rows."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))

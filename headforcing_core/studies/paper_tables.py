@@ -1,4 +1,4 @@
-"""The paper's tables of methods and ablations, row by row as entries of a comparison, and its cache budgets."""
+"""The paper's tables of methods and ablations, as entries of a comparison, and its table of cache budgets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS = "head_forcing"
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: its caption in the paper, its rows, and where they are a reading of the paper."""
+    """A table of the paper: its caption, its rows, and a note on rows that the paper does not define fully."""
 
     caption: str
     rows: tuple[Entry, ...]
@@ -66,7 +66,7 @@ PAPER_TABLES: dict[str, PaperTable] = {
 }
 
 BUDGET = "KV cache budget comparison"
-# label in the paper, method here, frame-slots in the paper, and why another number comes out
+# label in the paper, method here, frame-slots in the paper, and why the number here differs
 _BUDGETS = (
     ("Self Forcing", "self_forcing_window_21", 7560, ""),
     (
@@ -88,7 +88,7 @@ _BUDGETS = (
 
 
 def paper_heads(config: WanConfig) -> HeadProfile:
-    """The paper's 90 anchor, 72 local and 198 memory heads; where they lie makes no difference to the size."""
+    """The paper's 90 anchor, 72 local and 198 memory heads; the cache's size depends only on their numbers."""
     roles = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198
     layers = tuple(tuple(roles[i : i + config.num_heads]) for i in range(0, len(roles), config.num_heads))
     return HeadProfile("the paper's 90/72/198 heads", config.num_layers, config.num_heads, layers)
@@ -96,7 +96,7 @@ def paper_heads(config: WanConfig) -> HeadProfile:
 
 @dataclass(frozen=True)
 class Budget:
-    """Frame-slots of one method with 30x12 heads: of the cache here, in the paper, and `why` they are not the same."""
+    """Frame-slots of one method with 30x12 heads: here, in the paper, and `why` they differ."""
 
     label: str
     method: str
@@ -111,7 +111,7 @@ class Budget:
 
 
 def budgets() -> list[Budget]:
-    """The rows of the paper's table of budgets, computed from the shapes of a minute of video."""
+    """The rows of the paper's table of budgets, from the cache shapes of a one-minute video."""
     config, minute = WanConfig(), parse_timeline("a minute", 60.0)
     heads, made = paper_heads(config), []
     for label, method, paper, why in _BUDGETS:
@@ -123,7 +123,7 @@ def budgets() -> list[Budget]:
 
 
 def budget_table(rows: list[Budget]) -> str:
-    """Markdown, with a line for each number that differs from the paper's."""
+    """A Markdown table, and a line for each number that differs from the paper's."""
     ours = next(row.frame_slots for row in rows if row.method == OURS)
     table = markdown_table(
         ["method", "frames a head", "frame-slots", "relative", "in the paper"],

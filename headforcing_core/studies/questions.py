@@ -1,4 +1,4 @@
-"""Questions about the method, each a table of cache policies on the same prompts and the same noise, with intervals."""
+"""Questions about the method, each answered by a table of methods on the same prompts and noise, with intervals."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Numbers = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Rendered:
-    """A row without a model: what the prompts say, drawn by the toy world itself, seen by the same detector.
+    """A row without a model: ground truth, drawn by the toy world from the prompts and judged by the same detector.
 
-    This is how often the detector is right, and the best that a model can reach.
+    It measures the detector's accuracy, the upper bound for a model.
 
     Attributes:
-        encoded: through the autoencoder and back, as a model's videos come out of it.
+        encoded: whether the video is encoded and decoded by the autoencoder, like a model's videos.
     """
 
     label: str
@@ -32,7 +32,7 @@ class Rendered:
 
 Row = Entry | Rendered
 Measure = Callable[[Row, int], Numbers]
-"""`(row, number of the video)` to the numbers of that video."""
+"""Measures a row's video of the given number; returns its metrics."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Question:
     Attributes:
         asks: the question, or the caption of the paper's table.
         story: the kind of videos: `one_prompt`, `still`, `mixed`, `six_prompts`, `there_and_back`, or `history`.
-        rows: the last one is what the others are compared with.
-        columns: keys of the numbers, see `COLUMNS`.
+        rows: methods; the others are compared with the last one.
+        columns: keys of the metrics, see `COLUMNS`.
     """
 
     asks: str
@@ -57,7 +57,7 @@ class Question:
 class Column:
     heading: str
     form: Callable[[float], str]
-    planned: bool = False  # known before anything is made, the same for all videos: no interval, never bold
+    planned: bool = False  # computed from the plan, the same for all videos: no interval, never bold
 
 
 def _plain(digits: int) -> Callable[[float], str]:
@@ -107,14 +107,14 @@ DRIFTING = (
 SWITCHING = ("frames_a_head", "switched_present", "switched_background", "present", "shape", "colour_error")
 REMEMBERING = ("frames_a_head", "remembered_near", "remembered_far", "by_chance", "landmarks", "present")
 UNJUDGED = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio")
-"""What can be measured of any video, without knowing what it should show."""
+"""Metrics that need no ground truth."""
 
 
 def window(frames: int, sink: int = 0) -> Entry:
-    """All heads alike: `sink` first frames and the last ones, `frames` in all with the current block of three.
+    """One cache for all heads: `sink` first frames and the last ones, `frames` in total with the current block of 3.
 
-    Frames are placed as in Head Forcing, one after another from 0, not by their place in the video. Without a sink that
-    makes no difference, as only distances count.
+    Temporal indices count from 0 in the context, as in Head Forcing. Without a sink this gives the same result as
+    indices in the video, because attention depends only on differences of indices.
     """
     policy = CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous")
     label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
@@ -133,7 +133,7 @@ _INSIDE = (
 
 
 def _paper(name: str, story: str, columns: Sequence[str], note: str = "") -> Question:
-    """A table of the paper under two plain windows of nine frames, the size next to Head Forcing's on this model."""
+    """A table of the paper, after two plain windows of 9 frames, about Head Forcing's cache size on this model."""
     table = PAPER_TABLES[name]
     return Question(table.caption, story, (*_SHORT, *table.rows), tuple(columns), note or table.note)
 
@@ -206,7 +206,7 @@ QUESTIONS: dict[str, Question] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A question with the numbers of every row's videos, `numbers[row][video]`, in the order of `question.rows`."""
+    """The metrics of every row's videos, `numbers[row][video]`, with rows in the order of `question.rows`."""
 
     question: Question
     numbers: tuple[tuple[Numbers, ...], ...]
@@ -215,12 +215,12 @@ class Answer:
         return mean_interval([video.get(column) for video in self.numbers[row]])
 
     def difference(self, row: int, column: str) -> Interval | None:
-        """To the last row, video by video."""
+        """The paired difference to the last row."""
         values, others = ([video.get(column) for video in self.numbers[i]] for i in (row, -1))
         return difference_interval(values, others)
 
     def table(self) -> str:
-        """Markdown: means with their 95 % intervals; bold where a row surely differs from the last one."""
+        """A Markdown table of means with 95 % intervals; bold if the paired difference to the last row excludes 0."""
         columns = [c for c in self.question.columns if any(self.interval(i, c) for i in range(len(self.numbers)))]
         lines = [
             [row.label, *(self._cell(i, column) for column in columns)] for i, row in enumerate(self.question.rows)
@@ -231,18 +231,18 @@ class Answer:
         return "\n".join([table, "", f"{about}the last row's beyond chance (95 % interval of the paired difference)."])
 
     def _cell(self, row: int, column: str) -> str:
-        found, form = self.interval(row, column), COLUMNS[column].form
-        if found is None:
+        interval, form = self.interval(row, column), COLUMNS[column].form
+        if interval is None:
             return "–"
         if COLUMNS[column].planned:
-            return form(found.mean)
+            return form(interval.mean)
         difference = self.difference(row, column)
-        surely = row < len(self.numbers) - 1 and difference is not None and difference.excludes(0)
-        mean = f"**{form(found.mean)}**" if surely else form(found.mean)
-        return f"{mean} ({form(found.low)} to {form(found.high)})"
+        significant = row < len(self.numbers) - 1 and difference is not None and difference.excludes(0)
+        mean = f"**{form(interval.mean)}**" if significant else form(interval.mean)
+        return f"{mean} ({form(interval.low)} to {form(interval.high)})"
 
     def to_dict(self) -> dict[str, Any]:
-        """The table's numbers, down to single videos."""
+        """JSON: means, intervals, and the metrics of every video."""
         question = self.question
         rows = [
             {
@@ -265,6 +265,6 @@ def _asdict(interval: Interval | None) -> dict[str, Any] | None:
 
 
 def answer(question: Question, videos: int, measure: Measure) -> Answer:
-    """Measure `videos` videos of every row; video `i` has the same prompts and the same noise in all rows."""
+    """Measure `videos` videos of every row; video `i` has the same prompts and noise in all rows."""
     rows = [tuple(measure(row, i) for i in range(videos)) for row in question.rows]
     return Answer(question, tuple(rows))

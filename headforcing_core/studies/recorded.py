@@ -1,4 +1,4 @@
-"""The settings of each method as a recorded case names them (`tests/golden/README.md`)."""
+"""Read the settings of each method from a recorded case (`tests/golden/README.md`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Method, Roles]:
-    """The policy and the head roles of one run of a case of `config["method"]`."""
+    """The policy and the head roles of one run of a case whose method is `config["method"]`."""
     method = config["method"]
     if method not in _READERS:
         raise HeadForcingError(f"the case's method must be one of {', '.join(_READERS)}, got {method!r}")

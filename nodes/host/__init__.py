@@ -1,1 +1,1 @@
-"""What touches ComfyUI and is no node."""
+"""Everything that uses ComfyUI's modules, except the nodes themselves."""

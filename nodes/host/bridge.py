@@ -1,7 +1,7 @@
-"""Between ComfyUI and the core: hosting a rollout on a native MODEL, and making one from weights.
+"""Run a rollout on a native MODEL of ComfyUI, and make a MODEL from weights.
 
 A rollout runs on whatever MODEL ComfyUI loaded, with its LoRA, quantisation and offloading in place: a wrapper around
-the diffusion model's forward hands each call to `forward_block` while our sampler runs, and is inert otherwise.
+the diffusion model's forward passes each call to `forward_block` while our sampler runs, and does nothing otherwise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEY = "head_forcing"
 
 
 def wan_config(model: Any) -> WanConfig:
-    """Dimensions of the Wan text-to-video transformer inside a MODEL, or an error that says what it is instead."""
+    """Dimensions of the Wan text-to-video transformer of a MODEL; raises HeadForcingError for any other model."""
     net = model.model.diffusion_model
     blocks = getattr(net, "blocks", None)
     if blocks is None or not hasattr(blocks[0], "cross_attn") or not hasattr(net, "patch_embedding"):
@@ -71,7 +71,7 @@ _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "fla
 
 
 class HostAttention:
-    """Attention the way ComfyUI does it, with the user's choice among its kernels and what nodes put in its place.
+    """ComfyUI's attention: the kernel that the user chose, or an override that a node set.
 
     Attributes:
         options: the transformer options of the current pass.
@@ -83,21 +83,21 @@ class HostAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q [heads, queries, d], k, v [heads, keys, d]` -> `[heads, queries, d]`."""
         kernels = comfy.ldm.modules.attention
-        # what ComfyUI falls back to where nothing is chosen may be one made to save memory before PyTorch had its own
+        # without a choice ComfyUI may fall back to a memory-saving kernel from before PyTorch had one of its own
         attend = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
         heads = {"heads": len(q), "skip_reshape": True, "skip_output_reshape": True}
         return attend(q[None], k[None], v[None], **heads, transformer_options=self.options)[0]
 
     @property
     def name(self) -> str:
-        """What to call it in a report."""
+        """Its name in reports."""
         kernels = comfy.ldm.modules.attention
         chosen = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
         override = " overridden by a node" if "optimized_attention_override" in self.options else ""
         return f"ComfyUI's {chosen.__name__}{override}"
 
     def or_better(self, dtype: torch.dtype, device: torch.device, head_dim: int) -> AttentionFunction:
-        """This, or what takes all heads of a layer in one call, where that works and nobody has chosen otherwise."""
+        """A backend for all heads of a layer in one call, if one works and the user chose none; else this."""
         if _attention_chosen() or "optimized_attention_override" in self.options:
             return self
         found = attention_function("auto", device, dtype, head_dim)
@@ -121,13 +121,13 @@ class HostedModel:
     ):
         self._denoiser, self._extra_args, self._embeds, self._device = denoiser, extra_args, embeds, device
         self._wanted, self._encoded = 0, -1
-        # an object of its own: caches hold it, and must not hold the model that holds them
+        # a separate object, because caches refer to it and must not refer to the model, which refers to them
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
         self.prompt: PromptKV
         self.backbone: Any = None  # known from the first forward pass on
 
     def use_prompt(self, prompt: int) -> None:
-        self._wanted = prompt  # encoded in the next forward pass, where ComfyUI has the weights in place
+        self._wanted = prompt  # encoded in the next forward pass, when ComfyUI has loaded the weights
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         return self._call(latents, _same_for(latents, sigma), cache, write_only=False)
@@ -143,14 +143,14 @@ class HostedModel:
         # behind MultiGPU CFG Split ComfyUI would run the model in threads of its own, outside inference mode; without
         # guidance there is nothing to split
         options = {k: v for k, v in self._extra_args["model_options"].items() if not k.startswith("multigpu_")}
-        # put in anew for each call: a lasting reference to itself would keep gigabytes of cache until Python's next gc
+        # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
         options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_tensor([float(sigmas.max())]), **arguments)[0].transpose(0, 1)
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
-        """What replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
+        """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
         self.attention.options = {name: value for name, value in options.items() if name != _KEY}
         if len(x) != 1:
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
@@ -182,7 +182,7 @@ def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
 
 
 def _room_for(extra_bytes: int) -> Callable[..., Any]:
-    """A wrapper of ComfyUI's preparation that asks for `extra_bytes` more of memory, as if a block were longer."""
+    """A wrapper of ComfyUI's `prepare_sampling` that requests `extra_bytes` more memory, as if a block were longer."""
 
     def prepare(executor, model, noise_shape, *args, **kwargs):
         one_frame = [*noise_shape[:2], 1, *noise_shape[3:]]
@@ -201,7 +201,7 @@ def host(
     body: Callable[[HostedModel, torch.device], Tensor],
     also: Sequence[Any] = (),
 ) -> Tensor:
-    """Run `body` inside ComfyUI's sampling machinery, with the weights in place and room for more.
+    """Run `body` inside ComfyUI's sampling, with the weights loaded and extra memory reserved.
 
     Args:
         embeds: one text embedding `[tokens, text_dim]` per prompt.
@@ -219,7 +219,7 @@ def host(
     patched = model.clone()
     patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
     patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for(extra_bytes))
-    patched.set_additional_models(_KEY, list(also))  # loaded with it, so that neither pushes the other out
+    patched.set_additional_models(_KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)

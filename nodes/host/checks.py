@@ -1,4 +1,4 @@
-"""What the sampler checks before anything heavy, and what it says when memory runs out all the same."""
+"""Checks before sampling, and the error message when the device's memory runs out while sampling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import folders
 
 
 def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
-    """`[videos, frames, 16, h, w]` of a LATENT in whole blocks, and how many frames at its end were left out."""
+    """`[videos, frames, 16, h, w]` of a LATENT in whole blocks, and the number of latent frames dropped at its end."""
     if start_frames is None:
         return None, 0
     latents = start_frames["samples"]
@@ -42,7 +42,7 @@ def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
 
 
 def check_room(renders: Sequence[Needs]) -> None:
-    """Refuse renders, made one after another, for which the disk has no room."""
+    """Refuse renders, made one after another, whose files do not fit on the disk."""
     check_disk(in_turn(renders), folders.output_folder(), folders.output_folder())
 
 
@@ -52,7 +52,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException, needs: Needs, kept: bool) -> BaseException:
-    """The same error, in words that help; ComfyUI frees its models only for errors of that kind."""
+    """An error of the same class with remedies; ComfyUI unloads its models only for errors of that class."""
     text = (
         f"out of memory: the render needs {needs.describe().splitlines()[0].partition('about ')[2]}. Close other "
         "programs that use the GPU, decode afterwards instead of while sampling, or choose a smaller size or fewer "
@@ -62,5 +62,5 @@ def out_of_memory(error: BaseException, needs: Needs, kept: bool) -> BaseExcepti
         text += " Finished blocks are kept: with the same size and frames, queue again to go on."
     try:
         return type(error)(text)
-    except TypeError:  # a kind of error that takes other arguments
+    except TypeError:  # an error class with other constructor arguments
         return error

@@ -1,4 +1,4 @@
-"""The prompt timeline in a CONDITIONING."""
+"""Read the prompt timeline from a CONDITIONING."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[tor
     if len(positive) > 1:
         raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
     tensor, options = positive[0]
-    ride = options.get(_KEY)
-    if ride is not None:
-        if not torch.equal(tensor, ride["embeds"][0]):
+    carried = options.get(_KEY)
+    if carried is not None:
+        if not torch.equal(tensor, carried["embeds"][0]):
             raise HeadForcingError(
                 "positive was changed after Prompt Timeline by a node that knows only one prompt; connect it directly"
             )
-        return ride["timeline"], [embeds[0] for embeds in ride["embeds"]]
+        return carried["timeline"], [embeds[0] for embeds in carried["embeds"]]
     return parse_timeline("the connected prompt", seconds or None), [tensor[0]]

@@ -1,4 +1,4 @@
-"""Where the nodes write: every path that a widget can influence is made, and held inside its folder, here."""
+"""All paths that a widget can influence are made here, and checked to stay inside their folder."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class GrowingVideo(Sink):
 
     @property
     def decode_bytes(self) -> int:
-        """Memory for decoding one chunk, where the model samples; twice, if a picture is encoded between rollouts."""
+        """Memory for decoding a chunk where the model samples; twice if video frames are encoded between rollouts."""
         if not self.shares_device:
             return 0
         return decode_bytes(self.vae, self.plan.block_shape[-2:]) * (2 if self.plan.restart_frames else 1)

@@ -1,4 +1,4 @@
-"""What the nodes' schemas and picture outputs share."""
+"""Shared parts of the nodes: inputs, and plots as IMAGE."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CATEGORY = "Head Forcing"
 
 
 def aliases(schema: Any, *names: str) -> Any:
-    """Words that find the node in the search box, where this ComfyUI knows them."""
+    """Search aliases of a node, if this version of ComfyUI supports them."""
     if hasattr(schema, "search_aliases"):
         schema.search_aliases = list(names)
     return schema
 
 
 def advanced(kind: Any, name: str, **options: Any) -> Any:
-    """An optional widget, folded under "advanced" where the frontend can (older versions refuse `advanced=`)."""
+    """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse `advanced=`)."""
     widget = kind(name, optional=True, **options)
     widget.extra_dict["advanced"] = True
     return widget
@@ -58,7 +58,7 @@ def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:
 
 
 def family_input(
-    tooltip: str = "Which weights: sets noise levels, frames per block and the bundled head profile.",
+    tooltip: str = "Kind of weights: sets noise levels, frames per block and the bundled head profile.",
 ) -> Any:
     """The model family, an advanced widget."""
     options = list(SCHEDULES)
@@ -66,26 +66,26 @@ def family_input(
 
 
 def no_picture() -> Tensor:
-    """An IMAGE where there is nothing to show."""
+    """An empty IMAGE."""
     return torch.zeros(1, 64, 64, 3)
 
 
 def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
-    """What `draw` draws as an IMAGE; nothing, with a line in the log, where matplotlib is missing."""
+    """The plot that `draw` returns as an IMAGE; an empty one and a line in the log if matplotlib is missing."""
     try:
         return to_image(draw())
     except HeadForcingError as error:
-        log.warning("Head Forcing: no picture, %s", error)
+        log.warning("Head Forcing: no plot, %s", error)
         return no_picture()
 
 
 def profile_picture(profile: HeadProfile) -> Tensor:
-    """The picture of a profile as an IMAGE."""
+    """The plot of a profile as an IMAGE."""
     return picture_or_nothing(lambda: pictures.profile_picture(profile, theme="dark"))
 
 
 def to_image(picture: Any) -> Tensor:
-    """A PIL picture as an IMAGE, `[1, height, width, 3]` in 0..1."""
+    """A PIL image as an IMAGE, `[1, height, width, 3]` in 0..1."""
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
 
 
@@ -95,7 +95,7 @@ def preview(files: Sequence[OutputFile]) -> Any:
 
 
 def graph_tags(hidden: Any) -> dict[str, str]:
-    """The tags of a file that let ComfyUI restore the graph when it is dropped on the canvas."""
+    """Metadata tags of a file from which ComfyUI restores the graph when the file is dropped on the canvas."""
     if args.disable_metadata:
         return {}
     tags = dict(hidden.extra_pnginfo or {})
@@ -105,7 +105,7 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 
 
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The tag with which *Video Drift Report* knows when which prompt began, see `provenance.file_tags`."""
+    """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.provenance.file_tags`."""
     return {} if args.disable_metadata or not about else file_tags(about, fps)
 
 

@@ -1,4 +1,4 @@
-"""What a person sees on the sampler while it runs."""
+"""Progress bar, preview and status line of the sampler node."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class RenderProgress(Watcher):
-    """Progress bar, moving preview and a status line on the node; stops within one model call on cancel.
+    """Progress bar, animated preview and a status line on the node; stops within one model call on cancel.
 
-    The editor shows the last preview for good, in place of a video that the node gives at its end; without `previews`
-    there is room for that.
+    The editor keeps showing the last preview in place of a video that the node outputs at its end; `previews` must be
+    off for that video to be shown.
     """
 
     def __init__(self, model: Any, plans: Sequence[RenderPlan], node_id: str, previews: bool = True):
@@ -51,12 +51,12 @@ class RenderProgress(Watcher):
         self.begun = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
-        """Go on to this video of the batch; the plan has the roles that the first one found."""
+        """Begin this video of the batch; its plan has the roles that were found in the first one."""
         self.plan, self.name = plan, name
         self.video, self.block, self.growing, self.run, self.event = video, None, None, None, None
 
     def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
-        """Take note of what need not be made, of where blocks are kept, and of the file that grows."""
+        """Set the number of reused steps, the run folder and the video file."""
         self.growing = next((sink for sink in sinks if isinstance(sink, GrowingVideo)), None)
         self.run = rollout.run
         self.reused += rollout.reused_steps
@@ -76,13 +76,13 @@ class RenderProgress(Watcher):
         self.bar.update_absolute(self.done, preview=image)
 
     def finished(self, block: Block) -> None:
-        """Take note of a block that is there, and of what episodic memory did after it."""
+        """Count a finished block, and keep the decision of episodic memory for the status line."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         self.event = block.event or self.event
         self.made, self.stepped = self.made + self.stepped, False
 
     def completed(self) -> None:
-        """Say what was made."""
+        """Show a summary of the render."""
         took = time.perf_counter() - self.begun
         parts = [f"{self.blocks} blocks in {format_time(took).partition('.')[0]}"]
         if self.made:
@@ -97,7 +97,7 @@ class RenderProgress(Watcher):
         return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
 
     def stopped(self) -> None:
-        """Say, after a cancel or an error, what is kept on disk and how to go on."""
+        """Show, after a cancel or an error, what is stored on disk and how to resume."""
         if self.block is None:
             return
         frames_per_block = self.plan.schedule.frames_per_block
@@ -135,15 +135,15 @@ class RenderProgress(Watcher):
 
 def _told(event: MemoryEvent) -> str:
     if not event.admitted:
-        return f"memory: frame {event.frame} is nothing new ({event.delta:.2f})"
-    return f"memory: kept frame {event.frame}" + (", merged two older ones" if event.merged else "")
+        return f"memory: latent frame {event.frame} not admitted ({event.delta:.2f})"
+    return f"memory: admitted latent frame {event.frame}" + (", merged two older ones" if event.merged else "")
 
 
 class MovingPreview:
     """Shows the frames of the last finished block one after another while the next one is made.
 
-    Previewers of ComfyUI itself turn the first of the frames they get into a picture. Those of VideoHelperSuite take
-    all frames, play them in the browser on their own, and give no picture.
+    ComfyUI's own previewers return an image of the first frame they get. Those of VideoHelperSuite take all frames,
+    play them in the browser, and return no image.
     """
 
     def __init__(self, model: Any):
@@ -153,7 +153,7 @@ class MovingPreview:
         self._plays_itself = False
 
     def next(self, finished: torch.Tensor | None) -> tuple[str, Any, int] | None:
-        """The picture to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`."""
+        """The image to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`."""
         if finished is not None:
             self._block, self._frame = finished.transpose(0, 1)[None], 0
         if self._block is None:

@@ -1,4 +1,4 @@
-"""Stored runs, by the names that a person chooses from."""
+"""Stored runs, by the names in the nodes' lists."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from . import folders
 
 
 def run_names() -> list[str]:
-    """What a person chooses from, the newest first."""
+    """Names of all stored runs for a list widget, the newest first."""
     return [_label(video) for video in _videos()]
 
 
 def find_run(name: str) -> StoredVideo:
-    """The run of that name, or an error when it is gone."""
+    """The run of that name; raises HeadForcingError if it does not exist any more."""
     video = next((video for video in _videos() if _label(video) == name), None)
     if video is None:
         raise HeadForcingError(f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
@@ -24,12 +24,12 @@ def find_run(name: str) -> StoredVideo:
 
 
 def finished_blocks(name: str) -> int:
-    """How far a run has come; 0 when there is none of that name."""
+    """Number of finished blocks of a run; 0 if there is none of that name."""
     return next((video.finished for video in _videos() if _label(video) == name), 0)
 
 
 def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
-    """Stored frames `[frames, 16, h, w]` as a LATENT holds them: they are stored as the model sees them."""
+    """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a LATENT."""
     if video.about.get("latent_format") != comfy.latent_formats.Wan21.__name__:
         return latents  # the toy world's are the same in a LATENT
     return comfy.latent_formats.Wan21().process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)

@@ -1,4 +1,4 @@
-"""The embedded toy world as ComfyUI sees it: what native CLIP and VAE objects need around the core's toy parts."""
+"""The embedded toy model as native MODEL, CLIP and VAE of ComfyUI."""
 
 import logging
 from typing import Any
@@ -81,19 +81,19 @@ class _ToyClipTarget:
 
 
 class ToyFirstStage(torch.nn.Module):
-    """The toy autoencoder with the methods `comfy.sd.VAE` calls on its network, pictures in -1..1."""
+    """The toy autoencoder with the methods that `comfy.sd.VAE` calls on its network; video frames in -1..1."""
 
     def __init__(self) -> None:
         super().__init__()
         self.autoencoder = load_autoencoder()
 
     def decode(self, z: torch.Tensor, **_: Any) -> torch.Tensor:
-        """`[videos, 16, frames, h, w]` -> `[videos, 3, pictures, H, W]`."""
+        """`[videos, 16, frames, h, w]` -> `[videos, 3, video frames, H, W]`."""
         video_frames = torch.stack([self.autoencoder.decode(video) for video in z.transpose(1, 2)])
         return video_frames.movedim(-1, 1) * 2 - 1
 
     def encode(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
-        """`[videos, 3, pictures, H, W]` -> `[videos, 16, frames, h, w]`."""
+        """`[videos, 3, video frames, H, W]` -> `[videos, 16, frames, h, w]`."""
         videos = (x.movedim(1, -1) + 1) / 2
         return torch.stack([self.autoencoder.encode(video) for video in videos]).transpose(1, 2)
 

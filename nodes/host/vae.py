@@ -1,4 +1,4 @@
-"""Decoding a long video in constant memory with whatever VAE ComfyUI loaded, and encoding one of its pictures."""
+"""Decode a long video in constant memory with a VAE that ComfyUI loaded, and encode single video frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WanStreamingDecoder:
         self._cache: list[Any] = [None] * self._cache_slots
 
     def decode(self, latents: Tensor) -> Tensor:
-        """`[frames, 16, h, w]` -> `[pictures, H, W, 3]` in 0..1."""
+        """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1."""
         vae = self.vae
         z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
         out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
@@ -45,7 +45,7 @@ class WanStreamingDecoder:
 
 
 class OverlapDecoder:
-    """TAEHV, the tiny decoder for drafts: each chunk is decoded behind a few frames of what came before.
+    """TAEHV, the tiny decoder for drafts: each chunk is decoded together with a few latent frames before it.
 
     Exact, because its memory goes back 5.25 frames. Its network is called directly: ComfyUI's `VAE.decode` would make
     room on the GPU, and take it from the model that is sampling.
@@ -105,7 +105,7 @@ def codec_of(vae: Any) -> FrameCodec:
 
 @torch.no_grad()
 def _encode_first_frame(vae: Any, video_frame: Tensor) -> Tensor:
-    """A picture `[H, W, 3]` in 0..1 as a video of one frame, `[1, 16, h, w]`.
+    """Encode a video frame `[H, W, 3]` in 0..1 as a video of one latent frame, `[1, 16, h, w]`.
 
     The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
     """

@@ -282,7 +282,7 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
     assert json.loads(tags["workflow"]) == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
     (report,) = result.outputs["report"]["text"]
-    assert "96 pictures = 6.00 s" in report and "10 local, 12 anchor, 26 memory" in report and "after block 1" in report
+    assert "96 frames = 6.00 s" in report and "10 local, 12 anchor, 26 memory" in report and "after block 1" in report
 
     again = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert again.executed == []
@@ -428,7 +428,7 @@ def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_se
     torch.testing.assert_close(longer[:, :, :6], given[:, :, :6], rtol=0, atol=1e-6)
     assert (longer[:, :, 6:8] - given[:, :, 6:8]).abs().max() > 1e-3
     (report,) = result.outputs["report"]["text"]
-    assert "64x64" in report and "left out the last 2 latent frames" in report and "after 6 given ones" in report
+    assert "64x64" in report and "left out the last 2 latent frames" in report and "after 6 start frames" in report
     assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 21 + 12
 
 
@@ -536,12 +536,12 @@ def test_zero_seconds_take_the_length_of_the_timeline_and_ten_of_a_plain_prompt(
     for graph, video_frames in ((demo_graph(seconds=0.0), 96), (short_graph(seconds=0.0), 160)):
         graph["report"] = node("PreviewAny", source=["sampler", 1])
         (report,) = queued(comfy, graph).outputs["report"]["text"]
-        assert f" {video_frames} pictures" in report
+        assert f" {video_frames} frames" in report
 
 
 def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
     (report,) = queued(comfy, demo_graph(seconds=2.0)).outputs["report"]["text"]
-    assert "32 pictures" in report and RING not in report
+    assert "32 frames" in report and RING not in report
 
 
 QUEUE_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {

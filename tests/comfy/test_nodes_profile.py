@@ -323,7 +323,7 @@ def test_auto_reports_what_was_remembered_while_roles_were_found(fresh: ComfySer
 
 def test_a_video_too_short_to_find_roles_is_made_all_the_same(fresh: ComfyServer):
     report = text_of(queued(fresh, auto_graph(seconds=2.0)), "report")
-    assert "32 pictures" in report and "kept for the next run" not in report
+    assert "32 frames" in report and "kept for the next run" not in report
     assert kept_by_the_pack(fresh, "found_profiles") == []
 
 

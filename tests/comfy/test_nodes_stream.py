@@ -134,7 +134,7 @@ def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
     assert seen == sorted(seen) and 0 < seen[0] < seen[-1] < 480
     assert any(re.search(r" - watch output/growing/watch_v[0-9a-f]{8}\.part\.mp4", text) for _, text in texts)
     assert any(re.search(r"\d fps, 0:\d\d left", text) for _, text in texts)
-    assert any("memory: kept frame" in text for _, text in texts)
+    assert any("memory: admitted latent frame" in text for _, text in texts)
 
 
 def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy_server: ComfyServer):

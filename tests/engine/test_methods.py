@@ -121,7 +121,7 @@ def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
     (text,) = describe_method(name)
     row = METHODS[name]
     assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
-    assert ("trained together" in text) == row.trained
+    assert ("were trained for this method" in text) == row.trained
     assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing", "rolling", "causvid"))
 
 
@@ -249,7 +249,7 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
                     break
     assert torch.equal(torch.cat(latents), straight)
     assert reused == [0, 8 if made.shape.policy.replays else 0, made.new_blocks]
-    assert ("begins again" in describe(made, torch.float32)) == (not made.shape.policy.replays)
+    assert ("starts from the beginning" in describe(made, torch.float32)) == (not made.shape.policy.replays)
 
 
 def test_run_folders_of_methods_and_of_their_settings_differ():
@@ -308,9 +308,12 @@ def test_a_plan_counts_the_whole_window_of_rolling_forcing():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"start_frames": 3}, "cannot go on from start frames, got 3"),
+        ({"start_frames": 3}, "does not support start frames, got 3"),
         ({"seconds": 2.0}, "5 steps needs a video of at least 5 blocks .* got 3; make it longer"),
-        ({"text": TWO.replace("0:04.5 ", "0:04.5 [recache, blend 2] ")}, "take over by reset.*got .recache, blend 2"),
+        (
+            {"text": TWO.replace("0:04.5 ", "0:04.5 [recache, blend 2] ")},
+            "prompt switch is always reset.*got .recache, blend 2",
+        ),
     ],
 )
 def test_what_rolling_forcing_cannot_do_is_refused_in_one_sentence(options, words):
@@ -465,14 +468,14 @@ def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
 
 
 def test_what_causvid_cannot_do_is_refused_in_one_sentence():
-    with pytest.raises(HeadForcingError, match="start frames cannot come before them, got 3; leave them out"):
+    with pytest.raises(HeadForcingError, match="does not support start frames, got 3; remove them"):
         causvid_plan(start_frames=3)
     framewise = schedule("causal_forcing_framewise_2_steps")
     with pytest.raises(HeadForcingError, match="same noise levels"):
         RenderPlan.make(CONFIG, method_policy("causvid"), framewise, parse_timeline(ONE), 96, 64, 3.0)
     with pytest.raises(HeadForcingError, match="overlap must be whole blocks of 3"):
         plan(replace(method_policy("causvid"), overlap_frames=4))
-    with pytest.raises(HeadForcingError, match="take over by reset.*got .flush"):
+    with pytest.raises(HeadForcingError, match="prompt switch is always reset.*got .flush"):
         causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [flush] "))
     assert causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).blends
 
@@ -498,7 +501,7 @@ def test_any_other_way_is_refused_in_one_sentence(name, tag):
     if tag == policy.switch or (tag == "re-anchor" and policy.cuts):
         assert plan(name, text).switches
     else:
-        with pytest.raises(HeadForcingError, match=f"take over by {policy.switch}.*got .{tag}"):
+        with pytest.raises(HeadForcingError, match=f"prompt switch is always {policy.switch}.*got .{tag}"):
             plan(name, text)
 
 
@@ -517,7 +520,7 @@ def test_a_recache_is_counted_in_activations_and_reads_the_window_in_one_pass(ba
 def test_forcing_kv_needs_a_profile_whose_memory_heads_are_dynamic(backbone):
     with pytest.raises(HeadForcingError, match="load or measure a head profile"):
         plan("forcing_kv", profile=AutoProfile())
-    with pytest.raises(HeadForcingError, match="blocks must have at least 3 frames"):
+    with pytest.raises(HeadForcingError, match="blocks of at least 3 latent frames"):
         plan(
             "forcing_kv",
             family="causal_forcing_framewise",

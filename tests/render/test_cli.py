@@ -96,7 +96,7 @@ def test_demo_takes_a_story_from_a_file_and_tells_which_words_it_does_not_know(t
     captured = capsys.readouterr()
     assert code == 0
     assert "does not know" in captured.err and "dinosaur" in captured.err
-    assert "64 pictures" in captured.out and "a purple dinosaur" in captured.out
+    assert "64 frames" in captured.out and "a purple dinosaur" in captured.out
     with av.open(str(tmp_path / "demo.mp4")) as container:
         assert container.streams.video[0].width == 128
 
@@ -302,7 +302,7 @@ WRONG = {
         "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4",
         "--embeddings",
     ),
-    "noise levels that rise": ("demo|--sigmas|0.5, 1|--out|{tmp}", "sigmas must fall"),
+    "noise levels that rise": ("demo|--sigmas|0.5, 1|--out|{tmp}", "sigmas must be decreasing"),
     "recent frames within a block": ("demo|--recent-frames|4|--out|{tmp}", "whole blocks of 3, got 4"),
     "a memory of one": ("demo|--episodic-frames|1|--out|{tmp}", "episodic_frames"),
     "a device that is not here": ("demo|--device|cuda:77|--out|{tmp}", "--device 'cuda:77'"),

@@ -16,7 +16,7 @@ from headforcing.headforcing_core.drift.report import report_video
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_names
-from headforcing.headforcing_core.studies.comparison import COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.studies.comparison import TABLE_COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
@@ -63,7 +63,7 @@ def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
     assert slots[0] < slots[1], "head-wise caches are smaller than a window"
     lines = (made / "comparison.md").read_text("utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
-    assert cells[0] == ["method", *COLUMNS] and [line[0] for line in cells[2:]] == METHODS
+    assert cells[0] == ["method", *TABLE_COLUMNS] and [line[0] for line in cells[2:]] == METHODS
     for row, line in zip(rows, cells[2:], strict=True):
         assert line[1:3] == [f"{row['frame_slots']:,}", f"{row['slots_in_use']:,}"]
         assert line[5] == f"{row['drift']['flicker']:.4f}" and "-" not in line[1:9]
@@ -149,7 +149,7 @@ def test_names_come_by_commas_or_lines_and_once():
 def test_what_one_of_the_methods_cannot_do_is_refused_before_the_first_is_rendered(tmp_path: Path, capsys):
     tagged = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
     assert compare(tmp_path, "--prompts", tagged) == 2
-    assert "longlive: this method's prompts take over by recache" in capsys.readouterr().err
+    assert "longlive: this method's prompt switch is always recache" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -214,7 +214,7 @@ def test_a_scale_that_makes_no_video_is_refused(scale: str, tmp_path: Path, caps
 
 def test_other_rotary_positions_are_only_for_tables_of_roles():
     assert Entry("B", "no_episodic_memory", rope="absolute").policy.rope == "absolute"
-    with pytest.raises(HeadForcingError, match="B: longlive has its own rotary positions"):
+    with pytest.raises(HeadForcingError, match="B: longlive has a fixed RoPE mode"):
         _ = Entry("B", "longlive", rope="contiguous").policy
 
 

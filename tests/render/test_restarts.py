@@ -185,7 +185,7 @@ def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sent
     assert generate("--seconds", "5.1", "--latents", tmp_path / "long.safetensors") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "error: vae: this method encodes a picture anew after each rollout of 21 latent frames and got no VAE for "
+        "error: vae: this method encodes a video frame after each rollout of 21 latent frames and got no VAE for "
         "that; give --vae, the Wan 2.1 VAE, or make at most 5.06 s"
     )
     assert not (tmp_path / "long.safetensors").exists()

@@ -262,7 +262,7 @@ def test_a_disk_too_full_for_the_state_does_not_end_the_render(backbone, tmp_pat
 
     monkeypatch.setattr(run_files, "save_file", full)
     assert torch.equal(render.go(), render.straight())
-    assert "going on without a stored cache state" in caplog.text
+    assert "rendering continues without a stored cache state" in caplog.text
 
 
 def test_a_note_that_cannot_be_written_leaves_the_old_one(backbone, tmp_path, monkeypatch):

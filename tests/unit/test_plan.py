@@ -182,18 +182,18 @@ def test_the_description_says_length_roles_slots_and_bytes():
     random.Random(1).shuffle(flat)
     paper = profile([flat[12 * layer : 12 * layer + 12] for layer in range(30)], "paper")
     text = describe(plan(seconds=60, profile=paper), torch.bfloat16)
-    assert "832x480, 960 pictures = 60.00 s at 16 fps, 81 blocks of 3 latent frames to make" in text
+    assert "832x480, 960 frames = 60.00 s at 16 fps, 81 blocks of 3 latent frames to make" in text
     assert "72 local, 90 anchor, 198 memory (profile 'paper'); rotary positions contiguous" in text
     assert "3,096 frame-slots = 2.47 GB" in text
-    assert "all 243 frames in every head would take 87,480 = 69.87 GB" in text
+    assert "all 243 latent frames in every head would take 87,480 = 69.87 GB" in text
     assert "the cat jumps" in text and "0:10" in text
 
 
 def test_the_description_of_an_extension_names_the_given_frames_and_counts_from_their_end():
     text = describe(plan("one prompt", seconds=6, start_frames=9), torch.float32)
-    assert "8 blocks of 3 latent frames to make after 9 given ones" in text
+    assert "8 blocks of 3 latent frames to make after 9 start frames" in text
     assert text.endswith(
-        "Times and blocks are counted from the end of the 9 start frames, pictures from the start of the video."
+        "Times and blocks are counted from the end of the 9 start frames, video frames from the start of the video."
     )
 
 

@@ -251,7 +251,7 @@ def test_the_command_prints_the_text_and_draws(story: Path, tmp_path: Path, caps
     picture = tmp_path / "made" / "drift.png"
     assert cli.main(["report", str(story), "--plot", str(picture), "--theme", "dark"]) == 0
     out = capsys.readouterr()
-    assert NOTE in out.out and out.out.rstrip().endswith(f"picture  {picture}") and "240" in out.err
+    assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "240" in out.err
     assert picture.stat().st_size > 10_000
 
 
