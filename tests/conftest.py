@@ -1,6 +1,7 @@
 """Fixtures shared by all tests, how tests are distributed to processes, and the promises they hold."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,13 @@ def check_promises(config: pytest.Config, ids: list[str]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """How many tests hold each promise of the README."""
+    """How many tests hold each promise of the README, and what the tests themselves counted."""
     stats = terminalreporter.stats
+    counted: Counter[str] = Counter()
+    for report in stats.get("passed", ()):
+        counted.update({name: value for name, value in report.user_properties if isinstance(value, int)})
+    for name, value in counted.items():
+        terminalreporter.write_line(f"{name.replace('_', ' ')}: {value}")
     lines = []
     for promise, patterns in PROMISES.items():
         counts = {
