@@ -80,7 +80,7 @@ def check_writable(path: str | Path | None) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # whoever has just claimed the file may have taken it for a leftover
     except (OSError, ValueError) as error:
         with suppress(OSError, ValueError):
             probe.unlink(missing_ok=True)

@@ -92,7 +92,7 @@ class CompareMethods(io.ComfyNode):
                     check_size(name, value)
             if filename_prefix is not None:
                 for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
-                    folders.output_file(prefix, ".mp4", 16, 16)
+                    folders.check_prefix(prefix)
         except HeadForcingError as error:
             return str(error)
         return True
@@ -138,8 +138,8 @@ class CompareMethods(io.ComfyNode):
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden.unique_id, previews=False)
         rows = [_compared(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
-        file = folders.output_file(filename_prefix, ".mp4", width, height)
-        grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
+        with folders.output_file(filename_prefix, ".mp4", width, height) as file:
+            grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows)])
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=helpers.preview([file]))
 

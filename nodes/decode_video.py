@@ -85,7 +85,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         """Check when the graph is queued that the file name stays in the output folder."""
         try:
             if filename_prefix is not None:
-                folders.output_file(filename_prefix, ".mp4", 16, 16)
+                folders.check_prefix(filename_prefix)
         except HeadForcingError as error:
             return str(error)
         return True
@@ -112,23 +112,23 @@ class DecodeLatentsToVideo(io.ComfyNode):
         files, before = [], 0
         for video in videos:
             height, width = video.size
-            file = folders.output_file(filename_prefix, ".mp4", width * 8, height * 8)
 
             def on_progress(done: int, before: int = before) -> None:
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
-            write_video(
-                file.path,
-                video.chunks,
-                load_decoder(vae, video.size, video.restart_frames),
-                fps=fps,
-                crf=crf,
-                video_frames=video.video_frames,
-                scale=upscale,
-                metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, fps)},
-                on_progress=on_progress,
-            )
+            with folders.output_file(filename_prefix, ".mp4", width * 8, height * 8) as file:
+                write_video(
+                    file.path,
+                    video.chunks,
+                    load_decoder(vae, video.size, video.restart_frames),
+                    fps=fps,
+                    crf=crf,
+                    video_frames=video.video_frames,
+                    scale=upscale,
+                    metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, fps)},
+                    on_progress=on_progress,
+                )
             before += video.total
             files.append(file)
         return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=helpers.preview(files))

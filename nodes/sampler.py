@@ -61,7 +61,7 @@ class HeadForcingSampler(io.ComfyNode):
             if model_family is not None and sigmas is not None:
                 schedule(model_family, sigmas)
             if filename_prefix is not None:
-                folders.output_file(filename_prefix, ".mp4", 16, 16)
+                folders.check_prefix(filename_prefix)
         except HeadForcingError as error:
             return str(error)
         return True

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from ..cache.policy import PRESETS, CachePolicy
 from ..errors import HeadForcingError
+from ..files import claimed
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.registry import METHODS, method_policy, method_schedule
 from ..model.wan import WanConfig
@@ -79,7 +80,7 @@ def budget(args: argparse.Namespace) -> Result:
 
 
 def convert(args: argparse.Namespace) -> Result:
-    with tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json) as bar:
+    with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json) as bar:
 
         def on_progress(written: int, total: int) -> None:
             bar.total = total

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ..demo import assets, word_hash
 from ..errors import HeadForcingError
-from ..files import check_writable, replacing
+from ..files import check_writable, claimed, replacing
 from ..head_profiles.profiler import BUDGETS, profile_heads, shard
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.shares import HeadShares, ProfileSetup
@@ -63,6 +63,11 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
 def profile(args: argparse.Namespace) -> Result:
     """Measure attention shares, resuming an interrupted measurement, and save shares and profile."""
     _check_profile_name(args.out)
+    with claimed(args.out, args.out.with_suffix(".safetensors")):
+        return _measure(args)
+
+
+def _measure(args: argparse.Namespace) -> Result:
     count, seconds = BUDGETS[args.preset]
     device = pick_device(args.device)
     if args.demo:

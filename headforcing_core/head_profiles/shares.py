@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ..cache.head_cache import CacheShape
@@ -265,7 +265,7 @@ class HeadShares:
         """Write sums, counts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
         with replacing(path) as temporary:
-            save_file({name: getattr(self, name) for name in _TENSORS}, temporary, metadata=tags)
+            temporary.write_bytes(save({name: getattr(self, name) for name in _TENSORS}, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import HeadForcingError
@@ -146,7 +146,7 @@ def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
     tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
     metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata)
+        temporary.write_bytes(save(tensors, metadata))
 
 
 def load_embeddings(path: str | Path) -> PromptEmbeddings:

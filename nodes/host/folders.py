@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 import folder_paths
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.files import TargetInUse, claimed, claimed_first, remove_matching
 
 PROFILE_FOLDER = "head_profiles"
+ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 
 if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
     folder_paths.folder_names_and_paths[PROFILE_FOLDER] = (
@@ -33,18 +38,46 @@ class OutputFile(NamedTuple):
         return f"{self.subfolder}/{self.name}" if self.subfolder else self.name
 
 
-def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> OutputFile:
-    """A new file, numbered after those that are there. Refuses to leave the output folder."""
+def check_prefix(filename_prefix: str) -> None:
+    """Refuse a prefix that leaves the output folder."""
+    _output_place(filename_prefix, 16, 16)
+
+
+@contextmanager
+def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> Iterator[OutputFile]:
+    """Claim a new file, numbered after those that are there. Refuses to leave the output folder.
+
+    Two servers that share the folder get two numbers.
+    """
     folder, name, counter, subfolder = _output_place(filename_prefix, width, height)
-    file = f"{name}_{counter:05}_{suffix}"
-    return OutputFile(folder / file, file, subfolder)
+    with claimed_first(folder / f"{name}_{number:05}_{suffix}" for number in count(counter)) as path:
+        yield OutputFile(path, path.name, subfolder)
 
 
-def growing_file(filename_prefix: str, key: str, width: int, height: int) -> OutputFile:
-    """Where a video grows until it gets its number: the same file whenever the video of that key is made."""
+@contextmanager
+def growing_file(filename_prefix: str, key: str, width: int, height: int) -> Iterator[OutputFile]:
+    """Claim the file where a video grows until it gets its number: the same whenever the video of that key is made.
+
+    Another server that makes the same video at the same time gets another name. Removes what was left by videos of
+    the prefix that nobody has gone on with for a day.
+    """
     folder, name, _, subfolder = _output_place(filename_prefix, width, height)
-    file = f"{name}_v{key}.part.mp4"  # no number may stand there: ComfyUI would go on counting from it
-    return OutputFile(folder / file, file, subfolder)
+    _remove_abandoned(folder, name)
+    for number in count(1):
+        # no number may follow the prefix: ComfyUI would go on counting from it
+        path = folder / f"{name}_v{key}{f'-{number}' if number > 1 else ''}.part.mp4"
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(claimed(path))
+            except TargetInUse:
+                continue
+            yield OutputFile(path, path.name, subfolder)
+            return
+
+
+def _remove_abandoned(folder: Path, name: str) -> None:
+    pattern = rf"{re.escape(name)}_v[0-9a-f]{{8}}(-\d{{1,3}})?\.part(-[0-9a-f]{{8}})?\.mp4"
+    remove_matching(folder, pattern, ABANDONED_VIDEO_SECONDS)
 
 
 def shown(path: Path) -> OutputFile:

@@ -34,6 +34,7 @@ class GrowingVideo(Sink):
             they would take turns, and ComfyUI's weight streaming is not made for two threads.
 
     Attributes:
+        partial: the file that grows; set when the render begins.
         failure: why the video ended early; None while all is well.
         info: the finished file.
     """
@@ -53,7 +54,8 @@ class GrowingVideo(Sink):
         self.vae, self.prefix, self.plan = vae, prefix, plan
         self.shares_device = vae.device == device and device.type != "cpu"
         self.background = background and not self.shares_device
-        self.partial = folders.growing_file(prefix, name, plan.width, plan.height)
+        self.name = name
+        self.partial: folders.OutputFile
         self.failure: str | None = None
         self.info: VideoInfo | None = None
         self._to_latent, self._metadata = to_latent, metadata
@@ -67,20 +69,25 @@ class GrowingVideo(Sink):
         return decode_bytes(self.vae, self.plan.block_shape[-2:]) * (2 if self.plan.restart_frames else 1)
 
     def __enter__(self) -> GrowingVideo:
-        """Begin; the VAE's weights must be in place."""
-        self._video = VideoStream(
-            self._numbered().path,
-            codec_of(self.vae).decoder(self.plan.restart_frames),
-            self.plan.timeline.clock.fps,
-            self.plan.video_frames,
-            metadata=self._metadata,
-            partial=self.partial.path,
-        )
-        self._stream: VideoStream | BackgroundStream = self._video
-        if self.background:
-            waiting = comfy.model_management.throw_exception_if_processing_interrupted
-            self._stream = BackgroundStream(self._video, self.vae.device, waiting)
-        self._stack.enter_context(self._stream)
+        """Begin, in a file that is claimed until the end; the VAE's weights must be in place."""
+        with ExitStack() as stack:
+            growing = stack.enter_context(
+                folders.growing_file(self.prefix, self.name, self.plan.width, self.plan.height)
+            )
+            self._video = VideoStream(
+                growing.path,  # until it gets its number
+                codec_of(self.vae).decoder(self.plan.restart_frames),
+                self.plan.timeline.clock.fps,
+                self.plan.video_frames,
+                metadata=self._metadata,
+                partial=growing.path,
+            )
+            self._stream: VideoStream | BackgroundStream = self._video
+            if self.background:
+                waiting = comfy.model_management.throw_exception_if_processing_interrupted
+                self._stream = BackgroundStream(self._video, self.vae.device, waiting)
+            stack.enter_context(self._stream)
+            self.partial, self._stack = growing, stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -100,15 +107,14 @@ class GrowingVideo(Sink):
         """Complete the file and give it its number."""
 
         def complete() -> None:
-            self._video.path = self._numbered().path  # others may have come since the beginning
-            info = self._stream.finish()
-            self._stack.close()
+            # numbered now, not at the beginning: others may have come since
+            with folders.output_file(self.prefix, ".mp4", self.plan.width, self.plan.height) as file:
+                self._video.path = file.path
+                info = self._stream.finish()
+                self._stack.close()
             self.info = info
 
         self._attempt(complete)
-
-    def _numbered(self) -> folders.OutputFile:
-        return folders.output_file(self.prefix, ".mp4", self.plan.width, self.plan.height)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         if self.failure is not None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,13 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.attention import explicit
-from headforcing.headforcing_core.runs.files import FORMAT_VERSION
+from headforcing.headforcing_core.runs.files import (
+    FORMAT_VERSION,
+    DamagedFile,
+    read_tensors,
+    write_note,
+    write_tensors,
+)
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import prune, stored_videos
 from toy_renders import Render, files
@@ -219,8 +226,108 @@ def test_folders_that_are_no_runs_are_left_alone(three, tmp_path):
     done = prune(tmp_path, keep_bytes=0)
     assert done.removed == [three[2]]
     assert set(tmp_path.rglob("*")) == before - {three[2]} | {three[1] / "block-dir"}
-    assert done.stayed.keys() == {three[0].name, three[1].name, "figures"}
+    assert done.stayed.keys() == {three[0].name, three[1].name, "figures", "forged"}
     assert "is damaged" in done.stayed[three[0].name] and "no run-*.json" in done.stayed["figures"]
+
+
+def test_what_killed_processes_left_is_removed_by_the_next_run_and_by_prune(three, tmp_path):
+    setup = json.loads(next(three[0].glob("run-*")).read_text())["setup"]
+    left = [f".{'0' * 32}.tmp", ".tmpa1B2c3", ".run.0123abcd.json"]
+
+    def leave():
+        for name in left:
+            (three[0] / name).write_bytes(bytes(1000))
+
+    leave()
+    with RunFolder(tmp_path, setup, {}):
+        assert not [path for path in three[0].iterdir() if path.name.startswith(".")]
+    leave()
+    before = sum(map(size, three))
+    done = prune(tmp_path, keep_bytes=0)
+    assert done.freed == before and not done.stayed and list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_removed_stays_and_is_named(three, tmp_path, monkeypatch):
+    unlink, block = Path.unlink, next(three[1].glob("block-*")).name
+
+    def refuse(self, missing_ok=False):
+        if self.name == block:
+            raise OSError(30, "Read-only file system")
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    done = prune(tmp_path, keep_bytes=0)
+    assert done.removed == [three[2], three[0]]
+    assert done.stayed == {three[1].name: f"{block} cannot be removed (Read-only file system)"}
+
+
+def forged(folder, kind, change):
+    """Change the fields of the note of a kind, and give it a name with the right hash."""
+    path = next(folder.glob(f"{kind}-*.json"))
+    note = change(json.loads(path.read_text()))
+    path.unlink()
+    return write_note(folder, path.stem.rpartition("-")[0], note)
+
+
+FORGED = {
+    "nothing": lambda note: {},
+    "no keys": lambda note: {**note, "keys": []},
+    "keys that are a number": lambda note: {**note, "keys": 5},
+    "keys that are numbers": lambda note: {**note, "keys": [1, 2]},
+    "a setup that is none": lambda note: {**note, "setup": None},
+    "about that is a list": lambda note: {**note, "about": ["a"]},
+    "about without prompts": lambda note: {**note, "about": {"pictures": 9}},
+    "prompts that are a number": lambda note: {**note, "about": {**note["about"], "prompts": 5}},
+    "blocks of no frames": lambda note: {**note, "about": {**note["about"], "frames_per_block": 0}},
+    "blocks of a text": lambda note: {**note, "about": {**note["about"], "frames_per_block": "3"}},
+    "restarts that are one number": lambda note: {**note, "about": {**note["about"], "restart_frames": 3}},
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_note_with_the_right_hash_and_wrong_content_is_named_and_all_others_are_listed(three, tmp_path, how, capsys):
+    path = forged(three[1], "video", FORGED[how])
+    assert main(["runs", "list", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {found["name"].partition("/")[0] for found in listed["runs"]} == {three[0].name, three[2].name}
+    assert len(listed["problems"]) == 1 and path.name in listed["problems"][0]
+    assert {video.folder for video in stored_videos(tmp_path)} == {three[0], three[2]}
+
+
+BLOCKS = {
+    "an event of a wrong form": ({"event": {"frame": 3}}, {}),
+    "an event that is a text": ({"event": "admitted"}, {}),
+    "no block before": ({"after": None}, {}),
+    "no latents": ({}, {"latents": None}),
+    "latents of a wrong form": ({}, {"latents": torch.zeros(3)}),
+}
+
+
+@pytest.mark.parametrize("how", BLOCKS)
+def test_a_block_with_the_right_hash_and_wrong_content_is_named_and_made_again(finished, tmp_path, how):
+    render, expected = copied(finished, "found", tmp_path)
+    path = of_kind(render, "block")[-1]
+    (tensors, fields), (other_fields, other_tensors) = read_tensors(path), BLOCKS[how]
+    tensors = {name: tensor for name, tensor in (tensors | other_tensors).items() if tensor is not None}
+    path.unlink()
+    wrong = write_tensors(path.parent, path.stem.rpartition("-")[0], tensors, fields | other_fields)
+    with pytest.raises(DamagedFile):
+        read_tensors(wrong)
+    assert torch.equal(render.go(), expected)
+    assert [problem for problem in render.problems if wrong.name in problem]
+
+
+@pytest.mark.slow
+def test_a_run_folder_that_is_deleted_midway_ends_in_one_sentence(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+
+    def deleted(block, step, latents):
+        if block == 2:
+            shutil.rmtree(render.folder / render.setup[:16], ignore_errors=True)
+
+    with pytest.raises(HeadForcingError, match="cannot be written .*No such file or directory.*: the folder is gone"):
+        render.go(on_step=deleted)
+    assert len(render.go(stop_after=1)) == 3
 
 
 def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):

@@ -79,13 +79,18 @@ class File:
             return self.contained(place.left)
         if isinstance(place, ast.Attribute) and place.attr == "path":
             return self.contained(place.value)
+        if isinstance(place, ast.Call) and _last(place.func) == "enter_context":
+            return self.contained(place.args[0])
         if isinstance(place, ast.Call):  # a method of the class
             return _all(self.contained(value) for value in self._returned(_last(place.func)))
         return isinstance(place, (ast.Name, ast.Attribute)) and _all(map(self.contained, self._assigned(text)))
 
     def _assigned(self, name: str) -> list[ast.expr]:
         assignments = [n for n in self.nodes if isinstance(n, ast.Assign)]
-        return [n.value for n in assignments if name in map(ast.unparse, n.targets)]
+        entered = [n for n in self.nodes if isinstance(n, ast.withitem) and n.optional_vars is not None]
+        return [n.value for n in assignments if name in map(ast.unparse, n.targets)] + [
+            n.context_expr for n in entered if n.optional_vars is not None and ast.unparse(n.optional_vars) == name
+        ]
 
     def _returned(self, name: str) -> list[ast.expr]:
         functions = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and n.name == name]

@@ -1,0 +1,160 @@
+"""Writing of files: one process at a time, nothing left behind, and one sentence where the file system refuses."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from headforcing.headforcing_core import files
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.files import (
+    TargetInUse,
+    check_writable,
+    claimed,
+    claimed_first,
+    claimed_folder,
+    replacing,
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def holder(path: Path) -> subprocess.Popen:
+    """Another process that claims a file and holds it until its input is closed."""
+    program = textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        from headforcing.headforcing_core.files import claimed
+        with claimed(Path({str(path)!r})):
+            print("claimed", flush=True)
+            sys.stdin.read()
+    """)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, map(str, sys.path)))}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "claimed\n"
+    return process
+
+
+@pytest.mark.slow
+def test_what_another_process_claims_is_refused_and_is_free_after_it_is_killed(tmp_path):
+    path = tmp_path / "v.mp4"
+    process = holder(path)
+    try:
+        with pytest.raises(TargetInUse, match=r"another process is writing .*v\.mp4"), claimed(path):
+            pass
+        with claimed(tmp_path / "v.png"):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+    assert names(tmp_path) == [".v.mp4.lock"]
+    with claimed(path):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_a_claim_holds_against_another_one_of_the_same_process_and_leaves_nothing(tmp_path):
+    path = tmp_path / "v.mp4"
+    with claimed(path, None, tmp_path / "v.safetensors"):
+        for taken in (path, tmp_path / "v.safetensors"):
+            with pytest.raises(TargetInUse), claimed(taken):
+                pass
+        with claimed(tmp_path / "w.mp4"):
+            pass
+    with claimed(path), pytest.raises(RuntimeError), claimed_folder(tmp_path / "new"):
+        with pytest.raises(TargetInUse), claimed_folder(tmp_path / "new"):
+            pass
+        raise RuntimeError
+    assert names(tmp_path) == ["new"] and names(tmp_path / "new") == []
+
+
+def test_of_many_that_number_their_files_at_once_each_gets_a_number_of_its_own(tmp_path):
+    def write(_: int) -> str:
+        with claimed_first(tmp_path / f"v_{number:05}_.mp4" for number in range(1, 100)) as path:
+            assert not path.exists()
+            with replacing(path) as temporary:
+                temporary.write_text("video")
+            return path.name
+
+    (tmp_path / "v_00001_.mp4").write_text("of an earlier render")
+    with ThreadPoolExecutor(8) as threads:
+        written = list(threads.map(write, range(24)))
+    assert len(set(written)) == 24 and (tmp_path / "v_00001_.mp4").read_text() == "of an earlier render"
+    assert names(tmp_path) == sorted(["v_00001_.mp4", *written])
+    with claimed_first([tmp_path / "a", tmp_path / "b"]) as first, claimed_first([first, tmp_path / "b"]) as second:
+        assert (first.name, second.name) == ("a", "b")
+    with pytest.raises(HeadForcingError, match="taken"), claimed_first([tmp_path / "v_00001_.mp4"]):
+        pass
+
+
+def test_a_claim_removes_what_dead_writers_of_the_same_file_left_and_nothing_else(tmp_path):
+    ours = [".v.0123abcd.mp4"]
+    others = [
+        ".v.0123abcd.png",
+        ".w.0123abcd.mp4",
+        ".v.notes.mp4",
+        ".v.0123abcd.mp4.txt",
+        "v.0123abcd.mp4",
+        "v.part.mp4",
+    ]
+    for name in (*ours, *others):
+        (tmp_path / name).write_text("x")
+    check_writable(tmp_path / "v.mp4")
+    assert names(tmp_path) == sorted([*ours, *others]), "an hour has not gone by: somebody may be writing it"
+    with claimed(tmp_path / "v.mp4"):
+        assert names(tmp_path) == sorted([".v.mp4.lock", *others])
+
+
+def test_a_temporary_file_that_nobody_wrote_to_for_an_hour_is_removed_by_the_next_write(tmp_path):
+    old, young = tmp_path / ".v.0123abcd.png", tmp_path / ".v.89abcdef.png"
+    for path, age in ((old, files.ABANDONED_SECONDS + 60), (young, files.ABANDONED_SECONDS - 60)):
+        path.write_text("x")
+        os.utime(path, (time.time() - age,) * 2)
+    with replacing(tmp_path / "v.png") as temporary:
+        temporary.write_text("x")
+    assert names(tmp_path) == [young.name, "v.png"]
+
+
+def test_long_names_that_begin_alike_have_temporary_files_of_their_own(tmp_path):
+    one, other = (tmp_path / f"{'長' * 70}{number}.mp4" for number in (1, 2))
+    left = files.temporary_path(one)
+    left.write_text("x")
+    with claimed(other), replacing(other) as temporary:
+        temporary.write_text("x")
+        assert left.exists()
+    with claimed(one):
+        assert not left.exists()
+
+
+@pytest.mark.parametrize("point", ["the block", "the rename"])
+def test_what_the_file_system_refuses_is_one_sentence_that_names_the_file(tmp_path, monkeypatch, point):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    if point == "the rename":
+        monkeypatch.setattr(files.os, "replace", refuse)
+    with pytest.raises(HeadForcingError, match=r"p\.png cannot be written: No space left on device$"):
+        with replacing(tmp_path / "p.png") as temporary:
+            temporary.write_text("x")
+            if point == "the block":
+                refuse()
+    assert names(tmp_path) == []
+
+
+def test_an_error_that_no_sentence_was_written_for_is_one_on_the_command_line(monkeypatch, capsys):
+    from headforcing.headforcing_core.commands import cli, runs
+
+    def refuse(_):
+        raise OSError(5, "Input/output error", "somewhere")
+
+    monkeypatch.setattr(runs, "survey", refuse)
+    assert cli.main(["runs", "list", "."]) == 2
+    assert capsys.readouterr().err == "error: somewhere: Input/output error\n"
