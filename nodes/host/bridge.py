@@ -269,10 +269,28 @@ def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> An
     """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
     metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
     options = {} if dtype is None else {"dtype": dtype}
-    model = comfy.sd.load_diffusion_model_state_dict(state_dict, model_options=options, metadata=metadata)
+    on_cpu = comfy.model_management.get_torch_device().type == "cpu"  # a GPU copies from memory that can be pinned
+    # ComfyUI copies what it is given: on a CPU zeros that take no memory, and the weights themselves come after
+    given = {
+        name: tensor.new_zeros(1).expand(tensor.shape) if on_cpu else tensor for name, tensor in state_dict.items()
+    }
+    model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata)
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
+    if on_cpu:
+        use_weights(model.model.diffusion_model, state_dict)
     return model
+
+
+def use_weights(net: torch.nn.Module, state_dict: dict[str, Tensor]) -> None:
+    """Put weights in place of a module's own one by one, in the dtype and on the device of those.
+
+    Weights of that dtype and device are used where they lie, such as in a mapped file, and not copied.
+    """
+    for path, module in net.named_modules():
+        for name, own in list(module.named_parameters(recurse=False)):
+            given = state_dict[f"{path}.{name}" if path else name].to(own.device, own.dtype)
+            setattr(module, name, torch.nn.Parameter(given, requires_grad=False))
 
 
 def native_model_of_any_size(

@@ -139,7 +139,12 @@ HEADERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("case", HEADERS)
+SLOW = ("100,000 names", "20,000 long names")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in HEADERS]
+)
 def test_a_hostile_header_is_refused(case: str, tmp_path: Path) -> None:
     path = by_header(tmp_path / "x.safetensors", HEADERS[case], b"\0" * 80_000)
     for use in (inspect_checkpoint, load_embeddings, load_latents):
@@ -250,7 +255,9 @@ LORAS: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", LORAS)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case == "suffixes" else case for case in LORAS]
+)
 def test_a_hostile_lora_is_refused(case: str, tmp_path: Path) -> None:
     model = saved(tmp_path / "model.safetensors", WEIGHTS)
     name, make = LORAS[case]
@@ -366,6 +373,7 @@ def test_damage_anywhere_in_embeddings_latents_and_loras_is_one_sentence_or_harm
 # ---- videos ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
