@@ -28,7 +28,7 @@ class CompareMethods(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingCompareMethods",
             display_name="Compare Methods",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/sampling",
             description=(
                 "Makes one video per method from the same prompts and the same noise, shows them side by side, and "
                 "says in one table what each keeps, how long a block takes and how the video drifts. The numbers are "
@@ -72,7 +72,7 @@ class CompareMethods(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
-        return helpers.aliases(schema, "compare", "side by side", "grid", "ablation", "benchmark")
+        return helpers.aliases(schema, "compare", "side by side", "grid", "ablation", "benchmark", "XY plot")
 
     @classmethod
     def validate_inputs(

@@ -22,10 +22,10 @@ CONNECTED = "connected samples"
 class DecodeLatentsToVideo(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingDecodeVideo",
             display_name="Decode Latents to Video",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/video",
             description=(
                 "Decodes latents of any length with the Wan VAE, a few frames at a time, straight into an H.264 MP4 in "
                 "the output folder. The result equals decoding everything at once; memory does not grow with length."
@@ -72,6 +72,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
             hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
+        return helpers.aliases(schema, "video combine", "save video", "VAE decode", "mp4", "export video")
 
     @classmethod
     def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:

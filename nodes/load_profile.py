@@ -17,10 +17,10 @@ AUTO = "auto"
 class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingLoadProfile",
             display_name="Load Head Profile",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/loaders",
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 io.Combo.Input(
@@ -53,6 +53,7 @@ class LoadHeadProfile(io.ComfyNode):
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
+        return helpers.aliases(schema, "head roles", "attention heads", "KV cache")
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:

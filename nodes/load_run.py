@@ -13,10 +13,10 @@ NONE = "no runs yet"
 class LoadHeadForcingRun(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingLoadRun",
             display_name="Load Head Forcing Run",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/loaders",
             description=(
                 "The latents of an earlier render, as far as it came: to decode a video whose render was stopped or "
                 "whose decoding failed. To go on with a render, queue its graph again."
@@ -34,6 +34,7 @@ class LoadHeadForcingRun(io.ComfyNode):
                 io.Image.Output(display_name="picture", tooltip="Drift of the latents, and what memory found new."),
             ],
         )
+        return helpers.aliases(schema, "resume", "continue", "restore", "recover", "earlier render")
 
     @classmethod
     def fingerprint_inputs(cls, run: str) -> int:

@@ -29,7 +29,7 @@ class ProfileHeads(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingProfileHeads",
             display_name="Profile Heads",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/analysis",
             description=(
                 "Measures which attention heads of a model are local, anchor or memory heads, while it makes videos "
                 "that are thrown away. Needed once per model. Cancelling keeps what was measured; queue again to go on."
@@ -74,7 +74,7 @@ class ProfileHeads(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id],
         )
-        return helpers.aliases(schema, "head roles", "attention", "measure")
+        return helpers.aliases(schema, "head roles", "attention", "measure", "calibrate")
 
     @classmethod
     def execute(

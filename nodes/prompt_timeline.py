@@ -19,10 +19,10 @@ EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 class PromptTimeline(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingPromptTimeline",
             display_name="Prompt Timeline",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/prompts",
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
                 "by |, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend 3] before a "
@@ -76,6 +76,16 @@ class PromptTimeline(io.ComfyNode):
                 io.String.Output(display_name="table"),
                 io.Float.Output(display_name="seconds"),
             ],
+        )
+        return helpers.aliases(
+            schema,
+            "prompt travel",
+            "prompt schedule",
+            "prompt scheduling",
+            "multi prompt",
+            "story",
+            "keyframes",
+            "scenes",
         )
 
     @classmethod

@@ -28,7 +28,7 @@ class HeadForcingSampler(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingSampler",
             display_name="Head Forcing Sampler",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/sampling",
             description=(
                 "Makes long videos with a five-second autoregressive Wan model: every attention head keeps the frames "
                 "its role needs, so memory stays the same at any length. No negative prompt: these models are "
@@ -42,7 +42,9 @@ class HeadForcingSampler(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
         )
-        return helpers.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
+        return helpers.aliases(
+            schema, "long video", "infinite", "extend", "continue", "resume", "autoregressive", "self forcing"
+        )
 
     @classmethod
     def validate_inputs(

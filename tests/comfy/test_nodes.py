@@ -210,6 +210,15 @@ FROZEN_CHOICES = {
     ("HeadForcingInspectProfile", "theme"): {"dark", "light"},
     ("HeadForcingVideoDriftReport", "theme"): {"dark", "light"},
 }
+SEARCHED = {
+    "prompt travel": "HeadForcingPromptTimeline",
+    "prompt schedule": "HeadForcingPromptTimeline",
+    "extend": "HeadForcingSampler",
+    "long video": "HeadForcingSampler",
+    "infinite": "HeadForcingSampler",
+    "resume": "HeadForcingLoadRun",
+    "video combine": "HeadForcingDecodeVideo",
+}
 FROZEN_CHOICES["HeadForcingProfileHeads", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
 FROZEN_CHOICES["HeadForcingCompareMethods", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
 
@@ -248,10 +257,17 @@ def test_ids_names_types_and_defaults_never_change(comfy_server: ComfyServer, no
 @pytest.mark.parametrize("node_id", FROZEN)
 def test_every_node_and_input_explains_itself(comfy_server: ComfyServer, node_id: str):
     info = comfy_server.object_info()[node_id]
-    assert info["category"] == "Head Forcing" and info["display_name"] and len(info["description"]) > 30
+    assert info["category"].startswith("Head Forcing/") and info["display_name"] and len(info["description"]) > 30
     for kind in ("required", "optional"):
         for name, (_, options) in info["input"].get(kind, {}).items():
             assert len(options.get("tooltip", "")) > 10, name
+
+
+def test_nodes_are_found_by_the_words_people_type(comfy: ComfyServer):
+    info = comfy.object_info()
+    found = {word: {name for name in FROZEN if word in info[name]["search_aliases"]} for word in SEARCHED}
+    assert {word: name for word, name in SEARCHED.items() if name not in found[word]} == {}
+    assert all(len(info[name]["search_aliases"]) >= 3 for name in FROZEN)
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
