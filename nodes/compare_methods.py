@@ -46,7 +46,7 @@ class CompareMethods(io.ComfyNode):
                 ),
                 *helpers.size_inputs(),
                 helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
-                helpers.seed_input("All methods get the same noise.", control_after_generate=True),
+                helpers.seed_input("All methods get the same noise."),
                 io.String.Input(
                     "filename_prefix",
                     default="video/Compare",

@@ -34,8 +34,7 @@ def _what_is_made() -> list[Any]:
         ),
         helpers.seed_input(
             "Every block's noise depends on this and the block's number alone: changing a later prompt leaves earlier "
-            "blocks as they were.",
-            control_after_generate=True,
+            "blocks as they were."
         ),
         HeadProfileType.Input(
             "head_profile",

@@ -47,9 +47,12 @@ def size_inputs(tooltip: str = "In pixels; trained at {}.") -> list[Any]:
     return [io.Int.Input(name, default=size, tooltip=tooltip.format(size), **options) for name, size in sizes.items()]
 
 
-def seed_input(tooltip: str, **options: Any) -> Any:
-    """The seed of a render's noise."""
-    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, tooltip=tooltip, **options)
+def seed_input(tooltip: str) -> Any:
+    """The seed of a render's noise; a new node keeps it from run to run, for resume to find what is stored."""
+    controls = getattr(io, "ControlAfterGenerate", None)  # not in 0.3.75, where web/fixed_seed.js does the same
+    keeps = True if controls is None else controls.fixed
+    options = {"default": DEFAULTS.seed, "min": 0, "max": 2**64 - 1, "control_after_generate": keeps}
+    return io.Int.Input("seed", tooltip=tooltip, **options)
 
 
 def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:

@@ -78,6 +78,26 @@ def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
     assert editor.alerts == []
 
 
+def test_a_new_node_keeps_its_seed_and_a_saved_one_its_choice(editor):
+    """Resume finds the blocks of a stopped render by their seed."""
+    fresh = """(type) => {
+      const node = LiteGraph.createNode(type);
+      app.graph.add(node);
+      return node.widgets.find((widget) => widget.name === "seed").linkedWidgets.map((widget) => widget.value);
+    }"""
+    for kind in ("HeadForcingSampler", "HeadForcingCompareMethods", "HeadForcingProfileHeads"):
+        assert editor.page.evaluate(fresh, kind) == ["fixed"], kind
+    graph = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
+    (sampler,) = (node for node in graph["nodes"] if node["type"] == "HeadForcingSampler")
+    sampler["widgets_values"][sampler["widgets_values"].index("fixed")] = "increment"
+    editor.page.evaluate("(graph) => app.loadGraphData(graph)", graph)
+    editor.page.wait_for_timeout(500)
+    chosen = """() => app.graph.nodes.find((node) => node.type === "HeadForcingSampler")
+      .widgets.find((widget) => widget.name === "seed").linkedWidgets.map((widget) => widget.value)"""
+    assert editor.page.evaluate(chosen) == ["increment"]
+    assert editor.page_errors == []
+
+
 def test_the_demo_workflow_fills_the_video_node(editor, tmp_path_factory):
     """Open the file, press Run, watch: a minute of video appears in the last node. The screenshot is kept."""
     editor.load_workflow(FOLDER / "demo.json")
