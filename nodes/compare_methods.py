@@ -96,6 +96,7 @@ class CompareMethods(io.ComfyNode):
         return True
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         model: Any,

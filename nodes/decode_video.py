@@ -90,6 +90,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         return runs.finished_blocks(run)
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         vae: Any,

@@ -31,6 +31,7 @@ class InspectHeadProfile(io.ComfyNode):
         return helpers.aliases(schema, "head roles", "attention heads", "heat map", "compare profiles")
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls, head_profile: HeadProfile, compare_with: HeadProfile | None = None, theme: str = "dark"
     ) -> io.NodeOutput:

@@ -27,5 +27,6 @@ class LoadDemoModel(io.ComfyNode):
         return helpers.aliases(schema, "demo", "example", "toy", "test model", "head forcing")
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls) -> io.NodeOutput:
         return io.NodeOutput(toy_world.load_model(), toy_world.load_clip(), toy_world.ToyVAE())

@@ -50,6 +50,7 @@ class LoadSelfForcing(io.ComfyNode):
         )
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
         path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
         state_dict, _ = load_state_dict(path, weights=weights)

@@ -61,6 +61,7 @@ class LoadHeadProfile(io.ComfyNode):
         return 0.0 if profile == AUTO else _path(profile).stat().st_mtime
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0) -> io.NodeOutput:
         if profile == AUTO:
             anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION

@@ -42,6 +42,7 @@ class LoadHeadForcingRun(io.ComfyNode):
         return finished_blocks(run)
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, run: str) -> io.NodeOutput:
         video = find_run(run)
         latents = to_latent(video, video.latents())[None].transpose(1, 2)

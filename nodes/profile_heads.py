@@ -77,6 +77,7 @@ class ProfileHeads(io.ComfyNode):
         return helpers.aliases(schema, "head roles", "attention", "measure", "calibrate")
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         model: Any,

@@ -100,6 +100,7 @@ class PromptTimeline(io.ComfyNode):
         return True
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         clip: Any,

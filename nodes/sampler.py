@@ -69,6 +69,7 @@ class HeadForcingSampler(io.ComfyNode):
         return True
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         model: Any,

@@ -45,6 +45,7 @@ class VideoDriftReport(io.ComfyNode):
         return helpers.aliases(schema, "drift", "flicker", "video quality", "metrics", "evaluate")
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, video: Any, theme: str = "dark") -> io.NodeOutput:
         progress: list[Any] = []
 

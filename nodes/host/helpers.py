@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,22 @@ from .folders import OutputFile
 log = logging.getLogger(__name__)
 
 CATEGORY = "Head Forcing"
+
+# ComfyUI shows an error's class with its module, which is the installation's path for a custom node; not for builtins
+_ShownError = type("HeadForcingError", (HeadForcingError,), {"__module__": "builtins"})
+
+
+def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """An `execute` whose HeadForcingErrors the editor shows as one sentence, without a path before it."""
+
+    @functools.wraps(execute)
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return execute(*args, **kwargs)
+        except HeadForcingError as error:
+            raise _ShownError(str(error)) from error
+
+    return shown
 
 
 def aliases(schema: Any, *names: str) -> Any:

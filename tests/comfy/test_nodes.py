@@ -588,6 +588,13 @@ def test_bad_widgets_of_the_sampler(comfy_server: ComfyServer, case: str):
     failed(comfy_server, short_graph(**widgets), *expected)
 
 
+def test_an_error_is_shown_without_the_path_of_the_installation(comfy_server: ComfyServer):
+    result = comfy_server.queue(short_graph(width=832, height=480))
+    (error,) = (data for kind, data in result.events if kind == "execution_error")
+    assert error["exception_type"] == "HeadForcingError"
+    assert error["exception_message"].startswith("the demo model makes videos of 64x64 only")
+
+
 BAD_TIMELINES = {
     f"0:03 {BALL}\n\n0:01 {RING}": ("line 3", "0:03"),
     f"0:00 {BALL}\n0:10 {RING}": ("line 2", "after the end"),
