@@ -77,12 +77,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
         """Refuse a name outside the output folder when the graph is queued, not after the render."""
-        try:
-            if filename_prefix is not None:
-                folders.output_file(filename_prefix, ".mp4", 16, 16)
-        except HeadForcingError as error:
-            return str(error)
-        return True
+        return helpers.refusal(helpers.check_prefix, filename_prefix)
 
     @classmethod
     def fingerprint_inputs(cls, run: str = CONNECTED, **_: Any) -> int:

@@ -6,6 +6,7 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.options import DEFAULTS
+from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
@@ -89,15 +90,9 @@ class PromptTimeline(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, prompts: str | None = None, seconds: float | None = None) -> bool | str:
-        """Refuse a timeline that cannot be used when the graph is queued, before any model is loaded."""
-        if prompts is None or seconds is None:  # linked: known only when the node runs
-            return True
-        try:
-            parse_timeline(prompts, seconds or None)
-        except HeadForcingError as error:
-            return str(error)
-        return True
+    def validate_inputs(cls, prompts: str | None = None) -> bool | str:
+        """Refuse a text that is no timeline at any length when the graph is queued, see `helpers.refusal`."""
+        return helpers.refusal(lambda text: parse_timeline(text, MAX_SECONDS), prompts)
 
     @classmethod
     @helpers.shows_errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -80,6 +81,8 @@ def entries_of(text: str) -> list[Entry]:
     names = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
     known = method_names()
     unknown = next((name for name in names if name not in known), None)
+    if unknown is not None and (meant := difflib.get_close_matches(unknown[:60], known, 1, 0.75)):
+        raise HeadForcingError(f"methods has no {unknown[:60]!r}; did you mean {meant[0]}?")
     if unknown is not None or not names:
         found = "nothing" if unknown is None else repr(unknown[:60])
         raise HeadForcingError(f"methods must be names out of {', '.join(known)}, got {found}")

@@ -20,7 +20,7 @@ from ...headforcing_core.plots import head_profile as pictures
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.provenance import file_tags
 from ...headforcing_core.rollout.schedule import SCHEDULES
-from .folders import OutputFile
+from .folders import OutputFile, output_file
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,26 @@ def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
             raise _ShownError(str(error)) from error
 
     return shown
+
+
+def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
+    """The answer of `validate_inputs`: True, or the sentence of the HeadForcingError that `check(value)` raises.
+
+    A linked value is None and passes. `validate_inputs` names one input only, since ComfyUI repeats the answer on every
+    input that is named there, wrong or not, and leaves their limits unchecked; what depends on several inputs is
+    checked first thing when the node runs.
+    """
+    try:
+        if value is not None:
+            check(value)
+    except HeadForcingError as error:
+        return str(error)
+    return True
+
+
+def check_prefix(filename_prefix: str) -> None:
+    """Refuse a name of a video outside the output folder."""
+    output_file(filename_prefix, ".mp4", 16, 16)
 
 
 def aliases(schema: Any, *names: str) -> Any:
