@@ -1,6 +1,7 @@
 """The shipped workflows, opened in the real editor as a user would, on the oldest and the newest tested ComfyUI."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import av
 import pytest
 from comfy_browser import Browser
 from make_workflows import RUNNABLE, WORKFLOWS, stand_ins
+from workflow_sources import CORE, MODELS, PACK
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -31,6 +33,25 @@ def test_notes_of_workflows_with_models_name_every_file_and_its_folder():
         (note,) = (node["widgets_values"][0] for node in nodes if node["type"] == "MarkdownNote")
         for file in ("diffusion_models/self_forcing_dmd", "text_encoders/umt5_xxl", "vae/wan_2.1_vae"):
             assert file in note, name
+
+
+def test_every_node_names_its_pack_and_every_loader_the_source_of_its_file():
+    version = re.search(r'^version = "(.+)"$', (FOLDER.parent / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version and PACK == ("headforcing", version[1])
+    loaders = set()
+    for name in NAMES:
+        graph = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        for node in graph["nodes"]:
+            kind, properties = node["type"], node["properties"]
+            if kind == "MarkdownNote":
+                continue
+            ours = kind.startswith("HeadForcing")
+            assert (properties["cnr_id"], properties["ver"]) == (PACK if ours else CORE), (name, kind)
+            if kind in MODELS:
+                (model,) = properties["models"]
+                assert model["name"] == node["widgets_values"][0] == model["url"].rpartition("/")[2], (name, kind)
+                loaders.add((kind, model["directory"]))
+    assert loaders == {(kind, model["directory"]) for kind, model in MODELS.items()}
 
 
 def problems(prompt: dict[str, Any], known: dict[str, Any]) -> list[str]:
