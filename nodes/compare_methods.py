@@ -10,7 +10,7 @@ from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
-from ..headforcing_core.render.plan import RenderPlan, check_size
+from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
 from .host import bridge, checks, folders, helpers
@@ -28,7 +28,7 @@ class CompareMethods(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingCompareMethods",
             display_name="Compare Methods",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/sampling",
             description=(
                 "Makes one video per method from the same prompts and noise, shows them side by side, and reports in "
                 "one table each method's cache size, time per block and drift of the video. The numbers are not "
@@ -46,9 +46,7 @@ class CompareMethods(io.ComfyNode):
                 ),
                 *helpers.size_inputs(),
                 helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
-                helpers.seed_input(
-                    "Seed of the noise, which is the same for all methods.", control_after_generate=True
-                ),
+                helpers.seed_input("Seed of the noise, which is the same for all methods."),
                 io.String.Input(
                     "filename_prefix",
                     default="video/Compare",
@@ -74,30 +72,15 @@ class CompareMethods(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
-        return helpers.aliases(schema, "compare", "side by side", "grid", "ablation", "benchmark")
+        return helpers.aliases(schema, "compare", "side by side", "grid", "ablation", "benchmark", "XY plot")
 
     @classmethod
-    def validate_inputs(
-        cls,
-        methods: str | None = EXAMPLE,
-        width: int | None = None,
-        height: int | None = None,
-        filename_prefix: str | None = "video/Compare",
-    ) -> bool | str:
-        """Check the widgets when the graph is queued, before any model is loaded; a linked value is None."""
-        try:
-            entries = [] if methods is None else entries_of(methods)
-            for name, value in (("width", width), ("height", height)):
-                if value is not None:
-                    check_size(name, value)
-            if filename_prefix is not None:
-                for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
-                    folders.check_prefix(prefix)
-        except HeadForcingError as error:
-            return str(error)
-        return True
+    def validate_inputs(cls, methods: str | None = None) -> bool | str:
+        """Refuse names of methods that are not there when the graph is queued, see `helpers.refusal`."""
+        return helpers.refusal(entries_of, methods)
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         model: Any,
@@ -113,6 +96,9 @@ class CompareMethods(io.ComfyNode):
         model_family: str = DEFAULTS.model_family,
         resume: bool = True,
     ) -> io.NodeOutput:
+        entries = entries_of(methods)
+        for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
+            folders.check_prefix(prefix)
         timeline, texts = timeline_of(positive, seconds)
         checks.check_text_width(model, texts)
         tags = helpers.graph_tags(cls.hidden)
@@ -120,7 +106,7 @@ class CompareMethods(io.ComfyNode):
             width=width, height=height, seconds=seconds, seed=seed, profile=head_profile, model_family=model_family
         )
         todo: list[_Video] = []
-        for entry in entries_of(methods):  # all are checked before the first is rendered
+        for entry in entries:  # all are checked before the first is rendered
             render = HostRender(
                 model,
                 entry.options(common, seed),

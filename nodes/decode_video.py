@@ -22,10 +22,10 @@ CONNECTED = "connected samples"
 class DecodeLatentsToVideo(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingDecodeVideo",
             display_name="Decode Latents to Video",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/video",
             description=(
                 "Decodes latents of any length with the Wan VAE, a few latent frames at a time, into an H.264 MP4 in "
                 "the output folder. The frames equal those of decoding all at once; memory does not grow with length."
@@ -79,16 +79,12 @@ class DecodeLatentsToVideo(io.ComfyNode):
             hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
+        return helpers.aliases(schema, "video combine", "save video", "VAE decode", "mp4", "export video")
 
     @classmethod
     def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
         """Check when the graph is queued that the file name stays in the output folder."""
-        try:
-            if filename_prefix is not None:
-                folders.check_prefix(filename_prefix)
-        except HeadForcingError as error:
-            return str(error)
-        return True
+        return helpers.refusal(folders.check_prefix, filename_prefix)
 
     @classmethod
     def fingerprint_inputs(cls, run: str = CONNECTED, **_: Any) -> int:
@@ -96,6 +92,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         return runs.finished_blocks(run)
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         vae: Any,

@@ -14,10 +14,10 @@ from .host.helpers import HeadProfileType
 class InspectHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingInspectProfile",
             display_name="Inspect Head Profile",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/analysis",
             description="Plots which head has which role, and how far two profiles of one model agree.",
             inputs=[
                 HeadProfileType.Input("head_profile", tooltip="The profile to plot."),
@@ -28,8 +28,10 @@ class InspectHeadProfile(io.ComfyNode):
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
+        return helpers.aliases(schema, "head roles", "attention heads", "heat map", "compare profiles")
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls, head_profile: HeadProfile, compare_with: HeadProfile | None = None, theme: str = "dark"
     ) -> io.NodeOutput:

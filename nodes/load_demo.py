@@ -9,10 +9,10 @@ from .host import helpers, toy_world
 class LoadDemoModel(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingLoadDemo",
             display_name="Load Demo Model",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/loaders",
             description=(
                 "A tiny model of moving shapes that comes with the pack and runs on any computer, with the same engine "
                 "as Self Forcing. Use width and height 64. " + word_hash.HELP + "."
@@ -24,7 +24,9 @@ class LoadDemoModel(io.ComfyNode):
                 io.Vae.Output(display_name="vae"),
             ],
         )
+        return helpers.aliases(schema, "demo", "example", "toy", "test model", "head forcing")
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls) -> io.NodeOutput:
         return io.NodeOutput(toy_world.load_model(), toy_world.load_clip(), toy_world.ToyVAE())

@@ -16,7 +16,7 @@ class LoadSelfForcing(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingLoadModel",
             display_name="Load Self Forcing",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/loaders",
             description=(
                 "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive Wan 2.1 weights, as published "
                 "(.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers "
@@ -45,9 +45,12 @@ class LoadSelfForcing(io.ComfyNode):
             ],
             outputs=[io.Model.Output(display_name="model")],
         )
-        return helpers.aliases(schema, "LongLive", "Causal Forcing", "RAVEN", "autoregressive", "causal Wan")
+        return helpers.aliases(
+            schema, "LongLive", "Causal Forcing", "RAVEN", "autoregressive", "causal Wan", "long video", "infinite"
+        )
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
         path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
         state_dict, _ = load_state_dict(path, weights=weights)

@@ -17,10 +17,10 @@ AUTO = "auto"
 class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingLoadProfile",
             display_name="Load Head Profile",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/loaders",
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 io.Combo.Input(
@@ -53,6 +53,7 @@ class LoadHeadProfile(io.ComfyNode):
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
+        return helpers.aliases(schema, "head roles", "attention heads", "KV cache")
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:
@@ -60,6 +61,7 @@ class LoadHeadProfile(io.ComfyNode):
         return 0.0 if profile == AUTO else _path(profile).stat().st_mtime
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0) -> io.NodeOutput:
         if profile == AUTO:
             anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION

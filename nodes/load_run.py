@@ -13,10 +13,10 @@ NONE = "no runs yet"
 class LoadHeadForcingRun(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingLoadRun",
             display_name="Load Head Forcing Run",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/loaders",
             description=(
                 "The finished latents of an earlier render, to decode a video whose render was stopped or whose "
                 "decoding failed. To resume a render, queue its graph again."
@@ -36,6 +36,7 @@ class LoadHeadForcingRun(io.ComfyNode):
                 ),
             ],
         )
+        return helpers.aliases(schema, "resume", "continue", "restore", "recover", "earlier render")
 
     @classmethod
     def fingerprint_inputs(cls, run: str) -> int:
@@ -43,6 +44,7 @@ class LoadHeadForcingRun(io.ComfyNode):
         return finished_blocks(run)
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, run: str) -> io.NodeOutput:
         video = find_run(run)
         latents = to_latent(video, video.latents())[None].transpose(1, 2)

@@ -7,7 +7,6 @@ import comfy.model_management
 import comfy.utils
 import torch
 from comfy_api.latest import io
-from server import PromptServer
 
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.errors import HeadForcingError
@@ -21,6 +20,7 @@ from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from .host import bridge, folders, helpers, toy_world
 from .host.helpers import HeadProfileType
+from .host.progress import say
 
 
 class ProfileHeads(io.ComfyNode):
@@ -29,7 +29,7 @@ class ProfileHeads(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingProfileHeads",
             display_name="Profile Heads",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/analysis",
             description=(
                 "Measures which attention heads of a model are local, anchor or memory heads, while it samples videos "
                 "that are discarded. Needed once per model. Cancelling keeps what was measured; queue again to resume."
@@ -74,9 +74,10 @@ class ProfileHeads(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id],
         )
-        return helpers.aliases(schema, "head roles", "attention", "measure")
+        return helpers.aliases(schema, "head roles", "attention", "measure", "calibrate")
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         model: Any,
@@ -141,7 +142,7 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadSh
         if latents is None:
             done = len(missing) - len(shares.missing_prompts())
             text = f"prompt {done + 1} of {len(missing)} - block {block + 1} of {setup.blocks}"
-            PromptServer.instance.send_progress_text(text, node_id)
+            say(text, node_id)
         else:
             last = step == len(setup.sigmas)
             image = previewer(latents.transpose(0, 1)[None]) if last else None

@@ -6,6 +6,7 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.options import DEFAULTS
+from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
@@ -19,10 +20,10 @@ EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 class PromptTimeline(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        schema = io.Schema(
             node_id="HeadForcingPromptTimeline",
             display_name="Prompt Timeline",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/prompts",
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
                 "by |, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend 3] before a "
@@ -77,19 +78,24 @@ class PromptTimeline(io.ComfyNode):
                 io.Float.Output(display_name="seconds"),
             ],
         )
+        return helpers.aliases(
+            schema,
+            "prompt travel",
+            "prompt schedule",
+            "prompt scheduling",
+            "multi prompt",
+            "story",
+            "keyframes",
+            "scenes",
+        )
 
     @classmethod
-    def validate_inputs(cls, prompts: str | None = None, seconds: float | None = None) -> bool | str:
-        """Check the timeline when the graph is queued, before any model is loaded."""
-        if prompts is None or seconds is None:  # linked: known only when the node runs
-            return True
-        try:
-            parse_timeline(prompts, seconds or None)
-        except HeadForcingError as error:
-            return str(error)
-        return True
+    def validate_inputs(cls, prompts: str | None = None) -> bool | str:
+        """Check when the graph is queued that the text is a timeline at some length."""
+        return helpers.refusal(lambda text: parse_timeline(text, MAX_SECONDS), prompts)
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         clip: Any,

@@ -8,13 +8,9 @@ from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.drift.latents import describe_events
-from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
-from ..headforcing_core.render.options import DEFAULTS
-from ..headforcing_core.render.plan import check_size
 from ..headforcing_core.render.result import RenderResult, describe_roles
-from ..headforcing_core.rollout.schedule import schedule
 from .host import bridge, checks, folders, helpers
 from .host.conditioning import timeline_of
 from .host.progress import RenderProgress
@@ -28,7 +24,7 @@ class HeadForcingSampler(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingSampler",
             display_name="Head Forcing Sampler",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/sampling",
             description=(
                 "Makes long videos with a five-second autoregressive Wan model: every attention head keeps only the "
                 "frames of its role, so memory use does not grow with length. No negative prompt: these models are "
@@ -41,32 +37,19 @@ class HeadForcingSampler(io.ComfyNode):
                 io.Video.Output(display_name="video", is_output_list=True, tooltip="Needs a vae."),
             ],
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
+            is_output_node=True,  # with a vae the video is on disk: nothing else need be connected
         )
-        return helpers.aliases(schema, "long video", "minute", "autoregressive", "self forcing", "KV cache")
+        return helpers.aliases(
+            schema, "long video", "infinite", "extend", "continue", "resume", "autoregressive", "self forcing"
+        )
 
     @classmethod
-    def validate_inputs(
-        cls,
-        width: int | None = None,
-        height: int | None = None,
-        model_family: str | None = DEFAULTS.model_family,
-        sigmas: str | None = DEFAULTS.sigmas,
-        filename_prefix: str | None = "video/HeadForcing",
-    ) -> bool | str:
-        """Check the widgets when the graph is queued, before any model is loaded; a linked value is None."""
-        try:
-            for name, value in (("width", width), ("height", height)):
-                if value is not None:
-                    check_size(name, value)
-            if model_family is not None and sigmas is not None:
-                schedule(model_family, sigmas)
-            if filename_prefix is not None:
-                folders.check_prefix(filename_prefix)
-        except HeadForcingError as error:
-            return str(error)
-        return True
+    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
+        """Check when the graph is queued that the file name stays in the output folder."""
+        return helpers.refusal(folders.check_prefix, filename_prefix)
 
     @classmethod
+    @helpers.shows_errors
     def execute(
         cls,
         model: Any,

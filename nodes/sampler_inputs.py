@@ -35,7 +35,6 @@ def _what_is_made() -> list[Any]:
         helpers.seed_input(
             "A block's noise depends only on the seed and the block's number, so changing a later prompt does not "
             "change earlier blocks.",
-            control_after_generate=True,
         ),
         HeadProfileType.Input(
             "head_profile",

@@ -24,7 +24,7 @@ class VideoDriftReport(io.ComfyNode):
         schema = io.Schema(
             node_id="HeadForcingVideoDriftReport",
             display_name="Video Drift Report",
-            category=helpers.CATEGORY,
+            category=f"{helpers.CATEGORY}/analysis",
             description=(
                 "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
                 "fast new prompts take effect, beside the same numbers for the first 5 seconds. Works on videos of any "
@@ -42,9 +42,10 @@ class VideoDriftReport(io.ComfyNode):
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return helpers.aliases(schema, "drift", "flicker", "video quality", "metrics")
+        return helpers.aliases(schema, "drift", "flicker", "video quality", "metrics", "evaluate")
 
     @classmethod
+    @helpers.shows_errors
     def execute(cls, video: Any, theme: str = "dark") -> io.NodeOutput:
         progress: list[Any] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -80,6 +81,8 @@ def entries_of(text: str) -> list[Entry]:
     names = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
     choices = method_names()
     unknown = next((name for name in names if name not in choices), None)
+    if unknown is not None and (meant := difflib.get_close_matches(unknown[:60], choices, 1, 0.75)):
+        raise HeadForcingError(f"methods has no {unknown[:60]!r}; did you mean {meant[0]}?")
     if unknown is not None or not names:
         given = "nothing" if unknown is None else repr(unknown[:60])
         raise HeadForcingError(f"methods must be names out of {', '.join(choices)}, got {given}")

@@ -6,6 +6,7 @@ A switch is chosen for all prompts or written as a tag in front of one: `[recach
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ MAX_BLEND_BLOCKS = 16
 
 _WORD = r"(?:reset|recache|flush|re-anchor|blend \d{1,4})"
 _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
+_TAG_WORDS = (*SWITCHES, "re-anchor", "blend")
+_WORDS_IN_BRACKETS = re.compile(r"\[ ?([a-z][\w-]{0,15}(?:(?:, ?| )[\w-]{1,16}){0,7}) ?\]", re.ASCII | re.IGNORECASE)
+_SAME_WORD = 0.85  # ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,12 @@ def read_tag(text: str) -> tuple[Switch | None, str]:
     """The switch of the tag in front of a one-line text, and the text after the tag.
 
     Without a tag, returns None and the whole text: a bracket with other words belongs to the prompt. A tag replaces the
-    default switch. Raises HeadForcingError for two kinds or two blends in one tag.
+    default switch. Raises HeadForcingError for two kinds or two blends in one tag, and for a misspelt tag.
     """
     tag = _TAG.match(text)
     if tag is None:
+        if meant := _misspelt_tag(text):
+            raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean {meant}?")
         return None, text
     words = re.findall(_WORD, tag[1].lower())
     kinds = [word for word in words if word in SWITCHES]
@@ -83,9 +89,29 @@ def read_tag(text: str) -> tuple[Switch | None, str]:
 
 def write_tag(switch: Switch, text: str) -> str:
     """The inverse of `read_tag`: the text with the switch's tag, which is omitted for a plain reset where possible."""
-    if switch == RESET and not _TAG.match(text):
+    if switch == RESET and not _TAG.match(text) and not _misspelt_tag(text):
         return text
     return f"[{switch}] {text}"
+
+
+def _misspelt_tag(text: str) -> str | None:
+    """The tag that was meant where all words in front of a text are nearly those of one; None for anything else."""
+    found = _WORDS_IN_BRACKETS.match(text)
+    if found is None:
+        return None
+    words: list[str] = []
+    misspelt = False
+    for given in re.split(", ?| ", found[1].lower()):
+        if given.isdigit():  # of a blend
+            continue
+        near = difflib.get_close_matches(given, _TAG_WORDS, 1, _SAME_WORD)
+        if not near or near[0][0] != given[0]:
+            return None
+        words += near
+        misspelt |= near[0] != given
+    blocks = re.search(r"\d+", found[1])
+    words = [f"blend {blocks[0] if blocks else 3}" if word == "blend" else word for word in words]
+    return f"[{', '.join(words)}]" if misspelt else None
 
 
 @dataclass(frozen=True)

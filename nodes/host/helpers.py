@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,37 @@ log = logging.getLogger(__name__)
 
 CATEGORY = "Head Forcing"
 
+# ComfyUI shows an error's class with its module, which is the installation's path for a custom node; not for builtins
+_ShownError = type("HeadForcingError", (HeadForcingError,), {"__module__": "builtins"})
+
+
+def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """An `execute` whose HeadForcingErrors the editor shows as one sentence, without a path before it."""
+
+    @functools.wraps(execute)
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return execute(*args, **kwargs)
+        except HeadForcingError as error:
+            raise _ShownError(str(error)) from error
+
+    return shown
+
+
+def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
+    """The answer of `validate_inputs`: True, or the sentence of the HeadForcingError that `check(value)` raises.
+
+    A linked value is None and passes. `validate_inputs` names one input only, since ComfyUI repeats the answer on every
+    input that is named there, wrong or not, and leaves their limits unchecked; what depends on several inputs is
+    checked first thing when the node runs.
+    """
+    try:
+        if value is not None:
+            check(value)
+    except HeadForcingError as error:
+        return str(error)
+    return True
+
 
 def aliases(schema: Any, *names: str) -> Any:
     """Search aliases of a node, if this version of ComfyUI supports them."""
@@ -47,9 +79,12 @@ def size_inputs(tooltip: str = "In pixels; trained at {}.") -> list[Any]:
     return [io.Int.Input(name, default=size, tooltip=tooltip.format(size), **options) for name, size in sizes.items()]
 
 
-def seed_input(tooltip: str, **options: Any) -> Any:
-    """The seed of a render's noise."""
-    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, tooltip=tooltip, **options)
+def seed_input(tooltip: str) -> Any:
+    """The seed of a render's noise; a new node keeps it from run to run, for resume to find what is stored."""
+    controls = getattr(io, "ControlAfterGenerate", None)  # not in 0.3.75, where web/fixed_seed.js does the same
+    keeps = True if controls is None else controls.fixed
+    options = {"default": DEFAULTS.seed, "min": 0, "max": 2**64 - 1, "control_after_generate": keeps}
+    return io.Int.Input("seed", tooltip=tooltip, **options)
 
 
 def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import time
 from collections.abc import Sequence
@@ -26,6 +27,16 @@ from . import bridge, folders
 from .growing_video import GrowingVideo
 
 log = logging.getLogger(__name__)
+
+
+def say(text: str, node_id: str) -> None:
+    """Show a text below a node, in the editor that queued the graph; in all editors when it was queued by a script.
+
+    Frontends put the text into the page as HTML, that of 0.3.75 without a check, and prompts and names of files are
+    parts of it.
+    """
+    server = PromptServer.instance
+    server.send_progress_text(html.escape(text, quote=False), node_id, server.client_id)
 
 
 class RenderProgress(Watcher):
@@ -91,7 +102,7 @@ class RenderProgress(Watcher):
             video = self.growing.info
             failed = f"no video: {self.growing.failure}"
             parts.append(failed if video is None else f"wrote output/{folders.shown(video.path).label}")
-        PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
+        say(" - ".join(parts), self.node_id)
 
     def _frames_per_second(self, took: float) -> float:
         return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
@@ -111,7 +122,7 @@ class RenderProgress(Watcher):
         if self.growing is not None and self.growing.partial.path.is_file():
             text += f"; the video so far is output/{self.growing.partial.label}"
         log.info("Head Forcing: %s", text)
-        PromptServer.instance.send_progress_text(text, self.node_id)
+        say(text, self.node_id)
 
     def _say(self) -> None:
         assert self.block is not None
@@ -130,7 +141,7 @@ class RenderProgress(Watcher):
         if self.growing is not None:
             failure = self.growing.failure
             parts.append(f"no video: {failure}" if failure else f"watch output/{self.growing.partial.label}")
-        PromptServer.instance.send_progress_text(" - ".join(parts), self.node_id)
+        say(" - ".join(parts), self.node_id)
 
 
 def _told(event: MemoryEvent) -> str:

@@ -210,6 +210,15 @@ FROZEN_CHOICES = {
     ("HeadForcingInspectProfile", "theme"): {"dark", "light"},
     ("HeadForcingVideoDriftReport", "theme"): {"dark", "light"},
 }
+SEARCHED = {
+    "prompt travel": "HeadForcingPromptTimeline",
+    "prompt schedule": "HeadForcingPromptTimeline",
+    "extend": "HeadForcingSampler",
+    "long video": "HeadForcingSampler",
+    "infinite": "HeadForcingSampler",
+    "resume": "HeadForcingLoadRun",
+    "video combine": "HeadForcingDecodeVideo",
+}
 FROZEN_CHOICES["HeadForcingProfileHeads", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
 FROZEN_CHOICES["HeadForcingCompareMethods", "model_family"] = FROZEN_CHOICES["HeadForcingSampler", "model_family"]
 
@@ -248,10 +257,17 @@ def test_ids_names_types_and_defaults_never_change(comfy_server: ComfyServer, no
 @pytest.mark.parametrize("node_id", FROZEN)
 def test_every_node_and_input_explains_itself(comfy_server: ComfyServer, node_id: str):
     info = comfy_server.object_info()[node_id]
-    assert info["category"] == "Head Forcing" and info["display_name"] and len(info["description"]) > 30
+    assert info["category"].startswith("Head Forcing/") and info["display_name"] and len(info["description"]) > 30
     for kind in ("required", "optional"):
         for name, (_, options) in info["input"].get(kind, {}).items():
             assert len(options.get("tooltip", "")) > 10, name
+
+
+def test_nodes_are_found_by_the_words_people_type(comfy: ComfyServer):
+    info = comfy.object_info()
+    found = {word: {name for name in FROZEN if word in info[name]["search_aliases"]} for word in SEARCHED}
+    assert {word: name for word, name in SEARCHED.items() if name not in found[word]} == {}
+    assert all(len(info[name]["search_aliases"]) >= 3 for name in FROZEN)
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
@@ -290,6 +306,17 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
     assert recompressed.executed == ["video"]
     smaller = comfy_server.view(**recompressed.outputs["video"]["images"][0])
     assert len(smaller) < len(comfy_server.view(**file))
+
+
+def test_a_graph_may_end_in_the_sampler_and_its_video_is_made_once(comfy_server: ComfyServer):
+    graph = demo_graph(seed=73, vae=["demo", 2], filename_prefix="ends/here")
+    graph = {name: graph[name] for name in ("demo", "timeline", "sampler")}
+    first = queued(comfy_server, graph)
+    assert "sampler" in first.executed and first.previews
+    again = queued(comfy_server, graph)
+    assert "sampler" not in again.executed
+    assert first.outputs["sampler"]["images"] == again.outputs["sampler"]["images"]
+    assert len(list((comfy_server.output_dir / "ends").iterdir())) == 1
 
 
 def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfyServer):
@@ -544,26 +571,45 @@ def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
     assert "32 frames" in report and RING not in report
 
 
-QUEUE_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+# node, widget, wrong value, what is said
+QUEUE_ERRORS: dict[str, tuple[str, str, Any, tuple[str, ...]]] = {
+    "width": ("sampler", "width", 5000, ("width",)),
+    "height": ("sampler", "height", 8, ("height",)),
+    "file name": ("sampler", "filename_prefix", "../x", ("filename_prefix", "inside")),
+    "length": ("timeline", "seconds", -1.0, ("seconds",)),
+    "timeline": ("timeline", "prompts", f"0:03 {BALL}\n\n0:01 {RING}", ("prompts", "line 3")),
+    "decoded file": ("video", "filename_prefix", "../x", ("filename_prefix", "inside")),
+    "method": ("compare", "methods", "head_forcin", ("methods has no 'head_forcin'; did you mean head_forcing?",)),
+    "compared width": ("compare", "width", 5000, ("width",)),
+}
+DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "width": ({"width": 100}, ("width", "multiple of 16", "100")),
     "height": ({"height": 72}, ("height", "multiple of 16", "72")),
     "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
     "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "fall")),
-    "no such family": ({"model_family": "x"}, ("model_family", "x", "self_forcing")),
-}
-DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
     "broken fast memory": ({"recent_frames": 4}, ("recent frames", "whole blocks of 3", "4")),
 }
 
 
 @pytest.mark.parametrize("case", QUEUE_ERRORS)
-def test_bad_widgets_of_the_sampler_are_refused_before_anything_runs(comfy_server: ComfyServer, case: str):
-    widgets, expected = QUEUE_ERRORS[case]
-    result = comfy_server.queue(short_graph(**widgets))
-    assert (result.status, result.outcome, result.executed) == (400, "invalid", [])
-    details = " ".join(error["details"] for error in result.node_errors["sampler"]["errors"])
-    assert all(part in details for part in expected), details
+def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy_server: ComfyServer, case: str):
+    name, widget, value, expected = QUEUE_ERRORS[case]
+    graph = demo_graph()
+    del graph["report"]
+    if name == "compare":
+        graph = {kept: graph[kept] for kept in ("demo", "timeline")}
+        inputs = {"model": ["demo", 0], "positive": ["timeline", 0], "vae": ["demo", 2], "methods": "head_forcing"}
+        inputs |= {"width": 64, "height": 64, "seconds": 1.0, "seed": 0, "filename_prefix": "video/Compare"}
+        graph["compare"] = node("HeadForcingCompareMethods", **inputs)
+    result = comfy_server.queue(changed(graph, name, **{widget: value}))
+    if name != "video":  # the sampler is an output too, and nothing is wrong with it
+        assert (result.status, result.outcome, result.executed) == (400, "invalid", [])
+    errors = [error for found in result.node_errors.values() for error in found["errors"]]
+    assert [error["extra_info"]["input_name"] for error in errors] == [widget]
+    told = f"{errors[0]['message']}: {errors[0]['details']}"
+    assert all(part in told for part in expected) and len(told) < 250, told
+    assert name not in result.executed
 
 
 @pytest.mark.parametrize("case", DEMO_ERRORS)
@@ -572,9 +618,15 @@ def test_bad_widgets_of_the_sampler(comfy_server: ComfyServer, case: str):
     failed(comfy_server, short_graph(**widgets), *expected)
 
 
+def test_an_error_is_shown_without_the_path_of_the_installation(comfy_server: ComfyServer):
+    result = comfy_server.queue(short_graph(width=832, height=480))
+    (error,) = (data for kind, data in result.events if kind == "execution_error")
+    assert error["exception_type"] == "HeadForcingError"
+    assert error["exception_message"].startswith("the demo model makes videos of 64x64 only")
+
+
 BAD_TIMELINES = {
     f"0:03 {BALL}\n\n0:01 {RING}": ("line 3", "0:03"),
-    f"0:00 {BALL}\n0:10 {RING}": ("line 2", "after the end"),
     " \n ": ("prompt",),
     f"0:00 [flush] {BALL}\n0:03 {RING}": ("line 1", "first prompt", "[flush]"),
     f"0:00 {BALL}\n0:03 [flush, recache] {RING}": ("line 2", "contradictory"),
@@ -585,11 +637,17 @@ BAD_TIMELINES = {
 def test_bad_timeline_is_refused_by_its_line_before_anything_runs(comfy_server: ComfyServer, text: str):
     result = comfy_server.queue(changed(demo_graph(), "timeline", prompts=text))
     assert (result.status, result.outcome, result.executed) == (400, "invalid", [])
-    for error in result.node_errors["timeline"]["errors"]:
-        assert all(part in error["details"] for part in BAD_TIMELINES[text]), error
+    (error,) = result.node_errors["timeline"]["errors"]
+    assert all(part in error["details"] for part in BAD_TIMELINES[text]), error
     # text from another node is only known when it arrives
     linked = changed(demo_graph(), "timeline", prompts=["text", 0]) | {"text": node("PrimitiveString", value=text)}
     failed(comfy_server, linked, *BAD_TIMELINES[text])
+
+
+def test_a_timeline_that_is_too_long_for_its_seconds(comfy_server: ComfyServer):
+    failed(
+        comfy_server, changed(demo_graph(), "timeline", prompts=f"0:00 {BALL}\n0:10 {RING}"), "line 2", "after the end"
+    )
 
 
 def test_checkpoint_without_a_text_encoder(comfy_server: ComfyServer):
@@ -732,8 +790,8 @@ def test_no_file_name_leaves_the_output_folder(comfy_server: ComfyServer):
     (comfy_server.output_dir / "link").symlink_to(outside, target_is_directory=True)
     before = _everything_but_output(comfy_server)
     for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x", "link/x", "link/made/x", "a/../link/x"]:
-        refused = comfy_server.queue(changed(graph, "video", filename_prefix=name))  # before anything is rendered
-        assert (refused.status, refused.outcome) == (400, "invalid"), name
+        refused = comfy_server.queue(changed(graph, "video", filename_prefix=name))
+        assert "video" not in refused.executed, name
         (error,) = refused.node_errors["video"]["errors"]
         assert "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
     for name in KEPT_INSIDE:

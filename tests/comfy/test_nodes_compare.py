@@ -139,8 +139,10 @@ def test_a_wrong_name_is_refused_when_the_graph_is_queued(comfy_server: ComfySer
 
 
 @pytest.mark.parametrize("inputs", [{"width": 70}, {"filename_prefix": "../escape"}])
-def test_what_cannot_be_made_is_refused_when_the_graph_is_queued(comfy_server: ComfyServer, inputs: dict[str, Any]):
-    assert comfy_server.queue(compare_graph(**inputs)).outcome == "invalid"
+def test_what_cannot_be_made_is_refused_before_sampling(comfy_server: ComfyServer, inputs: dict[str, Any]):
+    result = comfy_server.queue(compare_graph(**inputs))
+    assert result.outcome == "error" and next(iter(inputs)) in str(result.error)
+    assert not result.progress.get("compare")
 
 
 def test_what_one_method_cannot_do_is_refused_before_the_first_is_made(comfy_server: ComfyServer):

@@ -49,7 +49,7 @@ def said(result: RunResult) -> str:
 
 def test_the_node_explains_itself_and_its_names_never_change(comfy_server: ComfyServer):
     info = comfy_server.object_info()["HeadForcingVideoDriftReport"]
-    assert info["display_name"] == "Video Drift Report" and info["category"] == "Head Forcing"
+    assert info["display_name"] == "Video Drift Report" and info["category"] == "Head Forcing/analysis"
     assert "not VBench scores" in info["description"]
     assert list(info["input"]["required"]) == ["video"] and info["input"]["required"]["video"][0] == "VIDEO"
     assert "not VBench scores" in info["input"]["required"]["video"][1]["tooltip"]

@@ -19,6 +19,7 @@ from comfy_graphs import (
     queued,
     saved_latents,
     status_texts,
+    texts_of_others,
     tiny_graph,
 )
 from comfy_harness import ComfyServer, RunResult
@@ -214,6 +215,17 @@ def test_without_a_vae_whoever_wants_the_video_is_told(comfy_server: ComfyServer
     graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="no/vae", format="auto", codec="auto")
     result = comfy_server.queue(graph)
     assert "connect a vae to Head Forcing Sampler" in str(result.error) and "sampler" in result.executed
+
+
+def test_what_a_node_says_is_no_html_and_for_one_browser(comfy_server: ComfyServer):
+    name = "<img src=x onerror=alert(1)> & more"
+    with texts_of_others(comfy_server) as others, status_texts(comfy_server) as texts:
+        queued(comfy_server, changed(streaming_graph(f"html/{name}", seed=71), "timeline", seconds=4.0))
+    said = [text for _, text in texts]
+    assert any("&lt;img src=x onerror=alert(1)&gt; &amp; more" in text for text in said)
+    assert not any("<" in text or ">" in text for text in said)
+    assert others == []
+    assert list((comfy_server.output_dir / "html").glob("<img*.mp4"))
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -1,6 +1,7 @@
 """The shipped workflows, opened in the real editor as a user would, on the oldest and the newest tested ComfyUI."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import av
 import pytest
 from comfy_browser import Browser
 from make_workflows import RUNNABLE, WORKFLOWS, stand_ins
+from workflow_sources import CORE, MODELS, PACK
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -31,6 +33,25 @@ def test_notes_of_workflows_with_models_name_every_file_and_its_folder():
         (note,) = (node["widgets_values"][0] for node in nodes if node["type"] == "MarkdownNote")
         for file in ("diffusion_models/self_forcing_dmd", "text_encoders/umt5_xxl", "vae/wan_2.1_vae"):
             assert file in note, name
+
+
+def test_every_node_names_its_pack_and_every_loader_the_source_of_its_file():
+    version = re.search(r'^version = "(.+)"$', (FOLDER.parent / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version and PACK == ("headforcing", version[1])
+    loaders = set()
+    for name in NAMES:
+        graph = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        for node in graph["nodes"]:
+            kind, properties = node["type"], node["properties"]
+            if kind == "MarkdownNote":
+                continue
+            ours = kind.startswith("HeadForcing")
+            assert (properties["cnr_id"], properties["ver"]) == (PACK if ours else CORE), (name, kind)
+            if kind in MODELS:
+                (model,) = properties["models"]
+                assert model["name"] == node["widgets_values"][0] == model["url"].rpartition("/")[2], (name, kind)
+                loaders.add((kind, model["directory"]))
+    assert loaders == {(kind, model["directory"]) for kind, model in MODELS.items()}
 
 
 def problems(prompt: dict[str, Any], known: dict[str, Any]) -> list[str]:
@@ -76,6 +97,26 @@ def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
         assert editor.toasts() == [], name
     assert editor.page_errors == []
     assert editor.alerts == []
+
+
+def test_a_new_node_keeps_its_seed_and_a_saved_one_its_choice(editor):
+    """Resume finds the blocks of a stopped render by their seed."""
+    fresh = """(type) => {
+      const node = LiteGraph.createNode(type);
+      app.graph.add(node);
+      return node.widgets.find((widget) => widget.name === "seed").linkedWidgets.map((widget) => widget.value);
+    }"""
+    for kind in ("HeadForcingSampler", "HeadForcingCompareMethods", "HeadForcingProfileHeads"):
+        assert editor.page.evaluate(fresh, kind) == ["fixed"], kind
+    graph = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
+    (sampler,) = (node for node in graph["nodes"] if node["type"] == "HeadForcingSampler")
+    sampler["widgets_values"][sampler["widgets_values"].index("fixed")] = "increment"
+    editor.page.evaluate("(graph) => app.loadGraphData(graph)", graph)
+    editor.page.wait_for_timeout(500)
+    chosen = """() => app.graph.nodes.find((node) => node.type === "HeadForcingSampler")
+      .widgets.find((widget) => widget.name === "seed").linkedWidgets.map((widget) => widget.value)"""
+    assert editor.page.evaluate(chosen) == ["increment"]
+    assert editor.page_errors == []
 
 
 def test_the_demo_workflow_fills_the_video_node(editor, tmp_path_factory):

@@ -105,15 +105,19 @@ def opened(data: bytes) -> tuple[int, int, int, float, dict[str, str]]:
 
 @contextlib.contextmanager
 def status_texts(server: ComfyServer) -> Iterator[list[tuple[str, str]]]:
-    """What nodes say below themselves while they run, as (node id, text); every connected browser gets it."""
-    texts: list[tuple[str, str]] = []
+    """What nodes say below themselves to whoever queued their graph, as (node id, text)."""
+    server.texts = []
+    yield server.texts
+
+
+@contextlib.contextmanager
+def texts_of_others(server: ComfyServer) -> Iterator[list[bytes]]:
+    """The texts that reach another browser on the same server."""
+    texts: list[bytes] = []
 
     def listen() -> None:
         with contextlib.suppress(Exception):  # closing the socket is how listening ends
-            for message in socket:
-                if isinstance(message, bytes) and struct.unpack(">I", message[:4])[0] == 3:
-                    end = 8 + struct.unpack(">I", message[4:8])[0]
-                    texts.append((message[8:end].decode(), message[end:].decode()))
+            texts.extend(data for data in socket if isinstance(data, bytes) and data[:4] == struct.pack(">I", 3))
 
     with connect(f"ws://127.0.0.1:{server.port}/ws?clientId=listener", max_size=None, proxy=None) as socket:
         thread = threading.Thread(target=listen)
@@ -127,6 +131,8 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
     result = server.queue(graph)
     assert result.outcome == "error", (result.outcome, result.error)
     message = result.error or ""
+    (kind,) = (data["exception_type"] for event, data in result.events if event == "execution_error")
+    assert "/" not in kind and "headforcing" not in kind, kind  # the editor shows it before the message
     assert all(part in message for part in expected), message
     assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 500, (
         message

@@ -23,7 +23,8 @@ from comfy_setup import REPO, ComfyInstall
 from websockets.sync.client import ClientConnection, connect
 
 PACK_FOLDER = "ComfyUI-HeadForcing"
-_PREVIEW_WITH_METADATA = 4  # binary websocket event: >I 4, >I length, JSON metadata, image bytes
+_TEXT = 3  # binary websocket event: >I 3, >I length, node id, text
+_PREVIEW_WITH_METADATA = 4  # the same with JSON metadata and the bytes of an image
 _LAST_EVENTS = {f"execution_{outcome}": outcome for outcome in ("success", "error", "interrupted")}
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy must not see local requests
 
@@ -65,6 +66,7 @@ class ComfyServer:
         self._log_path = self.base_dir / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.texts: list[tuple[str, str]] = []  # node id, what it said below itself, see comfy_graphs.status_texts
 
     def __enter__(self) -> "ComfyServer":
         for name in ("custom_nodes", "models", "input", "output"):
@@ -196,9 +198,13 @@ class ComfyServer:
                 self.interrupt()
                 raise TimeoutError(f"The prompt did not finish in time. {self._log_tail()}") from None
             if isinstance(message, bytes):
-                if struct.unpack(">I", message[:4])[0] == _PREVIEW_WITH_METADATA:
+                number = struct.unpack(">I", message[:4])[0]
+                if number in (_TEXT, _PREVIEW_WITH_METADATA):
                     end = 8 + struct.unpack(">I", message[4:8])[0]
-                    result.previews.append((json.loads(message[8:end])["node_id"], message[end:]))
+                    if number == _TEXT:
+                        self.texts.append((message[8:end].decode(), message[end:].decode()))
+                    else:
+                        result.previews.append((json.loads(message[8:end])["node_id"], message[end:]))
                 continue
             event = json.loads(message)
             kind, data = event["type"], event.get("data") or {}

@@ -17,6 +17,7 @@ from comfy_harness import ComfyServer
 from comfy_setup import ensure
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from PIL import Image
+from workflow_sources import add_sources, write
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
@@ -299,6 +300,7 @@ def draw(editor: Browser, nodes: dict[str, Node]) -> dict[str, Any]:
     # As the editor writes a file: undefined fields left out, where playwright would hand over null.
     graph = json.loads(editor.page.evaluate("() => JSON.stringify(app.graph.serialize())"))
     graph.pop("extra", None)
+    add_sources(graph)
     return graph
 
 
@@ -337,7 +339,7 @@ def main() -> int:
         for name, nodes in WORKFLOWS.items():
             with Browser(server, size=(1920, 1080)) as editor:
                 graph = draw(editor, nodes)
-                (FOLDER / f"{name}.json").write_text(json.dumps(graph, indent=1) + "\n", encoding="utf-8")
+                write(graph, FOLDER / f"{name}.json")
                 if name in RUNNABLE:
                     run_it(editor, RUNNABLE[name])
                 editor.fit_view()

@@ -366,7 +366,7 @@ def test_damage_anywhere_in_embeddings_latents_and_loras_is_one_sentence_or_harm
                     use(bad)
                 except HeadForcingError:
                     refused += 1
-    record_property("malformed_files_tried", tried)
+    record_property("malformed files and texts tried", tried)
     assert tried == 240 and refused > 80
 
 
@@ -389,7 +389,7 @@ def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
             code, err = run("report", str(tmp_path / "bad.mp4"), "--json")
         assert code in (0, 2) and (code == 0 or (err.count("\n") == 1 and err.startswith("error: ")))
         codes.append(code)
-    record_property("malformed_files_tried", len(codes))
+    record_property("malformed files and texts tried", len(codes))
     assert codes.count(0) > 10 and codes.count(2) > 10
 
 

@@ -193,13 +193,35 @@ def test_a_tag_in_front_of_a_prompt_is_its_switch_in_every_grammar(case):
 
 
 PROSE = ("[closeup] b", "[flush the toilet] b", "[blend] b", "[blend x] b", "[blend ²] b", "b [flush] c", "(flush) b",
-         "[] b", "[flush", "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b")  # fmt: skip
+         "[] b", "[flush", "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b",
+         "[flash] b", "[blond woman] b", "[preset] b", "[reset the clock] b", "b [flsh]", "[flsh")  # fmt: skip
 
 
 @pytest.mark.parametrize("text", PROSE)
 def test_a_bracket_with_other_words_belongs_to_the_prompt(text):
     first, second = parse_timeline(f"{text} | {text}").segments
     assert (first.text, second.text, second.switch) == (text, text, RESET)
+
+
+MISSPELT = {
+    "[flsh]": "[flush]",
+    "[Recahce]": "[recache]",
+    "[ reanchor, flush ]": "[re-anchor, flush]",
+    "[re_anchor]": "[re-anchor]",
+    "[blnd 5]": "[blend 5]",
+    "[blend5]": "[blend 5]",
+    "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]",
+    "[blende]": "[blend 3]",
+}
+
+
+@pytest.mark.parametrize("tag", MISSPELT)
+def test_a_misspelt_tag_is_refused_with_the_one_that_was_meant(tag):
+    with pytest.raises(TimelineError) as error:
+        parse_timeline(f"0:00 a\n0:10 {tag} b", 20)
+    assert str(error.value) == f"line 2: {tag} is not a tag; did you mean {MISSPELT[tag]}?"
+    kept = parse_timeline(f"a | [reset] {tag} b")
+    assert kept.segments[1].text == f"{tag} b" and parse_timeline(format_timeline(kept)) == kept
 
 
 def test_prompts_without_a_tag_take_over_as_chosen_for_all_of_them():
@@ -370,6 +392,7 @@ FRAGMENTS = (
     *('{"prompts": ["a", "b"]}', '{"prompts"', '["a"', '"', ",", "{", "}", '"switch_frame_indices": [3]', "\\", "0"),
     *("\0", "\u202e", "\ufeff", "\u0660", "\u2028", "\ud800", "é", "👩‍🚀", "3:30 am", "0:0", "[0:1x]", "9" * 20),
     *("[recache]", "[flush, re-anchor]", "[blend 3]", "[reset] ", "[Blend 16 flush]", "[blend 99]", "[flush, "),
+    *("[flsh]", "[recahce] ", "[blend3]", "[flash]", "[reanchor, flush] "),
 )  # fmt: skip
 SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
 

@@ -24,7 +24,9 @@ def module(name):
 
 
 said = []
-server.PromptServer.instance = types.SimpleNamespace(send_progress_text=lambda text, node: said.append(text))
+server.PromptServer.instance = types.SimpleNamespace(
+    client_id=None, send_progress_text=lambda text, node, client: said.append(text)
+)
 toy, render, progress_module = (module(f".nodes.host.{n}") for n in ("toy_world", "render", "progress"))
 folders, sampler_checks, bridge = (module(f".nodes.host.{n}") for n in ("folders", "checks", "bridge"))
 core = {

@@ -1,0 +1,54 @@
+"""Writes into workflows/*.json where their model files come from and which pack each node is of.
+
+    python tests/helpers/workflow_sources.py
+
+The editor offers the download of a missing file, and the installation of a missing pack, from these properties.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[2] / "workflows"
+PACK, CORE = ("headforcing", "0.1.0"), ("comfy-core", "0.30.0")
+_WAN = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
+MODELS = {
+    "HeadForcingLoadModel": {
+        "name": "self_forcing_dmd.pt",
+        "url": "https://huggingface.co/gdhe17/Self-Forcing/resolve/main/checkpoints/self_forcing_dmd.pt",
+        "directory": "diffusion_models",
+    },
+    "CLIPLoader": {
+        "name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors",
+        "url": f"{_WAN}/text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors",
+        "directory": "text_encoders",
+    },
+    "VAELoader": {
+        "name": "wan_2.1_vae.safetensors",
+        "url": f"{_WAN}/vae/wan_2.1_vae.safetensors",
+        "directory": "vae",
+    },
+}  # by the node that loads them
+
+
+def add_sources(graph: dict[str, Any]) -> None:
+    """Add the properties to the nodes of a workflow in the editor's format."""
+    for node in graph["nodes"]:
+        kind, properties = node["type"], node.setdefault("properties", {})
+        if kind == "MarkdownNote":  # part of the editor itself
+            continue
+        properties["cnr_id"], properties["ver"] = PACK if kind.startswith("HeadForcing") else CORE
+        if kind in MODELS:
+            properties["models"] = [MODELS[kind]]
+
+
+def write(graph: dict[str, Any], path: Path) -> None:
+    """Write a workflow as a file."""
+    path.write_text(json.dumps(graph, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for workflow in sorted(FOLDER.glob("*.json")):
+        content = json.loads(workflow.read_text(encoding="utf-8"))
+        add_sources(content)
+        write(content, workflow)
