@@ -38,7 +38,10 @@ def list_runs(args: argparse.Namespace) -> Result:
     for video in videos:
         size, prompts = folder_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
         found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
-        lines.append(f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}")
+        note = "  (of an earlier version: can be loaded, is not resumed)" if video.earlier else ""
+        lines.append(
+            f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}{note}"
+        )
     lines = [*(lines or [f"no runs in {args.folder}"]), *_told(problems)]
     return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..hashing import SHORT, digest
-from ..runs.files import FORMAT_VERSION
 from ..runs.folder import count_blocks
 from .plan import RenderPlan
+
+_KEYS_VERSION = 2  # of what is hashed here; another one makes all stored blocks unusable
 
 
 def block_keys(setup: str, prompts: Sequence[str]) -> list[str]:
@@ -34,7 +35,7 @@ def setup_hash(
     """The hash of everything a block depends on, except the prompts, their switches and the length of the video."""
     shape = plan.shape
     parts: list[Any] = [
-        FORMAT_VERSION,  # blocks that another version stored in another format are not reused
+        _KEYS_VERSION,
         fingerprint,
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],

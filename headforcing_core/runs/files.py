@@ -26,7 +26,8 @@ from ..files import explained, reason, remove_matching, sync_folder
 from ..hashing import SHORT, file_hash
 from .contents import what_is_wrong
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (2, 3)  # 2 names weights otherwise: its blocks can be loaded, but no render finds them
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
 _NOTE = rf"(run|(video|found|opening|seconds)-{_HEX})-{_HEX}\.json"
@@ -174,7 +175,7 @@ def _check_hash(path: Path) -> None:
 
 def _check_content(path: Path, fields: dict[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
     version = fields.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in READABLE_VERSIONS:
         raise HeadForcingError(
             f"{path} has format version {version}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"

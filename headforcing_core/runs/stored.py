@@ -16,7 +16,7 @@ from torch import Tensor
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
 from ..files import explained, lock, reason, unlock
-from .files import FOUND, OPENING, DamagedFile, own_files, read_note
+from .files import FORMAT_VERSION, FOUND, OPENING, DamagedFile, own_files, read_note
 from .folder import RunReader, StoredBlock, count_blocks
 
 log = logging.getLogger(__name__)
@@ -31,12 +31,14 @@ class StoredVideo:
         run: reads its files; `run.problems` describes damaged ones.
         keys: of its blocks, in order.
         about: description stored at the start of the render: prompts, number of video frames, fps, seed ...
+        earlier: whether an earlier version of the pack made it, whose blocks no render continues.
     """
 
     name: str
     run: RunReader
     keys: list[str]
     about: dict[str, Any]
+    earlier: bool = False
 
     @property
     def folder(self) -> Path:
@@ -109,7 +111,9 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
                     continue
                 if path.name.startswith("video-"):
                     name, run = f"{folder.name}/{path.stem.split('-')[1]}", RunReader(folder, note["setup"])
-                    videos.append((path.stat().st_mtime, StoredVideo(name, run, note["keys"], note["about"])))
+                    earlier = note["format_version"] != FORMAT_VERSION
+                    video = StoredVideo(name, run, note["keys"], note["about"], earlier)
+                    videos.append((path.stat().st_mtime, video))
         except (HeadForcingError, OSError) as error:
             problems.append(_why(folder, error))
     # of two with one name, which a killed process can leave, the later one

@@ -341,3 +341,17 @@ def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
     assert "no runs" in capsys.readouterr().out
     assert main(["runs", "prune", str(tmp_path), "--keep-gb", "nan"]) == 2
     assert main(["runs", "list", str(tmp_path / "missing")]) == 2
+
+
+def test_videos_of_the_version_before_are_listed_and_loaded(finished, tmp_path, capsys):
+    """Format 2 named weights otherwise: a render with the same settings has another folder, so it begins anew."""
+    render, expected = copied(finished, "start", tmp_path)
+    before = stored_videos(render.folder)[0].latents()
+    for path in files(render):
+        if path.suffix == ".json":
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 2}))
+            path.rename(path.with_name(f"{path.stem.rpartition('-')[0]}-{file_hash(path)}.json"))
+    (video,) = stored_videos(render.folder)
+    assert video.earlier and torch.equal(video.latents(), before)
+    assert main(["runs", "list", str(render.folder)]) == 0
+    assert "of an earlier version" in capsys.readouterr().out
