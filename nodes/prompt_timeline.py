@@ -46,31 +46,7 @@ class PromptTimeline(io.ComfyNode):
                     default="",
                     tooltip="Put before every prompt, for what stays the same: the subject, the style.",
                 ),
-                helpers.advanced(
-                    io.Combo.Input,
-                    "switch",
-                    options=list(SWITCHES),
-                    default=DEFAULTS.switch.kind,
-                    tooltip="What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
-                    "written again under the new prompt. flush: only the first and the last two latent frames stay. "
-                    "A tag before a prompt, such as [flush], sets it for that prompt.",
-                ),
-                helpers.advanced(
-                    io.Int.Input,
-                    "blend_blocks",
-                    default=DEFAULTS.switch.blend_blocks,
-                    min=0,
-                    max=MAX_BLEND_BLOCKS,
-                    tooltip="Blocks of 0.75 s over which the text embedding is interpolated at a new prompt. As a tag: "
-                    "[blend 3].",
-                ),
-                helpers.advanced(
-                    io.Boolean.Input,
-                    "re_anchor",
-                    default=DEFAULTS.switch.re_anchor,
-                    tooltip="Every prompt is a new scene: its first frames replace the video's first frames in the "
-                    "cache of anchor heads. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
-                ),
+                *_switch_inputs(),
             ],
             outputs=[
                 io.Conditioning.Output(display_name="positive"),
@@ -78,8 +54,7 @@ class PromptTimeline(io.ComfyNode):
                 io.Float.Output(display_name="seconds"),
             ],
         )
-        return helpers.aliases(
-            schema,
+        names = (
             "prompt travel",
             "prompt schedule",
             "prompt scheduling",
@@ -88,6 +63,7 @@ class PromptTimeline(io.ComfyNode):
             "keyframes",
             "scenes",
         )
+        return helpers.aliases(schema, *names)
 
     @classmethod
     def validate_inputs(cls, prompts: str | None = None) -> bool | str:
@@ -115,3 +91,34 @@ class PromptTimeline(io.ComfyNode):
         carried = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
         tensor, options = encoded[texts[0]][0]
         return io.NodeOutput([[tensor, {**options, _KEY: carried}]], timeline.table(), timeline.seconds)
+
+
+def _switch_inputs() -> list[Any]:
+    """How prompts without a tag take effect."""
+    return [
+        helpers.advanced(
+            io.Combo.Input,
+            "switch",
+            options=list(SWITCHES),
+            default=DEFAULTS.switch.kind,
+            tooltip="What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
+            "written again under the new prompt. flush: only the first and the last two latent frames stay. "
+            "A tag before a prompt, such as [flush], sets it for that prompt.",
+        ),
+        helpers.advanced(
+            io.Int.Input,
+            "blend_blocks",
+            default=DEFAULTS.switch.blend_blocks,
+            min=0,
+            max=MAX_BLEND_BLOCKS,
+            tooltip="Blocks of 0.75 s over which the text embedding is interpolated at a new prompt. As a tag: "
+            "[blend 3].",
+        ),
+        helpers.advanced(
+            io.Boolean.Input,
+            "re_anchor",
+            default=DEFAULTS.switch.re_anchor,
+            tooltip="Every prompt is a new scene: its first frames replace the video's first frames in the "
+            "cache of anchor heads. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
+        ),
+    ]
