@@ -12,11 +12,11 @@ from fault_injection import ERRORS, POINTS
 from headforcing.headforcing_core.commands.cli import main
 
 ONE = ("--prompts", "a red ball bouncing on a teal floor")
-STORY = "0:00 a red ball bouncing on a teal floor\n0:01.5 a yellow ring circling on a navy checkerboard"
-MOST_TRIES = {"render": 4, "resume": 4}  # of one point of one command; others 2
+STORY = "0:00 a red ball bouncing on a teal floor\n0:01 a yellow ring circling on a navy checkerboard"
+MOST_TRIES = {"render": 3, "resume": 3}  # of one point of one command; others 2
 
 
-def render(folder: Path, seconds: str = "3", *more: str) -> list[str]:
+def render(folder: Path, seconds: str = "2", *more: str) -> list[str]:
     return [
         "demo", "--prompts", STORY, "--seconds", seconds, "--scale", "1", "--out", str(folder / "out"),
         "--runs", str(folder / "runs"), "--state-seconds", "0.001", "--found-profiles", str(folder / "found"), *more,
@@ -40,7 +40,7 @@ def rendered(folder: Path) -> None:
 
 COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] = {
     "render": (nothing, render),
-    "resume": (rendered, lambda folder: render(folder, "4.5")),
+    "resume": (rendered, lambda folder: render(folder, "3")),
     "auto": (nothing, lambda folder: render(folder, "6", "--profile", "auto")),
     "prune": (rendered, lambda folder: ["runs", "prune", str(folder / "runs"), "--keep-gb", "0"]),
     "list": (rendered, lambda folder: ["runs", "list", str(folder / "runs")]),
