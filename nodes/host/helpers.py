@@ -83,8 +83,8 @@ def seed_input(tooltip: str) -> Any:
     """The seed of a render's noise; a new node keeps it from run to run, for resume to find what is stored."""
     controls = getattr(io, "ControlAfterGenerate", None)  # not in 0.3.75, where web/fixed_seed.js does the same
     keeps = True if controls is None else controls.fixed
-    options = {"default": DEFAULTS.seed, "min": 0, "max": 2**64 - 1, "control_after_generate": keeps}
-    return io.Int.Input("seed", tooltip=tooltip, **options)
+    top = 2**64 - 1
+    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=top, control_after_generate=keeps, tooltip=tooltip)
 
 
 def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:
