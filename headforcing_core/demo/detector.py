@@ -1,6 +1,6 @@
 """Detection of shape, colour, wall and landmarks in video frames of the toy world, without any model.
 
-`tests/render/test_toy_world.py` states how often it is right on rendered pictures, where the truth is known.
+`tests/render/test_toy_world.py` states how often it is right on rendered frames, for which the truth is known.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor
         width, height = plan_size
         if tuple(latents.shape[-2:]) != (height // 8, width // 8):
             raise HeadForcingError(
-                f"{path}: latents are for {latents.shape[-1] * 8}x{latents.shape[-2] * 8} pictures, "
+                f"{path}: latents are for {latents.shape[-1] * 8}x{latents.shape[-2] * 8} frames, "
                 f"the render is {width}x{height}"
             )
     if not torch.isfinite(latents).all():

@@ -148,6 +148,12 @@ def test_measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches
     assert found["missing"] == [] and found["difference"] < 1e-5 < 1e-2 < found["spread"]
 
 
+def test_options_of_a_split_over_gpus_do_not_reach_the_calls(probes: dict[str, Any]):
+    found = of(probes, "split_over_gpus")
+    assert found["seen"] == ["other", "transformer_options"]
+    assert "multigpu_clones" in found["left"], "the options of the graph are not changed"
+
+
 def test_a_fingerprint_names_weights_and_loras(probes: dict[str, Any]):
     found = of(probes, "fingerprints")
     assert found["plain"] == found["again"] == found["clone"]

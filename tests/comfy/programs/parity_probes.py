@@ -210,6 +210,21 @@ def plain():
 
 
 @probe
+def split_over_gpus():
+    """What core's MultiGPU CFG Split puts into the model's options does not reach the calls of our sampler."""
+    seen = []
+
+    def denoiser(x, sigma, model_options, **_):
+        seen.append(sorted(model_options))
+        return x
+
+    options = {"multigpu_clones": {}, "multigpu_thread_pool": None, "other": 1, "transformer_options": {}}
+    model = bridge.HostedModel(denoiser, {"model_options": options}, EMBEDS, torch.device("cpu"))
+    model.denoise(torch.zeros(3, 16, 6, 10), 0.5, None)
+    return {"seen": seen[0], "left": sorted(options)}
+
+
+@probe
 def fused():
     """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, and on norms that it casts."""
     operation, called = module(".kernels.dispatch").Operation, []
@@ -398,7 +413,7 @@ class Watched(core.head_cache.HeadCache):
 def leftovers(run):
     """How many caches and cache buffers outlive `run` without the help of the garbage collector, and with it."""
     Watched.alive.clear()
-    makers = core.plan, core.auto, core.profiler
+    makers = [maker for maker in (core.policy, core.auto, core.profiler) if hasattr(maker, "HeadCache")]
     for maker in makers:
         maker.HeadCache = Watched
     gc.collect()
