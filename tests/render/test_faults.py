@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] 
 
 
 def tries(count: int, most: int) -> list[int]:
-    """Which of `count` operations to fail: `most` at even distances up to the last, from the first where `most` allows."""
+    """Which of `count` operations to fail: the last, and others before it at even distances from the first."""
     if count <= most:
         return list(range(1, count + 1))
     return [1 + place * (count - 1) // (most - 1) for place in range(most)] if most > 1 else [count]
