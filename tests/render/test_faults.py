@@ -13,7 +13,7 @@ from headforcing.headforcing_core.commands.cli import main
 
 ONE = ("--prompts", "a red ball bouncing on a teal floor")
 STORY = "0:00 a red ball bouncing on a teal floor\n0:01 a yellow ring circling on a navy checkerboard"
-MOST_TRIES = {"render": 3, "resume": 3}  # of one point of one command; others 2
+MOST_TRIES = {"render": 3, "resume": 3, "auto": 1}  # of one point of one command; others 2
 
 
 def render(folder: Path, seconds: str = "2", *more: str) -> list[str]:
@@ -54,10 +54,10 @@ COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] 
 
 
 def tries(count: int, most: int) -> list[int]:
-    """Which of `count` operations to fail: `most` at even distances, the first and the last among them."""
+    """Which of `count` operations to fail: the last, and others before it at even distances from the first."""
     if count <= most:
         return list(range(1, count + 1))
-    return [1 + place * (count - 1) // (most - 1) for place in range(most)]
+    return [1 + place * (count - 1) // (most - 1) for place in range(most)] if most > 1 else [count]
 
 
 @pytest.mark.slow
