@@ -105,6 +105,7 @@ class CompareMethods(io.ComfyNode):
         common = RenderOptions(
             width=width, height=height, seconds=seconds, seed=seed, profile=head_profile, model_family=model_family
         )
+        weights = bridge.fingerprint(model)
         todo: list[_Video] = []
         for entry in entries:  # all are checked before the first is rendered
             render = HostRender(
@@ -117,6 +118,7 @@ class CompareMethods(io.ComfyNode):
                 vae=vae,
                 filename_prefix=_prefix(filename_prefix, entry),
                 tags=tags,
+                weights=weights,
             )
             plan = entry.planned(render.plan)
             todo.append(_Video(entry, render, plan, render.check_needs(plan)))

@@ -41,6 +41,7 @@ class HostRender:
         start_latents: `[videos, frames, 16, h, w]` as a LATENT holds them; used in turn.
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
+        weights: the fingerprint of the model's; computed if it is not given.
     """
 
     model: Any
@@ -54,6 +55,11 @@ class HostRender:
     filename_prefix: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     decode_in_background: bool = False
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        # computed once for all videos, since every weight is read for it
+        object.__setattr__(self, "weights", self.weights or bridge.fingerprint(self.model))
 
     def plan(self, profile: HeadProfile | None = None) -> RenderPlan:
         """The checked render; `profile` in place of the one that was asked for."""
@@ -68,7 +74,7 @@ class HostRender:
         return RenderJob(
             plan,
             plan.embeddings(self.texts),
-            bridge.fingerprint(self.model),
+            self.weights,
             options.seed,
             bridge.compute_dtype(self.model),
             video,
