@@ -586,7 +586,7 @@ DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "width": ({"width": 100}, ("width", "multiple of 16", "100")),
     "height": ({"height": 72}, ("height", "multiple of 16", "72")),
     "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
-    "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "fall")),
+    "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "decreasing")),
     "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
     "broken fast memory": ({"recent_frames": 4}, ("recent frames", "whole blocks of 3", "4")),
 }

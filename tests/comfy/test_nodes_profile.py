@@ -277,9 +277,9 @@ def test_a_profile_that_is_still_to_be_found_has_nothing_to_show(comfy_server: C
         "inspect": node("HeadForcingInspectProfile", head_profile=["auto", 0]),
         "show": node("PreviewImage", images=["inspect", 0]),
     }
-    failed(comfy_server, graph, "head_profile", "auto has nothing to show", "load one")
+    failed(comfy_server, graph, "head_profile", "auto has no roles", "load a profile")
     both = changed(graph, "inspect", head_profile=["toy", 0], compare_with=["auto", 0])
-    failed(comfy_server, both, "head_profile", "auto has nothing to show")
+    failed(comfy_server, both, "head_profile", "auto has no roles")
     only_load = {name: graph[name] for name in ("auto",)} | {"show": node("PreviewImage", images=["auto", 1])}
     assert picture_of(comfy_server, queued(comfy_server, only_load), "show").size == (64, 64)  # an empty one
 
