@@ -272,7 +272,7 @@ def test_the_command_reads_prompts_from_a_file_and_prints_one_json_object(story:
         (["nothing.mp4"], "there is no video file"),
         (["--plot", "picture.jpg"], "must end in .png"),
         (["--frames-per-block", "0"], "must be 1 or more"),
-        (["--prompts", "@missing.txt"], "cannot be read"),
+        (["--prompts", "@missing.txt"], "missing.txt was not found"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_use(story: Path, capsys, arguments: list[str], complaint: str):
