@@ -625,8 +625,12 @@ def test_a_file_that_was_cut_short_gives_one_clear_error(measured, tmp_path, kee
 def test_a_file_that_is_something_else_gives_one_clear_error(tmp_path):
     (tmp_path / "profile.safetensors").write_text('{"format_version": 1}')
     (tmp_path / "folder.safetensors").mkdir()
-    for name in ("profile.safetensors", "folder.safetensors", "missing.safetensors"):
-        with pytest.raises(HeadForcingError, match=f"{name} is not a file of measured head shares"):
+    for name, complaint in {
+        "profile.safetensors": "is not a file of measured head shares",
+        "folder.safetensors": "is a folder: choose a file in it",
+        "missing.safetensors": "was not found",
+    }.items():
+        with pytest.raises(HeadForcingError, match=f"{name} {complaint}"):
             HeadShares.load(tmp_path / name)
 
 
