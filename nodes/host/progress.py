@@ -21,7 +21,7 @@ from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.sinks import Sink
 from ...headforcing_core.render.video_rollout import VideoRollout
 from ...headforcing_core.rollout.loop import Block
-from ...headforcing_core.runs.folder import RunFolder, count_blocks
+from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from . import bridge, folders
 from .growing_video import GrowingVideo
@@ -55,7 +55,7 @@ class RenderProgress(Watcher):
         self.stepped = False  # whether it is being made
         self.growing: GrowingVideo | None = None
         self.run: RunFolder | None = None
-        self.keys: list[str] = []  # of the blocks stored there
+        self.stored = 0  # blocks of this video that were there when it began
         self.bar = comfy.utils.ProgressBar(sum(plan.steps for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model) if previews else None
@@ -70,7 +70,7 @@ class RenderProgress(Watcher):
     def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
         """Set the number of reused steps, the run folder and the video file."""
         self.growing = next((sink for sink in sinks if isinstance(sink, GrowingVideo)), None)
-        self.run, self.keys = rollout.run, rollout.keys
+        self.run, self.stored = rollout.run, rollout.reused
         self.reused += rollout.reused_steps
         self.done += rollout.reused_steps
 
@@ -113,14 +113,13 @@ class RenderProgress(Watcher):
         if self.block is None:
             return
         frames_per_block = self.plan.schedule.frames_per_block
-        stored = 0 if self.run is None else count_blocks(self.run.folder, self.keys)
-        reading = self.block < self.plan.blocks - self.plan.new_blocks + stored
+        reading = self.block < self.plan.blocks - self.plan.new_blocks + self.stored
         place = f"stopped {'while reading' if reading else 'in'} block {self.block + 1} of {self.plan.blocks}"
         text = (self.name and f"{self.name} ") + place
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
             text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
         elif self.run is not None:
-            kept = f"{stored} finished blocks" if reading else "the others"
+            kept = f"{self.stored} finished blocks" if reading else "the others"
             text += f"; {kept} are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
             again = "but with this method a video begins again: see them with Load Head Forcing Run"
             text += "queue again to go on" if goes_on(self.plan) else again
