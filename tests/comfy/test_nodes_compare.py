@@ -150,6 +150,7 @@ def test_what_one_method_cannot_do_is_refused_before_the_first_is_made(comfy_ser
     graph = compare_graph(positive=["timeline", 0], filename_prefix="compare/refused")
     graph["timeline"] = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=2.0)
     result = comfy_server.queue(graph)
-    assert result.outcome == "error" and "longlive: this method's prompt switch" in json.dumps(result.error, default=str)
+    said = json.dumps(result.error, default=str)
+    assert result.outcome == "error" and "longlive: this method's prompt switch" in said
     assert not list((comfy_server.output_dir / "compare").glob("refused*"))
     assert queued(comfy_server, changed(graph, "compare", methods="head_forcing")).outcome == "success"
