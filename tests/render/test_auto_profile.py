@@ -333,7 +333,7 @@ def test_start_frames_that_leave_nothing_to_measure_are_refused(family, most):
     step = schedule(family).frames_per_block
     assert plan(profile=AutoProfile(), start_frames=most, family=family).auto is not None
     for frames in (most + step, most + 30 * step):
-        with pytest.raises(HeadForcingError, match=f"from {frames} start frames, at most {most}; load or measure"):
+        with pytest.raises(HeadForcingError, match=f"at most {most} start frames, got {frames}; load or measure"):
             plan(profile=AutoProfile(), start_frames=frames, family=family)
     profile = HeadProfile("mine", 3, 5, AutoProfile().expected_roles(3, 5))
     assert plan(profile=profile, start_frames=most + step, family=family).auto is None
