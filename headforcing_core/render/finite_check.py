@@ -66,6 +66,6 @@ class FiniteCheck:
             )
         dtype = str(self.dtype).removeprefix("torch.")
         raise HeadForcingError(
-            f"{place}: NaN or infinity in the latents, though all weights are finite; compute in bf16 or float32 (now "
-            f"{dtype}) or choose another attention backend; blocks stored before it stay"
+            f"{place}: NaN or infinity in the latents; compute in bf16 or float32 (now {dtype}) or choose another "
+            "attention backend; blocks stored before it stay"
         )

@@ -160,23 +160,12 @@ class VideoStream:
         self._on_progress(self.video_frames)
 
 
-def write_video(
-    path: str | Path,
-    blocks: Iterable[Tensor],
-    decoder: StreamingDecoder,
-    fps: float = VIDEO_FPS,
-    video_frames: int | None = None,
-    scale: int = 1,
-    metadata: Mapping[str, str] | None = None,
-    on_progress: Callable[[int], None] | None = None,
-    crf: int = 18,
-    partial: Path | None = None,
-) -> VideoInfo:
-    """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; arguments as for `VideoStream`.
+def write_video(path: str | Path, blocks: Iterable[Tensor], decoder: StreamingDecoder, **options: Any) -> VideoInfo:
+    """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; `options` are those of `VideoStream`.
 
-    Blocks beyond `video_frames` are still consumed, because a rollout must run to its end.
+    Blocks beyond its `video_frames` are still consumed, because a rollout must run to its end.
     """
-    with VideoStream(path, decoder, fps, video_frames, scale, metadata, on_progress, crf, partial) as stream:
+    with VideoStream(path, decoder, **options) as stream:
         for block in blocks:
             stream.add(block)
         return stream.finish()

@@ -1,8 +1,8 @@
 """Identity of a model: a hash in which every bit of every weight counts.
 
 Stored blocks and found head profiles are kept under it, so a merge, a fine-tune or a LoRA that changes one number
-anywhere must get another identity. Each MiB of a tensor is reduced to its CRC-32, which costs a second for the 1.3B
-model where a cryptographic hash takes several; the CRCs, names, types and shapes are then hashed.
+anywhere must get another identity. Each MiB of a tensor is reduced to its CRC-32, which is faster than a cryptographic
+hash; the CRCs, names, types and shapes are then hashed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ _VERSION = 1  # of what `identity` computes
 _SETTLED_SECONDS = 2.0  # a file written later than this ago may change again without another time of change
 
 
-def identity(tensors: Iterable[tuple[str, Tensor]], *settings: Any) -> str:
-    """16 hexadecimal digits that name all tensors, in this order, and the settings used with them.
+def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """16 hexadecimal digits that name all tensors, in this order; settings used with them belong into their names.
 
-    `settings` are plain values with an exact `repr`, such as the strength of a LoRA. Where the tensors lie (CPU, GPU,
-    mapped file) makes no difference.
+    Where the tensors lie (CPU, GPU, mapped file) makes no difference.
     """
     found = hashlib.blake2b(digest_size=8)
     with ThreadPoolExecutor(_THREADS) as pool:  # CRCs are computed without Python's lock
@@ -47,7 +46,6 @@ def identity(tensors: Iterable[tuple[str, Tensor]], *settings: Any) -> str:
                 _add(found, *waiting.popleft())
         for entry in waiting:
             _add(found, *entry)
-    found.update(repr(settings).encode())
     return found.hexdigest()
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -42,14 +42,6 @@ _WAN_BLOCK = {
     "ffn.fc1.weight": "layer.1.DenseReluDense.wi_1.weight",
     "ffn.fc2.weight": "layer.1.DenseReluDense.wo.weight",
 }
-
-
-class TextEncoder(Protocol):
-    """Anything that turns prompts into text embeddings for the transformer."""
-
-    def encode(self, prompts: list[str]) -> list[Tensor]:
-        """One `[tokens, text_dim]` per prompt, without padding; the caller pads with zero rows to `text_len`."""
-        ...
 
 
 def clean_prompt(prompt: str) -> str:
@@ -122,7 +114,7 @@ def load_text_encoder(
 
 
 class PromptEmbeddings(dict[str, Tensor]):
-    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; also a `TextEncoder` for those prompts.
+    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; with the same `encode` as a text encoder.
 
     Other prompts raise HeadForcingError, which lists the available ones.
     """

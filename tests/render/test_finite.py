@@ -68,7 +68,7 @@ def test_a_block_that_is_not_finite_stops_the_render_and_the_next_one_goes_on(ba
     straight = Render(backbone, tmp_path / "straight").go()
     with pytest.raises(HeadForcingError) as stopped:
         render.go(model=BreaksAt(backbone, render.embeds, torch.float32, call=4 * 2 + 3))
-    assert re.match(r"block 3 of 13, denoising step 3 of 4: NaN or infinity in the latents", str(stopped.value))
+    assert re.match(r"block 3 of 13, denoising step 3 of 4: NaN or infinity in the latents;", str(stopped.value))
     assert "bf16 or float32 (now float32)" in str(stopped.value)
     assert torch.equal(render.go(), straight) and render.video.reused == 2
 

@@ -42,13 +42,13 @@ def test_odd_sizes_slices_and_small_types_are_hashed_whole(dtype, count):
     assert name != identity([("x", changed)])
 
 
-def test_names_shapes_types_and_settings_count():
+def test_names_shapes_and_types_count():
     x = torch.arange(6.0)
     others = [
         identity([("y", x)]), identity([("x", x.view(2, 3))]), identity([("x", x.view(torch.int32))]),
-        identity([("x", x)], 0.5), identity([("x", x)], 1.0), identity([("x", x), ("z", x)]),
+        identity([("x", x), ("z", x)]),
     ]  # fmt: skip
-    assert len({identity([("x", x)]), *others}) == 7
+    assert len({identity([("x", x)]), *others}) == 5
 
 
 def old(path: Path) -> Path:

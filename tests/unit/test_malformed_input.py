@@ -104,7 +104,7 @@ def test_a_long_message_keeps_its_beginning_and_what_to_do() -> None:
         ("inspect", "x" * 100_000),
         ("report", "x" * 100_000),
         ("demo", "--prompts", "@" + "x" * 100_000),
-        ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "/tmp/x"),
+        ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
         ("x\n" * 100_000,),
     ],
 )
