@@ -48,7 +48,7 @@ class Render:
         self.state_seconds = state_seconds
         self.attention = None
         self.setup = setup_hash(self.plan, "toy", seed, 0, torch.float32, start)
-        self.keys = video_keys(self.plan, self.setup, self.embeds)
+        self.keys = video_keys(self.plan, self.setup, self.embeds, seed=seed)
 
     def go(self, stop_after=None, on_step=lambda block, step, latents: None, model=None):
         """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is stopped."""
