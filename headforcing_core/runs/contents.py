@@ -48,6 +48,7 @@ _MORE_ABOUT: dict[str, Fits] = {
     "size": _text,
     "fps": lambda value: _number(value) and value > 0,
     "starts_seconds": _list_of(_number),
+    "seeds": _list_of(_none_or(_whole)),
     "frames_per_block": _positive,
     "start_frames": _whole,
     "restart_frames": _list_of(_whole),
