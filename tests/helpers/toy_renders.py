@@ -56,6 +56,7 @@ class Render:
         with RunFolder(self.folder, self.setup, {"about": "a test"}) as run:
             prompts = [segment.text for segment in self.plan.timeline.segments]
             about = {"prompts": prompts, "pictures": self.plan.video_frames, "start_frames": self.plan.start_frames}
+            about["seeds"] = [segment.seed for segment in self.plan.timeline.segments]
             run.save_video(self.keys, about)
             video = VideoRollout(
                 self.plan,

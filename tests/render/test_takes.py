@@ -1,8 +1,14 @@
 """Takes: a seed before a prompt re-rolls the video from there on, in the run folder that holds all takes."""
 
+import json
+import os
+
 import pytest
 import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.runs.stored import find_video, stored_videos
 from toy_renders import STORY, Render, files
 
 SIX = ("a red ball", "a blue cube", "a pink star", "a yellow ring", "a green cone", "a white disc")
@@ -91,3 +97,69 @@ def test_seeds_are_counted_from_the_end_of_the_start_frames(backbone, tmp_path):
     assert take.video.reused == scene_4
     assert not torch.equal(before[3 * scene_4 : 3 * scene_4 + 3], after[3 * scene_4 : 3 * scene_4 + 3])
     assert torch.equal(after, take.straight())
+
+
+# --- numbers, and the list
+
+
+def numbers(folder):
+    return {video.name: video.take.number for video in stored_videos(folder)}
+
+
+def without_takes(path):
+    """Write a video note as versions did that did not count."""
+    note = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("take", "begun")}
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_text(json.dumps(note))
+    path = path.rename(path.with_name(f"{path.stem.rpartition('-')[0]}-{file_hash(path)}.json"))
+    os.utime(path, ns=times)
+
+
+def test_takes_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbone, tmp_path):
+    tags = ({}, {"scene_6": "[seed 7]"}, {"scene_6": "[seed 8]"}, {"scene_6": "[seed 9]"})
+    first, second, third, fourth = (six(backbone, tmp_path, **tag) for tag in tags)
+    name = {take: f"{take.setup[:16]}/{take.keys[-1][:16]}" for take in (first, second, third, fourth)}
+    for age, take in enumerate((first, second, third)):
+        take.go(stop_after=1)
+        note = next(path for path in files(take) if path.name.startswith(f"video-{take.keys[-1][:16]}"))
+        os.utime(note, (1_000_000 + age, 1_000_000 + age))
+    expected = {name[first]: 1, name[second]: 2, name[third]: 3}
+    assert numbers(tmp_path) == expected
+    for note in tmp_path.glob("*/video-*"):
+        without_takes(note)
+    assert numbers(tmp_path) == expected, "those of versions that did not count, by their age"
+    for again in (second, first, fourth, third):
+        again.go(stop_after=1)
+        expected |= {name[fourth]: 4} if again is fourth else {}
+        assert numbers(tmp_path) == expected
+    begun = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
+    assert [begun[number] for number in (1, 2, 3)] == [1_000_000, 1_000_001, 1_000_002] and begun[4] > 1e9
+
+
+def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
+    rolled = six(backbone, tmp_path, scene_4="[seed 7]")
+    six(backbone, tmp_path).go()
+    rolled.go(stop_after=8)
+    assert main(["runs", "takes", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["take", "date", "length", "size", "name", "prompts"]
+    assert lines[2].startswith("1 ") and " 0:09 " in lines[2] and lines[2].endswith("  a red ball")
+    name = f"{rolled.setup[:16]}/{rolled.keys[-1][:16]}"
+    assert lines[1].startswith("2 ") and " 0:05 of 0:09 " in lines[1] and f" {name} " in lines[1]
+    assert lines[1].endswith("  a red ball … [seed 7] a yellow ring")
+    assert main(["runs", "takes", str(tmp_path), "--json"]) == 0
+    newest, _ = json.loads(capsys.readouterr().out)["takes"]
+    assert (newest["take"], newest["name"], newest["finished"], newest["blocks"]) == (2, name, 8, 13)
+    assert newest["seeds"] == [None, None, None, 7, None, None] and newest["prompts"] == list(SIX)
+    (empty := tmp_path / "empty").mkdir()
+    assert main(["runs", "takes", str(empty)]) == 0 and "no runs" in capsys.readouterr().out
+
+
+def test_one_video_is_found_by_its_name_and_by_nothing_else(backbone, tmp_path):
+    six(backbone, tmp_path).go(stop_after=1)
+    (video,) = stored_videos(tmp_path)
+    found = find_video(tmp_path, video.name)
+    assert (found.name, found.keys, found.take) == (video.name, video.keys, video.take)
+    folder, key = video.name.split("/")
+    for name in ("", key, folder, f"{folder}/", f"../{tmp_path.name}/{video.name}", f"./{video.name}", f"{key}/{key}"):
+        assert find_video(tmp_path, name) is None
