@@ -1,26 +1,32 @@
-// The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays the only thing that is saved and sent.
+// The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays all that is saved and sent.
 import { app } from "../../scripts/app.js";
 
 const HEIGHT = 240; // of the list, in pixels
 const POLL_MS = 300;
-const HASHES = / · \([^()]*\)$/; // the end of an entry of the list, which tells takes apart and says nothing to people
+const WIDTH = 380; // of a new node, in which a row of pictures fits
 
 const STYLE = `
-.hf-takes { height: 100%; box-sizing: border-box; overflow-y: auto; font: 12px sans-serif; outline-offset: -1px;
+.hf-takes { height: 100%; max-height: 480px; box-sizing: border-box; overflow-y: auto; font: 12px sans-serif; outline-offset: -1px;
   color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222); border-radius: 6px; }
 .hf-takes [role=option] { padding: 4px 6px; cursor: pointer; border-left: 3px solid transparent; }
-.hf-takes [role=option]:hover { background: var(--comfy-menu-bg, #353535); }
-.hf-takes [aria-selected=true] { border-left-color: var(--p-primary-color, #4a90d9);
-  background: var(--comfy-menu-bg, #353535); }
+.hf-takes [role=option]:hover { background: color-mix(in srgb, var(--p-primary-color, #4a90d9) 12%, transparent); }
+.hf-takes [role=option][aria-selected=true] { border-left-color: var(--p-primary-color, #4a90d9);
+  background: color-mix(in srgb, var(--p-primary-color, #4a90d9) 25%, transparent); }
 .hf-takes .pictures { display: flex; gap: 2px; height: 44px; }
 .hf-takes img { height: 44px; min-width: 0; max-width: 19%; object-fit: cover; border-radius: 3px; }
-.hf-takes .facts, .hf-takes .story { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; margin-top: 2px; }
+.hf-takes .facts, .hf-takes .story { overflow: hidden; text-overflow: ellipsis; margin-top: 2px; }
+.hf-takes .facts { white-space: nowrap; }
+.hf-takes .story { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
 .hf-takes .story, .hf-takes .none { opacity: 0.75; }
 .hf-takes .none { padding: 8px; }
 `;
 
 let takes = []; // as the server lists them, shared by all nodes
 const lists = new Set();
+
+/** An entry as people read it: without the name of the run, which tells takes apart. */
+const labelOf = ({ take, length, story, size, date }) =>
+  [`Take ${take}`, length, story, size, date].filter(Boolean).join(" · ");
 
 /** The take that a value of the widget means, in any of the forms that lists have had. */
 const takeOf = (value) =>
@@ -68,7 +74,10 @@ class TakeList {
     this.element.setAttribute("aria-label", "Takes");
     this.element.addEventListener("keydown", (event) => this.onKey(event));
     this.element.addEventListener("wheel", (event) => event.stopPropagation());
-    combo.options.getOptionLabel = (value) => takeOf(String(value ?? ""))?.value.replace(HASHES, "") ?? value ?? "";
+    combo.options.getOptionLabel = (value) => {
+      const take = takeOf(String(value ?? ""));
+      return take ? labelOf(take) : String(value ?? "");
+    };
   }
 
   /** Draw what the server listed. */
@@ -143,6 +152,7 @@ app.registerExtension({
     // Last and never serialised, so that the values of saved workflows stay in their places.
     const options = { serialize: false, getMinHeight: () => HEIGHT, getValue: () => "" };
     node.addDOMWidget("takes", "headforcing_takes", list.element, options).serialize = false;
+    node.setSize?.([Math.max(node.size[0], WIDTH), node.size[1]]); // a saved node gets its own size after this
 
     let timer = null;
     function begin() {

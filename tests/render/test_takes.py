@@ -148,7 +148,7 @@ def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
     assert lines[2].startswith("1 ") and " 0:09 " in lines[2] and lines[2].endswith("  a red ball")
     name = f"{rolled.setup[:16]}/{rolled.keys[-1][:16]}"
     assert lines[1].startswith("2 ") and " 0:05 of 0:09 " in lines[1] and f" {name} " in lines[1]
-    assert lines[1].endswith("  a red ball … [seed 7] a yellow ring")
+    assert lines[1].endswith("  a red ball / [seed 7] a yellow ring")
     assert main(["runs", "takes", str(tmp_path), "--json"]) == 0
     newest, _ = json.loads(capsys.readouterr().out)["takes"]
     assert (newest["take"], newest["name"], newest["finished"], newest["blocks"]) == (2, name, 8, 13)
