@@ -6,8 +6,8 @@ const POLL_MS = 300;
 const WIDTH = 380; // of a new node, in which a row of pictures fits
 
 const STYLE = `
-.hf-takes { height: 100%; max-height: 480px; box-sizing: border-box; overflow-y: auto; font: 12px sans-serif; outline-offset: -1px;
-  color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222); border-radius: 6px; }
+.hf-takes { height: 100%; max-height: 480px; box-sizing: border-box; overflow-y: auto; outline-offset: -1px;
+  font: 12px sans-serif; color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222); border-radius: 6px; }
 .hf-takes [role=option] { padding: 4px 6px; cursor: pointer; border-left: 3px solid transparent; }
 .hf-takes [role=option]:hover { background: color-mix(in srgb, var(--p-primary-color, #4a90d9) 12%, transparent); }
 .hf-takes [role=option][aria-selected=true] { border-left-color: var(--p-primary-color, #4a90d9);
@@ -23,6 +23,7 @@ const STYLE = `
 
 let takes = []; // as the server lists them, shared by all nodes
 const lists = new Set();
+let wanted = false; // whether there has been a node with takes
 
 /** An entry as people read it: without the name of the run, which tells takes apart. */
 const labelOf = ({ take, length, story, size, date }) =>
@@ -63,6 +64,14 @@ function pictures(take) {
   return strip;
 }
 
+/** Show the entries of a combo widget as people read them; its values stay what they are. */
+function label(combo) {
+  combo.options.getOptionLabel = (value) => {
+    const take = takeOf(String(value ?? ""));
+    return take ? labelOf(take) : String(value ?? "");
+  };
+}
+
 /** A list box beside a combo widget: it shows the widget's value and sets it. */
 class TakeList {
   constructor(node, combo) {
@@ -74,10 +83,7 @@ class TakeList {
     this.element.setAttribute("aria-label", "Takes");
     this.element.addEventListener("keydown", (event) => this.onKey(event));
     this.element.addEventListener("wheel", (event) => event.stopPropagation());
-    combo.options.getOptionLabel = (value) => {
-      const take = takeOf(String(value ?? ""));
-      return take ? labelOf(take) : String(value ?? "");
-    };
+    label(combo);
   }
 
   /** Draw what the server listed. */
@@ -139,15 +145,18 @@ app.registerExtension({
   name: "HeadForcing.Takes",
   setup() {
     for (const end of ["success", "error", "interrupted"]) {
-      app.api.addEventListener(`execution_${end}`, () => lists.size && fetchTakes());
+      app.api.addEventListener(`execution_${end}`, () => wanted && fetchTakes());
     }
   },
   refreshComboInNodes() {
-    if (lists.size) return fetchTakes();
+    if (wanted) return fetchTakes();
   },
   nodeCreated(node) {
     const combo = node.widgets?.find((widget) => widget.name === "run");
-    if (node.comfyClass !== "HeadForcingLoadRun" || !combo) return;
+    if (!["HeadForcingLoadRun", "HeadForcingDecodeVideo"].includes(node.comfyClass) || !combo) return;
+    wanted = true;
+    fetchTakes();
+    if (node.comfyClass === "HeadForcingDecodeVideo") return label(combo);
     const list = new TakeList(node, combo);
     // Last and never serialised, so that the values of saved workflows stay in their places.
     const options = { serialize: false, getMinHeight: () => HEIGHT, getValue: () => "" };
@@ -172,6 +181,5 @@ app.registerExtension({
     };
     begin();
     list.show();
-    fetchTakes();
   },
 });

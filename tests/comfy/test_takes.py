@@ -160,5 +160,8 @@ def test_a_take_is_chosen_by_its_picture_or_with_the_keyboard(request, two_takes
         assert saved["widgets_values"] == [options[1]]
         (sent,) = browser.api_prompt().values()
         assert sent["inputs"] == {"run": options[1]}
+        decode = """() => LiteGraph.createNode("HeadForcingDecodeVideo").widgets
+          .find((widget) => widget.name === "run").options.getOptionLabel("%s 64x64 a")"""
+        assert page.evaluate(decode % options[1].rpartition("(")[2][:-1]) == shown, "the list of the decoder, too"
         browser.screenshot(tmp_path_factory.getbasetemp() / f"takes-{fixture}.png")
         assert browser.page_errors == [] and browser.alerts == []
