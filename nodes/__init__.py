@@ -4,6 +4,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
+from .host import routes
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
@@ -17,6 +18,9 @@ from .video_drift_report import VideoDriftReport
 
 class HeadForcingExtension(ComfyExtension):
     """Everything the pack registers."""
+
+    async def on_load(self) -> None:
+        routes.register()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [
