@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, is_finite
 from .grammar import TimelineError
-from .switch import RESET, Switch
+from .switch import MAX_SEED, RESET, Switch
 from .timeline import Timeline, parse_timeline
 from .writer import PlacedPrompt, place_prompts, write_timeline
 
@@ -20,8 +20,9 @@ def answer(request: object) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
-    either `text` or `segments`, each `{text, start_block, switch: null or {kind, blend_blocks, re_anchor}}`. With
-    segments, `length` is the length in seconds that the text sets where `seconds` is 0.
+    either `text` or `segments`, each `{text, start_block, switch: null or {kind, blend_blocks, re_anchor}, seed}`. A
+    seed is null or digits as text, since it can exceed the whole numbers that JavaScript counts in. With segments,
+    `length` is the length in seconds that the text sets where `seconds` is 0.
 
     The answer holds `text`, `segments`, `blocks`, `seconds` (the length), `block_seconds`, `first_block_seconds` and
     `default` (the switch of prompts without a tag); or, for a text that is no timeline, `error` and `line` (1-based or
@@ -55,7 +56,8 @@ def _described(text: str, timeline: Timeline) -> dict[str, Any]:
                 "start": clock.start_seconds(segment.start_block),
                 "end": min(clock.start_seconds(segment.end_block), timeline.seconds),
                 "switch": None if prompt.switch is None else asdict(prompt.switch),
-                "tag": None if prompt.switch is None else str(prompt.switch),
+                "seed": None if prompt.seed is None else str(prompt.seed),
+                "tag": _tag(prompt),
             }
         )
     return {
@@ -73,8 +75,23 @@ def _placed(segments: list[Any]) -> list[PlacedPrompt]:
         if not isinstance(segment, Mapping):
             raise HeadForcingError(f"a segment must be an object, found {type(segment).__name__}")
         switch = None if segment.get("switch") is None else _switch(_get(segment, "switch", dict), "kind")
-        placed.append(PlacedPrompt(_get(segment, "text", str), _get(segment, "start_block", int), switch))
+        text, block = _get(segment, "text", str), _get(segment, "start_block", int)
+        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed"))))
     return placed
+
+
+def _tag(prompt: PlacedPrompt) -> str | None:
+    words = [] if prompt.switch is None else [str(prompt.switch)]
+    words += [] if prompt.seed is None else [f"seed {prompt.seed}"]
+    return ", ".join(words) or None
+
+
+def _seed(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20 and int(value) <= MAX_SEED:
+        return int(value)
+    raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {value!r:.40}")
 
 
 def _switch(fields: Mapping[str, Any], kind: str) -> Switch:

@@ -68,15 +68,27 @@ HOSTILE = (
 @pytest.mark.parametrize("default", [RESET, CUT], ids=str)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_is_read_as_anything_but_the_prompt(text, default):
-    for switch in (None, Switch(blend_blocks=3)):
-        prompts = [PlacedPrompt(text, 0), PlacedPrompt(text, 5, switch), PlacedPrompt("the end", 9)]
+    for switch, seed in ((None, None), (None, 7), (RESET, None), (Switch(blend_blocks=3), 2**64 - 1)):
+        if text.startswith("[seed 7]") and seed is None and (switch or default) != RESET:
+            continue  # the next test
+        prompts = [PlacedPrompt(text, 0, seed=seed), PlacedPrompt(text, 5, switch, seed), PlacedPrompt("the end", 9)]
         found = restored(prompts, default)
         assert [prompt.text for prompt in found] == [fold(text), fold(text), "the end"]
         assert [prompt.start_block for prompt in found] == [0, 5, 9]
         assert [prompt.switch or default for prompt in found[1:]] == [switch or default, default]
+        assert [prompt.seed for prompt in found] == [seed, seed, None]
         end = write_timeline(prompts[:2], CLOCK, end=20.0, default=default)
         assert [segment.text for segment in parse_timeline(end).segments] == [fold(text)] * 2
         assert parse_timeline(end).seconds == 20.0
+
+
+def test_words_that_can_only_be_read_as_a_seed_are_refused():
+    """`[flush] [seed 7] b` is a switch and a seed, and nothing else can be written for these words."""
+    sentence = "line 2: prompt 2 begins with a tag; remove it and set the seed instead"
+    for switch, default in ((CUT, RESET), (None, CUT)):
+        with pytest.raises(TimelineError) as error:
+            write_timeline([PlacedPrompt("a", 0), PlacedPrompt("[seed 7] b", 5, switch)], CLOCK, default=default)
+        assert str(error.value) == sentence
 
 
 switches = st.builds(Switch, st.sampled_from(["reset", "recache", "flush"]), st.integers(0, 16), st.booleans())
@@ -84,19 +96,27 @@ FRAGMENTS = ("[", "]", "flush", "seed 7", "0:10", "-", ":", "pm", "80s", " ", "|
 texts = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)).filter(fold)
 
 
+seeds = st.none() | st.sampled_from([0, 7, 2**64 - 1])
+
+
 @given(
-    st.lists(st.tuples(texts, st.integers(1, 9), st.none() | switches), min_size=1, max_size=6),
+    st.lists(st.tuples(texts, st.integers(1, 9), st.none() | switches, seeds), min_size=1, max_size=6),
     st.sampled_from([RESET, CUT]),
 )
-def test_any_prompts_are_restored(parts, default):
-    blocks = [sum(length for _, length, _ in parts[:index]) for index in range(len(parts))]
+def test_any_prompts_are_restored_or_refused(parts, default):
+    blocks = [sum(part[1] for part in parts[:index]) for index in range(len(parts))]
     prompts = [
-        PlacedPrompt(fold(text), block, switch if block else None)
-        for (text, _, switch), block in zip(parts, blocks, strict=True)
+        PlacedPrompt(fold(text), block, switch if block else None, seed)
+        for (text, _, switch, seed), block in zip(parts, blocks, strict=True)
     ]
-    found = restored(prompts, default)
-    assert [(prompt.text, prompt.start_block) for prompt in found] == [(p.text, p.start_block) for p in prompts]
-    assert [p.switch or default for p in found[1:]] == [p.switch or default for p in prompts[1:]]
+    try:
+        found = restored(prompts, default)
+    except TimelineError as error:
+        assert "begins with a tag" in str(error) and any("seed" in prompt.text for prompt in prompts)
+        return
+    for before, after in zip(prompts, found, strict=True):
+        assert (before.text, before.start_block, before.seed) == (after.text, after.start_block, after.seed)
+        assert before.start_block == 0 or (before.switch or default) == (after.switch or default)
 
 
 def test_impossible_prompts_are_refused_with_their_number():
@@ -141,6 +161,15 @@ def test_segments_are_answered_with_their_text_and_read_back_from_it():
     assert answer(NODE | {"text": got["text"]}) == got
 
 
+def test_the_largest_seed_goes_there_and_back_as_text():
+    text = f"0:00.000 [seed 7] a\n0:10.312 [flush, seed {2**64 - 1}] b"
+    read = answer(NODE | {"text": text})
+    assert [(segment["seed"], segment["tag"]) for segment in read["segments"]] == [
+        ("7", "seed 7"), (str(2**64 - 1), f"flush, seed {2**64 - 1}"),
+    ]  # fmt: skip
+    assert answer(NODE | {"segments": read["segments"]})["text"] == text
+
+
 def test_a_text_that_sets_the_length_keeps_it():
     node = NODE | {"seconds": 0}
     read = answer(node | {"text": "0:00 a\n[0:10-0:23.4] b"})
@@ -165,6 +194,9 @@ BODIES = {
     "a boolean block": {"segments": [{"text": "a", "start_block": True}]},
     "a kind": {"segments": [{"text": "a", "start_block": 0, "switch": {"kind": "cut"}}]},
     "a tag": {"segments": [{"text": "a", "start_block": 0, "switch": "flush"}]},
+    "a seed as a number": {"segments": [{"text": "a", "start_block": 0, "seed": 7}]},
+    "a seed that is none": {"segments": [{"text": "a", "start_block": 0, "seed": "-1"}]},
+    "a large seed": {"segments": [{"text": "a", "start_block": 0, "seed": str(2**64)}]},
     "a long blend": {"text": "a", "blend_blocks": 99}, "a shared prompt": {"text": "a", "shared_prompt": 1},
     "NaN": {"text": "a", "seconds": float("nan")}, "minus": {"text": "a", "seconds": -1},
     "a long length": {"segments": [{"text": "a", "start_block": 0}], "length": 10**400},
