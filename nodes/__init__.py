@@ -19,10 +19,8 @@ from .video_drift_report import VideoDriftReport
 class HeadForcingExtension(ComfyExtension):
     """Everything the pack registers."""
 
-    async def on_load(self) -> None:
-        routes.register()
-
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        routes.register()  # not in `on_load`, which 0.3.75 does not call
         return [
             LoadSelfForcing,
             LoadHeadProfile,

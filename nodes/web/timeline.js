@@ -2,12 +2,13 @@
 import { app } from "../../scripts/app.js";
 import { TimelineEditor } from "./timeline/editor.js";
 
-const HEIGHT = 262; // of the widget, in pixels
+const HEIGHT = { closed: 138, open: 270 }; // of the widget in pixels, without and with the fields of a prompt
 const POLL_MS = 200;
 
 /** What the editor sees of its node: its widgets' values, the text to write, and the server to ask. */
 function hostOf(node) {
   const widget = (name) => node.widgets?.find((each) => each.name === name);
+  let closedHeight = null; // of the node
   const linked = (name) => node.inputs?.some((input) => input.widget?.name === name && input.link != null);
   return {
     read: () => ({
@@ -36,6 +37,12 @@ function hostOf(node) {
       }
     },
     run: () => app.queuePrompt(0),
+    resized(open) {
+      // the next drawing makes the node high enough for its widgets, but never lower again
+      if (open) closedHeight = node.size[1];
+      else if (closedHeight !== null) node.setSize([node.size[0], closedHeight]);
+      node.graph?.setDirtyCanvas?.(true, true);
+    },
   };
 }
 
@@ -45,7 +52,8 @@ app.registerExtension({
     if (node.comfyClass !== "HeadForcingPromptTimeline") return;
     const editor = new TimelineEditor(hostOf(node));
     // Last and never serialised, so that the values of saved workflows stay in their places.
-    const options = { serialize: false, getMinHeight: () => HEIGHT, getMaxHeight: () => HEIGHT, getValue: () => "" };
+    const height = () => (editor.open ? HEIGHT.open : HEIGHT.closed);
+    const options = { serialize: false, getMinHeight: height, getMaxHeight: height, getValue: () => "" };
     const widget = node.addDOMWidget("timeline", "headforcing_timeline", editor.element, options);
     widget.serialize = false;
 

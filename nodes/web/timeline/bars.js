@@ -9,7 +9,7 @@ const GRID_PIXELS = 4; // narrower blocks are not drawn
 const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
 const FAR = 10; // blocks that a switch moves by with Shift
 
-/** `actions`: select(index), preview(segments), commit(segments, key), edit(), remove(), undo(), redo(), zoomed(). */
+/** `actions`: select(index), open(), edit(), remove(), preview(segments), commit(segments, key). */
 export class Bars {
   #actions;
   #state = null;
@@ -93,10 +93,11 @@ export class Bars {
 
   #newBar(index) {
     // An <input>, see dom.js; as a slider it tells a screen reader its place whenever it moves.
-    const bar = button("", "", () => this.#actions.select(index));
+    const bar = button("", "", () => this.#actions.open());
     const about = { class: "hf-bar", role: "slider", "aria-orientation": "horizontal", "aria-describedby": this.helpId };
     for (const [name, value] of Object.entries(about)) bar.setAttribute(name, value ?? "");
     bar.style.setProperty("--hf-hue", String((205 + index * 67) % 360));
+    bar.addEventListener("pointerdown", () => bar.focus()); // not all browsers focus a button that is clicked
     bar.addEventListener("focus", () => this.#actions.select(index));
     bar.addEventListener("dblclick", () => this.#actions.edit());
     bar.addEventListener("keydown", (event) => this.#key(event, index));

@@ -9,14 +9,17 @@ import { changed, divided, joined, startSeconds, timeText, without } from "./seg
 const MOST_BARS = 500;
 const HELP =
   "Arrow left and right move the start by a block, with Shift by ten. Arrow up and down go to other prompts. " +
-  "Enter edits the words, Delete removes the prompt, plus and minus zoom, 0 shows all, Control Z undoes.";
+  "Enter edits the words and Escape ends that, Delete removes the prompt, plus and minus zoom, 0 shows all, " +
+  "Control Z undoes.";
 let editors = 0;
 
 /**
  * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor; linked() tells whether the text
- * comes from another node; write(text); ask(body) asks the server; run() presses Run.
+ * comes from another node; write(text); ask(body) asks the server; run() presses Run; resized(open) hears that the element
+ * needs another height.
  */
 export class TimelineEditor {
+  open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
   #host;
   #history = new History();
   #bars;
@@ -37,7 +40,8 @@ export class TimelineEditor {
       select: (index) => this.#select(index),
       preview: (segments) => this.#preview(segments),
       commit: (segments, key) => this.#commit(segments, key),
-      edit: () => this.#panel.edit(),
+      open: () => this.#open(true),
+      edit: () => this.#edit(),
       remove: () => this.#remove(),
     });
     this.#bars.helpId = helpId;
@@ -155,7 +159,8 @@ export class TimelineEditor {
   #draw() {
     const segment = this.#segments[this.#selected];
     const enabled = this.#valid && segment !== undefined;
-    this.#bars.element.hidden = this.#panel.element.hidden = segment === undefined;
+    this.#bars.element.hidden = segment === undefined;
+    this.#panel.element.hidden = segment === undefined || !this.open;
     if (segment) {
       const state = { view: this.#view, segments: this.#segments, selected: this.#selected, enabled };
       this.#bars.draw(state);
@@ -175,6 +180,18 @@ export class TimelineEditor {
     this.#draw();
   }
 
+  #open(open) {
+    if (open === this.open) return;
+    this.open = open;
+    this.#draw();
+    this.#host.resized(open);
+  }
+
+  #edit() {
+    this.#open(true);
+    this.#panel.edit();
+  }
+
   /** Show segments while they are dragged; nothing is written. */
   #preview(segments) {
     const blocks = this.#view.blocks;
@@ -190,7 +207,7 @@ export class TimelineEditor {
     const segments = divided(this.#segments, index, text ?? this.#segments[index].text);
     if (!segments) return;
     this.#commit(segments, null, index + 1);
-    if (text) this.#panel.edit();
+    if (text) this.#edit();
     else this.#bars.focus(index + 1);
   }
 
@@ -220,7 +237,10 @@ export class TimelineEditor {
       event.stopPropagation();
       this.#step(key === "y" || event.shiftKey ? 1 : -1);
     } else {
-      if (typing && key === "escape") this.#bars.focus(this.#selected);
+      if (key === "escape") {
+        this.#bars.focus(this.#selected);
+        this.#open(false);
+      }
       event.stopPropagation(); // Delete would delete the node
     }
   }

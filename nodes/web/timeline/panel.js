@@ -64,14 +64,13 @@ export class Panel {
     if (!(same && document.activeElement === this.text)) this.text.value = segment.text;
     const way = segment.switch;
     const first = selected === 0;
-    this.kind.options[0].textContent = first ? "none: it is the first" : `as the node (${node.switch})`;
+    this.kind.options[0].textContent = first ? "none (first)" : `as the node (${node.switch})`;
     this.kind.value = way?.kind ?? "";
     this.anchor.checked = !first && (way ?? node).re_anchor;
     if (document.activeElement !== this.blend) this.blend.value = first ? 0 : (way ?? node).blend_blocks;
     const seeded = segment.seed != null;
     if (document.activeElement !== this.seed) this.seed.value = segment.seed ?? "";
     this.seed.hidden = this.noSeed.hidden = !seeded;
-    this.dice.value = seeded ? "⚄" : "⚄ re-roll";
     for (const field of [this.kind, this.anchor, this.blend]) field.disabled = first || !enabled;
     for (const field of [this.text, this.dice, this.seed, this.noSeed]) field.disabled = !enabled;
   }
