@@ -15,8 +15,8 @@ let editors = 0;
 
 /**
  * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor; linked() tells whether the text
- * comes from another node; write(text); ask(body) asks the server; run() presses Run; resized(open) hears that the element
- * needs another height.
+ * comes from another node; write(text); ask(body) asks the server; resized(open) hears that the element needs another
+ * height.
  */
 export class TimelineEditor {
   open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
@@ -45,10 +45,7 @@ export class TimelineEditor {
       remove: () => this.#remove(),
     });
     this.#bars.helpId = helpId;
-    this.#panel = new Panel(
-      (index, fields, key) => this.#commit(changed(this.#segments, index, fields), key),
-      () => host.run(),
-    );
+    this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
     this.undo = button("↶", "Undo (Ctrl+Z)", () => this.#step(-1));
     this.redo = button("↷", "Redo (Ctrl+Shift+Z)", () => this.#step(1));
     this.add = button("Add", "Add a prompt in the second half of this one", () => this.#divide("New prompt"));
@@ -99,15 +96,16 @@ export class TimelineEditor {
     else this.#show(answer);
   }
 
-  /** Write changed segments into the text. A text that was changed meanwhile stays. */
+  /** Write changed segments into the text. A text that was changed elsewhere, just before or meanwhile, stays. */
   #commit(segments, key, selected = this.#selected) {
-    if (this.#valid) this.#written = this.#send(segments, key, selected);
+    if (this.#valid && this.#host.read().text === this.#view.text)
+      this.#written = this.#send(segments, key, selected);
+    else this.#draw();
     return this.#written;
   }
 
   async #send(segments, key, selected) {
-    const values = this.#host.read();
-    const { text, ...node } = values;
+    const { text, ...node } = this.#host.read();
     this.#segments = joined(segments, this.#view.blocks);
     this.#selected = selected;
     this.#draw();
@@ -121,8 +119,10 @@ export class TimelineEditor {
     const answer = await this.#host.ask({ ...node, segments: fields, length: this.#view.seconds });
     if (request !== this.#request || this.#host.read().text !== text) return;
     if (answer.error) {
-      this.#show(this.#view);
+      this.#segments = this.#view.segments;
+      this.#selected = Math.min(this.#selected, this.#segments.length - 1);
       this.#say(answer.error, true);
+      this.#draw(true);
       return;
     }
     this.#write(answer.text);
@@ -156,7 +156,7 @@ export class TimelineEditor {
     this.status.classList.toggle("hf-error", isError);
   }
 
-  #draw() {
+  #draw(keepWords = false) {
     const segment = this.#segments[this.#selected];
     const enabled = this.#valid && segment !== undefined;
     this.#bars.element.hidden = segment === undefined;
@@ -164,7 +164,7 @@ export class TimelineEditor {
     if (segment) {
       const state = { view: this.#view, segments: this.#segments, selected: this.#selected, enabled };
       this.#bars.draw(state);
-      this.#panel.show(state, this.#host.read());
+      this.#panel.show(state, this.#host.read(), keepWords);
     }
     const isLong = enabled && segment.end_block - segment.start_block > 1;
     this.add.disabled = this.split.disabled = !isLong;
