@@ -60,9 +60,10 @@ class HeadForcingSampler(io.ComfyNode):
         vae: Any = None,
         filename_prefix: str = "video/HeadForcing",
         decode_in_background: bool = False,
+        options: Any = None,
         **settings: Any,
     ) -> io.NodeOutput:
-        options = sampler_options(settings)
+        options = sampler_options(settings, options)
         timeline, texts = timeline_of(positive, options.seconds)
         start, dropped = checks.start_latents(start_frames, options.schedule.frames_per_block)
         if start is not None:
