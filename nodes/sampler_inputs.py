@@ -164,7 +164,7 @@ def _files() -> list[Any]:
             max=36000.0,
             step=10.0,
             tooltip="Seconds between two stored states of the cache (up to 2.7 GB at 832x480), with which resuming is "
-            "immediate. 0: never; the cache is rebuilt from the blocks in a fifth of their render time.",
+            "immediate. 0: never; the cache is rebuilt from the blocks, with one pass of the model for each.",
         ),
         io.Vae.Input(
             "vae",
