@@ -51,7 +51,13 @@ class ApplyHeadForcing(io.ComfyNode):
             ],
         )
         return helpers.aliases(
-            schema, "SamplerCustomAdvanced", "custom sampler", "long video", "infinite", "autoregressive", "self forcing"
+            schema,
+            "SamplerCustomAdvanced",
+            "custom sampler",
+            "long video",
+            "infinite",
+            "autoregressive",
+            "self forcing",
         )
 
     @classmethod

@@ -192,7 +192,10 @@ def with_room(model: Any, shape: Sequence[int], extra_bytes: int) -> list[int]:
 def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     """A clone of a MODEL on which a `HostedModel` can run; `prepare` wraps ComfyUI's `prepare_sampling`."""
     patched = model.clone()
-    for kind, wrapper in ((WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper), (WrappersMP.PREPARE_SAMPLING, prepare)):
+    for kind, wrapper in (
+        (WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper),
+        (WrappersMP.PREPARE_SAMPLING, prepare),
+    ):
         patched.remove_wrappers_with_key(kind, KEY)
         patched.add_wrapper_with_key(kind, KEY, wrapper)
     return patched
@@ -272,7 +275,14 @@ def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
     return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)
 
 
-def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> Any:
+def reloadable(load: Callable[..., Any], *args: Any) -> Any:
+    """The MODEL of `load(*args, disable_dynamic=...)`, which ComfyUI can load once more, such as on another device."""
+    model = load(*args)
+    model.cached_patcher_init = (load, args)  # read by Select Model Device and MultiGPU CFG Split
+    return model
+
+
+def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
     """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
     metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
     options = {} if dtype is None else {"dtype": dtype}
@@ -281,7 +291,8 @@ def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> An
     given = {
         name: tensor.new_zeros(1).expand(tensor.shape) if on_cpu else tensor for name, tensor in state_dict.items()
     }
-    model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata)
+    plainly = {"disable_dynamic": True} if disable_dynamic else {}  # an argument that older versions lack
+    model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata, **plainly)
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
     if on_cpu:
@@ -301,7 +312,10 @@ def use_weights(net: torch.nn.Module, state_dict: dict[str, Tensor]) -> None:
 
 
 def native_model_of_any_size(
-    state_dict: dict[str, Tensor], config: WanConfig, latent_format: comfy.latent_formats.LatentFormat
+    state_dict: dict[str, Tensor],
+    config: WanConfig,
+    latent_format: comfy.latent_formats.LatentFormat,
+    disable_dynamic: bool = False,
 ) -> Any:
     """A native MODEL of dimensions that ComfyUI's detection does not cover (it expects heads of 128 channels)."""
     supported = comfy.supported_models
@@ -328,7 +342,8 @@ def native_model_of_any_size(
     model_config.set_inference_dtype(torch.float32, None)
     offload_device = comfy.model_management.unet_offload_device()
     model = model_config.get_model(state_dict, "", device=offload_device)
-    patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
+    plain = comfy.model_patcher.ModelPatcher
+    patcher_class = plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
     patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
     model.load_model_weights(dict(state_dict), "")
     return patcher
