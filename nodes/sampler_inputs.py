@@ -35,7 +35,7 @@ def method_inputs() -> list[Any]:
 
 
 def options_input(
-    tooltip: str = "From Head Forcing Options; replaces this node's own method, model_family, sigmas, memory and roles.",
+    tooltip: str = "From Head Forcing Options; replaces method, model_family, sigmas, memory and roles of this node.",
 ) -> Any:
     """Settings from *Head Forcing Options*."""
     return HeadForcingOptions.Input("options", optional=True, tooltip=tooltip)

@@ -84,8 +84,8 @@ def applied(model: Any, request: Request) -> Any:
 class RolloutSampler(comfy.samplers.Sampler):
     """A SAMPLER that makes a video block by block; keeps no model.
 
-    Of the native noise only its seed is used: as in Head Forcing Sampler, the noise of each block and step is a function
-    of the seed and their numbers, so that the same seed gives the same latents.
+    Of the native noise only its seed is used: as in Head Forcing Sampler, the noise of each block and step is a
+    function of the seed and their numbers, so that the same seed gives the same latents.
     """
 
     def __init__(self, request: Request):
@@ -103,7 +103,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         denoise_mask: Tensor | None = None,
         disable_pbar: bool = False,
     ) -> Tensor:
-        """Called by a guider: latents `[videos, 16, frames, h, w]` as the model sees them, from `noise` of this shape."""
+        """Called by a guider: latents as the model sees them, in the shape of `noise [videos, 16, frames, h, w]`."""
         _check_latent(noise, latent_image, denoise_mask)
         _check_guider(model_wrap, extra_args, self.request)
         if float(sigmas[-1]) != 0:

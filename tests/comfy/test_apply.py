@@ -97,3 +97,12 @@ def test_guidance_of_one_is_no_guidance_and_a_cancel_stops_at_once(comfy_server:
     stopped = comfy_server.queue(changed(graph, "noise", noise_seed=6), interrupt_after_progress=2)
     assert stopped.outcome == "interrupted"
     assert torch.equal(made, saved_latents(comfy_server, queued(comfy_server, graph)))
+
+
+def test_a_new_sampler_runs_with_the_demo_model_as_it_is(comfy_server: ComfyServer):
+    """Width and height 0 are what the model was made for; given values stay what they are."""
+    graph = own_graph(width=0, height=0) | {"report": node("PreviewAny", source=["sampler", 1])}
+    result = queued(comfy_server, graph)
+    assert saved_latents(comfy_server, result).shape[-2:] == (8, 8)
+    assert "64x64, what the model was made for" in result.outputs["report"]["text"][0]
+    failed(comfy_server, own_graph(width=0, height=480), "64x64 only", "got 64x480")
