@@ -122,8 +122,8 @@ def test_a_new_node_keeps_its_seed_and_a_saved_one_its_choice(editor):
 # of a workflow saved by version 0.1.0: by position, with the widget that changes the seed
 OLD_VALUES = [64, 64, 3, 7, "increment", "infinity_rope", "longlive", "1, 0.5", 4, 6, 0.9, 2, "shuffled", 3, False, 60]
 OLD_VALUES += ["video/old", True]
-ADVANCED = """method model_family sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles batch_size
-checkpoint_seconds decode_in_background""".split()
+ADVANCED = """method model_family sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles
+batch_size checkpoint_seconds decode_in_background""".split()
 
 
 def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
