@@ -2,6 +2,7 @@
 
 from comfy_api.latest import ComfyExtension, io
 
+from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
 from .host import routes_takes
@@ -11,6 +12,7 @@ from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
 from .load_profile import LoadHeadProfile
 from .load_run import LoadHeadForcingRun
+from .options import HeadForcingOptionsNode
 from .profile_heads import ProfileHeads
 from .prompt_timeline import PromptTimeline
 from .sampler import HeadForcingSampler
@@ -28,6 +30,8 @@ class HeadForcingExtension(ComfyExtension):
             LoadHeadProfile,
             PromptTimeline,
             HeadForcingSampler,
+            HeadForcingOptionsNode,
+            ApplyHeadForcing,
             DecodeLatentsToVideo,
             LoadHeadForcingRun,
             ProfileHeads,

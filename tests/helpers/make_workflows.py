@@ -109,7 +109,7 @@ WORKFLOWS: dict[str, dict[str, Node]] = {
         "report": text(["sampler", 1], (PROMPT, 440), (440, 320)),
         "note": note(
             "## Head Forcing demo\n\nNothing to download: press **Run**. A one-minute video of six prompts appears "
-            "on the right, in about ten seconds, on any computer.\n\n"
+            "on the right.\n\n"
             "The tiny model knows one world of moving shapes:\n\n"
             "*a* red, green, blue, yellow, orange, purple, cyan, pink\n\nball, ring, square, triangle, star\n\n"
             "bouncing, gliding, circling *on a*\n\ngrey, navy, teal, maroon, olive, black, brown, sand\n\n"

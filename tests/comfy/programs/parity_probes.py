@@ -18,6 +18,7 @@ import weakref
 
 import comfy.model_management as mm
 import comfy.sample
+import comfy.samplers
 import comfy.sd
 import comfy.supported_models
 import comfy.taesd.taehv
@@ -207,6 +208,28 @@ def plain():
         "one_prompt_after": apart(by_host[15:], one_prompt[15:]),
         "frames": len(by_host),
     }
+
+
+@probe
+def loaded_again():
+    """What Select Model Device and MultiGPU CFG Split do: load the MODEL once more from what the loader left on it."""
+    load_model, load_demo = module(".nodes.load_model"), module(".nodes.load_demo")
+    tiny = bridge.reloadable(load_model.load_model, TINY, "auto", None)
+    (demo, *_) = load_demo.LoadDemoModel.execute().result
+    again = []
+    for model in (tiny, demo):
+        if hasattr(model, "deepclone_multigpu"):
+            copy = model.clone().deepclone_multigpu(new_load_device=torch.device("cpu"))
+        else:
+            load, args = model.cached_patcher_init
+            copy = load(*args, disable_dynamic=False)
+        own = dict(model.model.diffusion_model.named_parameters())
+        other = dict(copy.model.diffusion_model.named_parameters())
+        shared = any(own[name] is other[name] for name in own)
+        load, args = copy.cached_patcher_init if hasattr(model, "deepclone_multigpu") else model.cached_patcher_init
+        again.append([bridge.fingerprint(model) == bridge.fingerprint(copy), shared, callable(load)])
+    plan = make_plan(tiny, 3.0)
+    return {"again": again, "difference": apart(hosted(tiny, plan)[0], hosted(native(), plan)[0])}
 
 
 @probe
@@ -577,30 +600,68 @@ class Stop(Exception):
     pass
 
 
+def asked_for(run):
+    """The memory that ComfyUI is asked for when `run` loads its model."""
+    load, asked = mm.load_models_gpu, []
+
+    def record(models, memory_required=0, *args, minimum_memory_required=None, **kwargs):
+        asked.append([memory_required, minimum_memory_required])
+        raise Stop
+
+    mm.load_models_gpu = record
+    try:
+        run()
+    except Stop:
+        pass
+    finally:
+        mm.load_models_gpu = load
+    return asked[0]
+
+
+@probe
+def open_sampler():
+    """The SAMPLER of Apply Head Forcing: the memory it is given and what it leaves behind."""
+    rollout, model = module(".nodes.host.open_sampler"), native()
+    options = core.options.RenderOptions(profile=core.profile.HeadProfile("tiny", 2, 2, ROLES), width=80, height=48)
+
+    @torch.inference_mode()
+    def run(videos, seconds):
+        request = rollout.Request(options, core.timeline.parse_timeline("one | two", seconds), EMBEDS)
+        guider = comfy.samplers.CFGGuider(rollout.applied(model, request))
+        guider.inner_set_conds({"positive": [[EMBEDS[0][None], {"pooled_output": None}]]})
+        empty = torch.zeros(videos, 16, (request.length() + 3) // 4, 6, 10)
+        sampler, sigmas = rollout.RolloutSampler(request), request.sigmas()
+        return guider.sample(torch.randn_like(empty), empty, sampler, sigmas, disable_pbar=True, seed=7)
+
+    @torch.inference_mode()
+    def own(seconds):
+        timeline = core.timeline.parse_timeline("one | two", seconds)
+        render = render_video.HostRender(model, dataclasses.replace(options, seed=7), timeline, EMBEDS)
+        return render_video.sample(render, render.plan(), 0, Watcher(lambda *_: None)).latents
+
+    kept = []
+    found = leftovers(lambda: kept.append(run(1, 3.0)))
+    return found | {
+        "asked": [asked_for(lambda: run(1, 120.0)), asked_for(lambda: run(2, 120.0))],
+        "own": asked_for(lambda: own(120.0)),
+        "difference": apart(kept[0][0].transpose(0, 1), own(3.0)),
+    }
+
+
 @probe
 def memory_asked_for():
-    model, load, asked = native(), mm.load_models_gpu, {}
+    model, asked = native(), {}
 
     def needs(name, run):
-        def record(models, memory_required=0, *args, minimum_memory_required=None, **kwargs):
-            asked[name] = [memory_required, minimum_memory_required]
-            raise Stop
-
-        mm.load_models_gpu = record
-        try:
-            run()
-        except Stop:
-            pass
-        finally:
-            mm.load_models_gpu = load
+        asked[name] = asked_for(run)
 
     plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
     for name, plan in plans.items():
         needs(name, lambda: hosted(model, plan))
-    room = bridge._room_for
-    bridge._room_for = lambda cache_bytes: lambda executor, *args, **kwargs: executor(*args, **kwargs)
+    room = bridge.with_room
+    bridge.with_room = lambda model, shape, extra_bytes: shape
     needs("without", lambda: hosted(model, plans["head_forcing"]))
-    bridge._room_for = room
+    bridge.with_room = room
     one_frame = model.model.memory_required([1, 16, 1, 6, 10])
     return {
         "asked": asked,
