@@ -46,7 +46,8 @@ class MemFlow(WindowPolicy):
         return replace(self, stores_every_block=prompts == 1) if self.stores_every_block is None else self
 
     def allows_prompts(self, before: int, after: int) -> bool:
-        return (before == 1) == (after == 1)
+        chosen = self.stores_every_block != (before == 1)  # by the settings, not by the number of prompts
+        return chosen or (before == 1) == (after == 1)
 
     def recached_frames(self) -> int:
         return self.window_frames
