@@ -53,8 +53,7 @@ class RenderJob:
     """One video of a plan, ready to be made by any `JointModel`.
 
     Attributes:
-        embeds: the plan's text embeddings, see `RenderPlan.embeddings`; those of prompts that a `Story` brings later are
-            added to them.
+        embeds: the plan's text embeddings, see `RenderPlan.embeddings`; those of a `Story`'s new prompts are added.
         weights: the fingerprint of the model's.
         video: number of the video in a batch; each has noise of its own.
         start_latents: `[frames, 16, h, w]`, normalised.

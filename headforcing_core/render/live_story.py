@@ -109,7 +109,9 @@ class StoryTeller:
             check_inputs(embeds, None)
             self._encoded |= dict(zip(new, embeds, strict=True))
         about = {**self.job.about, **about_story(plan), **self._story.about()}
-        return replace(self.job, plan=plan, embeds=plan.embeddings([self._encoded[text] for text in texts]), about=about)
+        return replace(
+            self.job, plan=plan, embeds=plan.embeddings([self._encoded[text] for text in texts]), about=about
+        )
 
     def _note(self, job: RenderJob) -> None:
         """Note the video of the new story in place of the one that will not be finished."""

@@ -125,8 +125,8 @@ class RenderPlan:
         if wanted != planned:
             fps = timeline.clock.fps
             raise HeadForcingError(
-                f"the length stays while a video is made: it has {planned / fps:g} s, the new story {wanted / fps:g} s; "
-                "end the story where the video ends"
+                f"the length stays while a video is made: it has {planned / fps:g} s, the new story {wanted / fps:g} "
+                "s; end the story where the video ends"
             )
         for segment in timeline.segments[1:]:
             self.policy.own_switch(segment.switch)

@@ -69,7 +69,7 @@ def rollout(
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
-    Prompts and switches of blocks that have not begun may change between two blocks; each is read when its block begins.
+    Prompts and switches may change between two blocks: those of a block are read when it begins.
 
     Args:
         prompts: for every block, start blocks included, the number of its prompt.
