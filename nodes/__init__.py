@@ -4,7 +4,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
-from .host import routes
+from .host import live_story, routes
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
@@ -21,6 +21,7 @@ class HeadForcingExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         routes.register()  # not in `on_load`, which 0.3.75 does not call
+        live_story.register()
         return [
             LoadSelfForcing,
             LoadHeadProfile,

@@ -96,9 +96,9 @@ class StoryTeller:
         self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)
         self._note(job)
         self.job = job
+        self._story.taken(plan, block)
         for listener in self._listeners:
             listener.retold(plan, job.about)
-        self._story.taken(plan, block)
 
     def _with(self, plan: RenderPlan) -> RenderJob:
         """The job of another plan; only prompts that were never there are encoded."""

@@ -62,7 +62,7 @@ class Mp4File(VideoStream, Sink):
         self.info: VideoInfo | None = None
 
     def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self.metadata.update(file_tags(about))
+        self.metadata = {**self.metadata, **file_tags(about)}
 
     def finish(self) -> VideoInfo:
         self.info = super().finish()

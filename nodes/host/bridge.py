@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import comfy.latent_formats
@@ -125,6 +126,7 @@ class HostedModel:
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
         self.prompt: PromptKV
         self.backbone: Any = None  # known from the first forward pass on
+        self.reload: Callable[[], Any] = lambda: None  # puts the weights back when another model has run in between
 
     def use_prompt(self, prompt: int) -> None:
         self._wanted = prompt  # encoded in the next forward pass, when ComfyUI has loaded the weights
@@ -213,12 +215,21 @@ def host(
         the latents as a LATENT holds them.
     """
 
+    loads: list[Callable[[], Any]] = []
+
+    def remember(executor, *args, **kwargs):
+        loads.append(partial(executor, *args, **kwargs))
+        return executor(*args, **kwargs)
+
     def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
-        return body(HostedModel(denoiser, extra_args or {}, embeds, x.device), x.device)
+        hosted = HostedModel(denoiser, extra_args or {}, embeds, x.device)
+        hosted.reload = loads[-1]
+        return body(hosted, x.device)
 
     patched = model.clone()
     patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
     patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for(extra_bytes))
+    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, f"{_KEY}_again", remember)
     patched.set_additional_models(_KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
@@ -227,7 +238,10 @@ def host(
     one_block = torch.zeros(1, channels, frames, height, width)
     sigmas = torch.tensor([*schedule.sigmas, 0.0])
     sampler = comfy.samplers.KSAMPLER(sampler_function)
-    latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
+    try:
+        latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
+    finally:
+        loads.clear()  # else a cycle of references
     return latents.to(comfy.model_management.intermediate_device())
 
 
