@@ -83,9 +83,7 @@ class LiveStory(Story):
                 "queue the new story as a render"
             )
         if not isinstance(_inputs(self._hidden, self.node.node_id).get("prompts"), str):
-            raise HeadForcingError(
-                "the text of this Prompt Timeline comes from another node; change it there and queue"
-            )
+            raise HeadForcingError("this text comes from another node; change it there and queue it as a render")
         request = _Request(text, self.node.parse(text))
         with _lock:
             if _running is not self:
@@ -147,7 +145,9 @@ class LiveStory(Story):
     def announce(self, running: bool) -> None:
         """Tell the editor that queued the graph whether the story can be changed."""
         if self.node is not None and self.client_id:
+            graph = (self._hidden.extra_pnginfo or {}).get("workflow") or {}
             about = {"prompt_id": self.prompt_id, "node_id": self.node.node_id, "running": running}
+            about["workflow"] = str(graph.get("id") or "")  # an editor may show another one
             PromptServer.instance.send_sync(EVENT, about, self.client_id)
 
     def end(self) -> None:
