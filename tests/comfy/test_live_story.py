@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from comfy_browser import Browser
 from comfy_graphs import BALL, RING, Graph, changed, demo_graph, node, opened, queued, saved_latents
 from comfy_harness import ComfyServer
 
@@ -143,3 +145,84 @@ def test_a_batch_goes_on_with_the_changed_story(comfy: ComfyServer):
     made = saved_latents(comfy, queued(comfy, graph, on_event=teller))
     assert teller.answers[0][0] == 200
     assert torch.equal(made, saved_latents(comfy, queued(comfy, story_graph(TOLD, 63, batch_size=2, resume=False))))
+
+
+# ---------------------------------------------------------------------------------------------------- in a browser
+
+EDITORS = {"0.30.0, Nodes 2.0": ("comfy", True), "0.3.75": ("comfy_floor", False)}
+PROMPTS = [BALL, RING, CUBE, "a green cone", "a pink star", "a white ball on a navy floor"]
+COUNT_STEPS = "() => app.api.addEventListener('progress', (event) => (window.__steps = event.detail.value))"
+
+
+def six_prompts(fifth: str = PROMPTS[4]) -> str:
+    texts = [*PROMPTS[:4], fifth, PROMPTS[5]]
+    return "\n".join(f"0:{5 * number:02} {text}" for number, text in enumerate(texts))
+
+
+@pytest.fixture(params=EDITORS)
+def browser(request):
+    fixture, vue_nodes = EDITORS[request.param]
+    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes) as page:
+        yield page
+
+
+def widget(node_type: str, name: str) -> str:
+    found = f"app.graph.nodes.find((node) => node.type === '{node_type}')"
+    return f"{found}.widgets.find((widget) => widget.name === '{name}')"
+
+
+def write(browser: Browser, node_type: str, **values: Any) -> None:
+    """Change widgets as a person does."""
+    for name, value in values.items():
+        script = f"(value) => {{ const each = {widget(node_type, name)}; each.value = value; each.callback?.(value); }}"
+        browser.page.evaluate(script, value)
+
+
+def report_of_last_run(server: ComfyServer) -> str:
+    history = list(server.get_json("/history").values())[-1]
+    texts = [value for output in history["outputs"].values() for value in output.get("text", [])]
+    return next(text for text in texts if "latent frames" in text)
+
+
+@pytest.mark.slow
+def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
+    """From the button to the report; then the canvas, the queued graph and the file agree, and Run finds all blocks."""
+    page, server = browser.page, browser.server
+    browser.load_workflow(FOLDER / "demo.json")
+    before = browser.widgets("HeadForcingPromptTimeline"), browser.api_prompt()
+    saved = page.evaluate(f"{NODE}.serialize().widgets_values")
+    height = page.evaluate(f"{NODE}.size[1]")
+    write(browser, "HeadForcingPromptTimeline", prompts=six_prompts(), seconds=30)
+    write(browser, "HeadForcingSampler", seed=71 + (server.install.version == "0.30.0"))
+    button, status = page.locator(".hf-live-story input"), page.locator(".hf-live-story [role=status]")
+    assert not button.is_visible(), "nothing is rendered"
+
+    page.evaluate(COUNT_STEPS)
+    browser.queue()
+    page.wait_for_function("window.__steps >= 4 * 20", timeout=120_000)
+    write(browser, "HeadForcingPromptTimeline", prompts=six_prompts("a green"))
+    page.evaluate(
+        f"() => {{ const view = app.canvas.ds, node = {NODE}; view.scale = 1;"
+        " view.offset = [150 - node.pos[0], 60 - node.pos[1]]; app.graph.setDirtyCanvas(true, true); }"
+    )
+    button.click()
+    page.wait_for_function("document.querySelector('.hf-live-story [role=status]').textContent.includes('takes it')")
+    assert status.inner_text() == "The video takes it from 0:20.062 on, block 28 of 41."
+    assert browser.wait_done(120) == "success"
+    page.wait_for_function("document.querySelector('.hf-live-story').hidden", timeout=10_000)
+
+    report = report_of_last_run(server)
+    assert "the story was changed while it was rendered, from block 28 of 41, 0:20.062 on" in report
+    assert "a green\n" in report and "a pink star" not in report
+    browser.queue()
+    assert browser.wait_done(120) == "success"
+    assert "reused 41 blocks of an earlier render" in report_of_last_run(server)
+
+    # nothing of the button is saved or sent, and the node is as high as it was
+    after = browser.api_prompt()
+    assert {id: set(node["inputs"]) for id, node in after.items()} == {
+        id: set(node["inputs"]) for id, node in before[1].items()
+    }
+    assert len(page.evaluate(f"{NODE}.serialize().widgets_values")) == len(saved)
+    assert abs(page.evaluate(f"{NODE}.size[1]") - height) <= 12
+    assert browser.page_errors == []
