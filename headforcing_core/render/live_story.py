@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..rollout.noise import NoiseSource
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
 from .finite_check import check_inputs
@@ -148,7 +149,25 @@ def _told(plan: RenderPlan) -> list[Any]:
     texts = [segment.text for segment in plan.timeline.segments]
     entries = [*texts, *((texts[blend.before], texts[blend.after], blend.weight) for blend in plan.blends)]
     switches = {block: (switch.kind, switch.re_anchor) for block, switch in plan.switches.items()}
-    return [(entries[number], switches.get(block)) for block, number in enumerate(plan.prompts)]
+    seeds: list[int | None] = [None] * (plan.blocks - plan.new_blocks)
+    seed = None
+    for segment in plan.timeline.segments:
+        seed = seed if segment.seed is None else segment.seed
+        seeds += [seed] * (segment.end_block - segment.start_block)
+    return [(entries[number], switches.get(block), seeds[block]) for block, number in enumerate(plan.prompts)]
+
+
+class LiveNoise:
+    """The noise of the story that is told now; `source` may be replaced between two blocks."""
+
+    def __init__(self, source: NoiseSource):
+        self.source = source
+
+    def initial(self, block: int) -> Tensor:
+        return self.source.initial(block)
+
+    def renoise(self, block: int, step: int) -> Tensor:
+        return self.source.renoise(block, step)
 
 
 class LivePrompts(Sequence[int]):

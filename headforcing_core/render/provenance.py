@@ -46,6 +46,7 @@ def about_story(plan: RenderPlan) -> dict[str, Any]:
         "prompts": [segment.text for segment in segments],
         "starts_seconds": [video_frame / plan.timeline.clock.fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
+        "seeds": [segment.seed for segment in segments],
     }
 
 

@@ -25,7 +25,7 @@ from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
 from .block_keys import goes_on
 from .finite_check import FiniteCheck
-from .live_story import LivePrompts
+from .live_story import LiveNoise, LivePrompts
 from .plan import RenderPlan
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ class VideoRollout:
         self._reencode = reencode
         plan.check_encoder(reencode is not None, "give `reencode`")
         self.start_latents = None if start_latents is None else start_latents.to(device)
-        self.noise = SeededNoise(seed, plan.block_shape, video)
+        self._seed, self._video = seed, video
+        self.noise = LiveNoise(self._noise_of(plan))
         self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
         self.events: list[MemoryEvent] = []
         self._made: list[StoredBlock] = []
@@ -168,7 +169,11 @@ class VideoRollout:
         self._prompts[begun:] = [numbers[prompt] for prompt in plan.prompts[begun:]]
         self._switches.clear()
         self._switches.update(plan.switches)
+        self.noise.source = self._noise_of(plan)
         self.plan, self.keys = plan, list(keys)
+
+    def _noise_of(self, plan: RenderPlan) -> SeededNoise:
+        return SeededNoise(self._seed, plan.block_shape, self._video)
 
     def report(self) -> RunReport:
         """Statistics of the latents and of episodic memory so far."""

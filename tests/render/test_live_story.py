@@ -160,6 +160,15 @@ def test_a_story_may_change_often_and_new_prompts_are_encoded_once(backbone, job
     assert result.about["prompts"] == [RED, RING, "a white star", "a green cone"]
 
 
+def test_a_seed_re_rolls_from_a_prompt_that_has_not_begun(backbone, job):
+    text = PLANNED.replace("0:06 ", "0:06 [seed 7] ")
+    story = Told({6: text, 7: PLANNED.replace("0:03 ", "0:03 [seed 7] ")})
+    latents, result = render(backbone, job(PLANNED), story)
+    assert story.changes == [8] and "prompt 2 has begun" in story.refusals[0]
+    assert torch.equal(latents, fresh(backbone, job(text))[0]) and result.about["seeds"] == [None, None, 7]
+    assert render(backbone, job(text))[1].reused_blocks == BLOCKS
+
+
 def test_the_run_folder_notes_the_story_that_was_rendered_and_forgets_the_one_that_was_not(backbone, job, tmp_path):
     render(backbone, job(PLANNED), Told({5: CHANGED}))
     (video,) = stored_videos(tmp_path / "runs")
