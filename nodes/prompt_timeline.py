@@ -10,7 +10,7 @@ from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
-from .host.conditioning import _KEY
+from .host.conditioning import TimelineNode
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 0:20 The fox stops at a frozen lake and looks at its reflection
@@ -53,6 +53,7 @@ class PromptTimeline(io.ComfyNode):
                 io.String.Output(display_name="table"),
                 io.Float.Output(display_name="seconds"),
             ],
+            hidden=[io.Hidden.unique_id],
         )
         names = (
             "prompt travel",
@@ -85,12 +86,9 @@ class PromptTimeline(io.ComfyNode):
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
         chosen = Switch(switch, blend_blocks, re_anchor)
-        timeline = parse_timeline(prompts, seconds or None, shared_prompt=shared_prompt, switch=chosen)
-        texts = [segment.text for segment in timeline.segments]
-        encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in dict.fromkeys(texts)}
-        carried = {"timeline": timeline, "embeds": [encoded[text][0][0] for text in texts]}
-        tensor, options = encoded[texts[0]][0]
-        return io.NodeOutput([[tensor, {**options, _KEY: carried}]], timeline.table(), timeline.seconds)
+        node = TimelineNode.of(clip, cls.hidden.unique_id, seconds, shared_prompt, chosen)
+        positive, timeline = node.conditioning(prompts)
+        return io.NodeOutput(positive, timeline.table(), timeline.seconds)
 
 
 def _switch_inputs() -> list[Any]:

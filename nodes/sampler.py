@@ -11,7 +11,7 @@ from ..headforcing_core.drift.latents import describe_events
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.result import RenderResult, describe_roles
-from .host import bridge, checks, folders, helpers
+from .host import bridge, checks, folders, helpers, live_story
 from .host.conditioning import timeline_of
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
@@ -49,6 +49,11 @@ class HeadForcingSampler(io.ComfyNode):
         return helpers.refusal(folders.check_prefix, filename_prefix)
 
     @classmethod
+    def fingerprint_inputs(cls, **inputs: Any) -> int:
+        """What a run returned whose story was changed is not what its inputs say, so no result before it is taken."""
+        return live_story.changes()
+
+    @classmethod
     @helpers.shows_errors
     def execute(
         cls,
@@ -70,6 +75,7 @@ class HeadForcingSampler(io.ComfyNode):
         if start is not None:
             options = replace(options, height=start.shape[-2] * 8, width=start.shape[-1] * 8)
         checks.check_text_width(model, texts)
+        story = live_story.of(positive, cls.hidden, model, options.seconds)
         render = HostRender(
             model,
             options,
@@ -82,12 +88,13 @@ class HeadForcingSampler(io.ComfyNode):
             filename_prefix=filename_prefix,
             tags=helpers.graph_tags(cls.hidden),
             decode_in_background=decode_in_background,
+            story=story,
         )
-        plan = render.job(render.plan()).recall_roles(render.plan)
+        planned = plan = render.job(render.plan()).recall_roles(render.plan)
         count = batch_size if start is None else max(batch_size, len(start))
         needs = render.check_needs(plan, count)
         checks.check_room([needs])
-        report = [*describe_method(options.method), describe(plan, bridge.compute_dtype(model)), "", needs.describe()]
+        report = ["", needs.describe()]
         if start is None and size != (settings["width"], settings["height"]):
             report.append(f"width and height: {size[0]}x{size[1]}, what the model was made for")
         if dropped:
@@ -95,15 +102,19 @@ class HeadForcingSampler(io.ComfyNode):
         workflow = helpers.workflow_id(cls.hidden)
         progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id, workflow=workflow)
         videos: list[RenderResult] = []
-        for video in range(count):
-            progress.next_video(video, plan)
-            made = sample_one(render, plan, video, progress, needs)
-            videos.append(made)
-            took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
-            report += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
-            if made.found_profile is not None:
-                plan = render.plan(made.found_profile)  # the other videos of the batch use the roles found in the first
+        with live_story.running(story):
+            for video in range(count):
+                progress.next_video(video, plan)
+                made = sample_one(render, plan, video, progress, needs)
+                videos.append(made)
+                plan, render = made.plan, render.retold(made)
+                took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
+                report += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
+                if made.found_profile is not None:
+                    plan = render.plan(made.found_profile)  # the other videos use the roles found in the first
         progress.completed()
+        told = replace(planned, timeline=plan.timeline, prompts=plan.prompts, blends=plan.blends)
+        report[:0] = [*describe_method(options.method), describe(told, bridge.compute_dtype(model)), *story.notes]
         trim = {"pictures": plan.video_frames, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
         trim["about"] = render.job(plan).about
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]

@@ -176,6 +176,10 @@ class Method:
         """The settings for a video with this seed and number of prompts."""
         return self
 
+    def allows_prompts(self, before: int, after: int) -> bool:
+        """Whether a video that began with so many prompts may go on with another number: `for_video` has the same."""
+        return True
+
     def with_memory(
         self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
     ) -> Method:

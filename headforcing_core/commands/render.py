@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 
@@ -16,21 +17,28 @@ from ..files import check_writable, claimed, replacing
 from ..methods.registry import describe_method
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.describe import describe
-from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk
 from ..render.result import RenderResult
 from ..studies.replay import Case
 from ..studies.replay import replay as run_case
 from ..video.stream import contact_sheet
 from .arguments import Result, add_file_arguments, add_method_arguments, add_render_arguments
+from .follow import FollowedFile, FollowedStory, story_path
 from .source import Source
+
+FOLLOW_HELP = (
+    "like --prompts @FILE, and reads FILE again when it changes: prompts that have not begun take the new text; the "
+    "story that was rendered is written beside the video, with the ending .story.txt"
+)
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `demo`, `generate` and `replay` to the command line."""
     sub = command("demo", demo, "Render a one-minute, six-prompt video with the embedded toy model; no download.")
     sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
-    sub.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
+    prompts = sub.add_mutually_exclusive_group()
+    prompts.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
+    prompts.add_argument("--follow", type=Path, metavar="FILE", help=FOLLOW_HELP)
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
     sub.add_argument("--scale", type=int, default=6, help="every pixel becomes a square of this side (6: 384x384)")
     add_render_arguments(sub)
@@ -38,7 +46,9 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
     sub = command("generate", generate, "Render a video from Self Forcing weights (or a relative) and prompts.")
     sub.add_argument("--weights", type=Path, required=True, help="checkpoint, .safetensors or .pt")
-    sub.add_argument("--prompts", required=True, help="a timeline or one prompt, or @FILE")
+    prompts = sub.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--prompts", help="a timeline or one prompt, or @FILE")
+    prompts.add_argument("--follow", type=Path, metavar="FILE", help=FOLLOW_HELP)
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the timeline's")
     add_file_arguments(sub)
     sub.add_argument("--out", type=Path, help="MP4 to write")
@@ -58,15 +68,17 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def demo(args: argparse.Namespace) -> Result:
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
-    with claimed(video, sheet):
-        source = Source.demo(args)
-        plan, needs, result = _render(source, video)
-        clock = source.timeline.clock
-        starts = [(clock.start_seconds(segment.start_block), segment.text) for segment in source.timeline.segments]
+    follow = None if args.follow is None else FollowedFile(args.follow)
+    with claimed(video, sheet, None if follow is None else story_path(video)):
+        source = Source.demo(args, follow)
+        needs, result = _render(source, video)
+        plan, timeline = result.plan, result.plan.timeline
+        clock = timeline.clock
+        starts = [(clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
         contact_sheet(video, sheet, labels=[start for start in starts if start[0] * clock.fps < plan.video_frames])
     return {
-        "text": "\n".join([_describe(source, plan, needs, result), f"sheet    {sheet}"]),
-        "json": {**result.to_dict(), "needs": asdict(needs), "contact_sheet": str(sheet)},
+        "text": "\n".join([_describe(source, needs, result), f"sheet    {sheet}"]),
+        "json": {**_json(source, needs, result), "contact_sheet": str(sheet)},
     }
 
 
@@ -77,12 +89,13 @@ def generate(args: argparse.Namespace) -> Result:
         raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents and decode them in ComfyUI")
     check_writable(args.out)
     check_writable(args.latents)
-    with claimed(args.out, args.latents):
-        source = Source.of_files(args, args.prompts, args.start_latents)
-        plan, needs, result = _render(source, args.out, args.latents)
+    follow = None if args.follow is None else FollowedFile(args.follow)
+    with claimed(args.out, args.latents, None if follow is None else story_path(args.out or args.latents)):
+        source = Source.of_files(args, args.prompts, args.start_latents, follow)
+        needs, result = _render(source, args.out, args.latents)
     return {
-        "text": "\n".join([source.info.summary(), _describe(source, plan, needs, result)]),
-        "json": {**result.to_dict(), "needs": asdict(needs)},
+        "text": "\n".join([source.info.summary(), _describe(source, needs, result)]),
+        "json": _json(source, needs, result),
     }
 
 
@@ -101,7 +114,7 @@ def replay(args: argparse.Namespace) -> Result:
     return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
 
 
-def _render(source: Source, video: Path | None, latents: Path | None = None) -> tuple[RenderPlan, Needs, RenderResult]:
+def _render(source: Source, video: Path | None, latents: Path | None = None) -> tuple[Needs, RenderResult]:
     """Render a source to files; all checks are done before weights are loaded."""
     plan = source.plan()
     source.check_encoder(plan)
@@ -110,9 +123,21 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     needs = source.check_needs(plan, video)
     check_disk(needs, source.machine.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(plan.restart_frames))
-    return plan, needs, loaded.render(source.job(plan, embeds), video, latents)
+    job = source.job(plan, embeds)
+    if source.follow is None:
+        return needs, loaded.render(job, video, latents)
+    story = FollowedStory(source, source.follow)
+    result = loaded.render(replace(job, about={**job.about, **story.about()}), video, latents, story)
+    for target in filter(None, [video or latents]):
+        story.save(story_path(target))
+    return needs, result
 
 
-def _describe(source: Source, plan: RenderPlan, needs: Needs, result: RenderResult) -> str:
-    about = [*describe_method(source.options.method), describe(plan, source.machine.dtype)]
+def _describe(source: Source, needs: Needs, result: RenderResult) -> str:
+    about = [*describe_method(source.options.method), describe(result.plan, source.machine.dtype)]
     return "\n".join([*about, "", needs.describe(), "", result.describe()])
+
+
+def _json(source: Source, needs: Needs, result: RenderResult) -> dict[str, Any]:
+    story = {} if source.follow is None else {"story": source.follow.text}
+    return {**result.to_dict(), "needs": asdict(needs), **story}

@@ -26,6 +26,7 @@ from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
 from ..render.block_keys import goes_on
 from ..render.job import RenderJob, Watcher
+from ..render.live_story import Story
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
 from ..render.provenance import about_video, file_tags
@@ -39,6 +40,7 @@ from ..timeline.timeline import Timeline, parse_timeline
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .arguments import DTYPES, ModelFiles, found_profiles_folder, pick_device, read_text, render_options
+from .follow import FollowedFile
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
@@ -75,6 +77,7 @@ class Source:
         files: of the model; None is the embedded one.
         scale: every pixel of the video becomes a square of this side.
         start_latents: `[frames, 16, h, w]` of a video to go on from.
+        follow: the file of the story, where it is read again during the render.
     """
 
     options: RenderOptions
@@ -84,34 +87,47 @@ class Source:
     files: ModelFiles | None = None
     scale: int = 1
     start_latents: Tensor | None = None
+    follow: FollowedFile | None = None
 
     @classmethod
-    def demo(cls, args: argparse.Namespace) -> Source:
-        """The embedded model, with `--prompts` or its default story."""
+    def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None) -> Source:
+        """The embedded model, with the text of `follow`, `--prompts` or its default story."""
         options = render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8))
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim)
-        if args.prompts:
-            timeline = parse_timeline(read_text(args.prompts), options.seconds or None, switch=options.switch)
+        if follow is not None or args.prompts:
+            timeline = _parsed(read_text(args.prompts) if follow is None else follow.text, options)
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         note_unknown_words([segment.text for segment in timeline.segments])
-        return cls(options, timeline, machine, info, scale=args.scale)
+        return cls(options, timeline, machine, info, scale=args.scale, follow=follow)
 
     @classmethod
-    def of_files(cls, args: argparse.Namespace, prompts: str, start_latents: Path | None = None) -> Source:
-        """The model of `--weights`."""
+    def of_files(
+        cls,
+        args: argparse.Namespace,
+        prompts: str,
+        start_latents: Path | None = None,
+        follow: FollowedFile | None = None,
+    ) -> Source:
+        """The model of `--weights`; the text of `follow` replaces `prompts`."""
         options, files = render_options(args), ModelFiles.of(args)
-        timeline = parse_timeline(read_text(prompts), options.seconds or None, switch=options.switch)
+        timeline = _parsed(read_text(prompts) if follow is None else follow.text, options)
         info = files.inspect()
         start = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
         machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
-        return cls(options, timeline, machine, info, files, start_latents=start)
+        return cls(options, timeline, machine, info, files, start_latents=start, follow=follow)
 
     def with_prompts(self, text: str) -> Source:
         """A copy with other prompts."""
-        timeline = parse_timeline(read_text(text), self.options.seconds or None, switch=self.options.switch)
-        return replace(self, timeline=timeline)
+        return replace(self, timeline=_parsed(read_text(text), self.options))
+
+    def parse(self, text: str) -> Timeline:
+        """Another story for this source."""
+        timeline = _parsed(text, self.options)
+        if self.files is None:
+            note_unknown_words([segment.text for segment in timeline.segments])
+        return timeline
 
     @property
     def texts(self) -> list[str]:
@@ -200,7 +216,9 @@ class LoadedModel:
     codec: FrameCodec | None
     scale: int
 
-    def render(self, job: RenderJob, video: Path | None, latents: Path | None = None) -> RenderResult:
+    def render(
+        self, job: RenderJob, video: Path | None, latents: Path | None = None, story: Story | None = None
+    ) -> RenderResult:
         """Render one video to files and, if there is one, a run folder; on interruption the error says what is kept."""
         machine, plan, job = self.machine, job.plan, replace(job, codec=self.codec)
         model = WanVideoModel(self.backbone, job.embeds, machine.dtype, machine.device)
@@ -218,7 +236,7 @@ class LoadedModel:
             sinks.append(LatentsFile(latents, plan))
         bar = ProgressBar(plan, machine.quiet)
         try:
-            result = job.run(model, machine.device, machine.attention, sinks, bar, machine.attention_choice)
+            result = job.run(model, machine.device, machine.attention, sinks, bar, machine.attention_choice, story)
         except torch.OutOfMemoryError as error:
             raise HeadForcingError("; ".join([OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
         except KeyboardInterrupt as stop:
@@ -261,6 +279,10 @@ class ProgressBar(Watcher):
         if video is not None and partial_path(video).is_file():
             kept += f"; the video so far is {partial_path(video)}"
         return [kept]
+
+
+def _parsed(text: str, options: RenderOptions) -> Timeline:
+    return parse_timeline(text, options.seconds or None, switch=options.switch)
 
 
 def toy_codec(device: torch.device) -> FrameCodec:

@@ -45,6 +45,10 @@ class MemFlow(WindowPolicy):
     def for_video(self, seed: int, prompts: int) -> MemFlow:
         return replace(self, stores_every_block=prompts == 1) if self.stores_every_block is None else self
 
+    def allows_prompts(self, before: int, after: int) -> bool:
+        chosen = self.stores_every_block != (before == 1)  # by the settings, not by the number of prompts
+        return chosen or (before == 1) == (after == 1)
+
     def recached_frames(self) -> int:
         return self.window_frames
 

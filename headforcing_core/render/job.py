@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, JointModel, split_start_latents
 from ..runs.folder import RunFolder
+from ..timeline.switch import BlendedEmbeddings
 from ..video.restarts import FrameCodec
 from . import block_keys
 from .finite_check import check_inputs
+from .live_story import Story, StoryTeller
 from .plan import RenderPlan
 from .provenance import attention_name
 from .resources import Needs, check_memory, needs_of
@@ -42,13 +44,16 @@ class Watcher:
     def finished(self, block: Block) -> None:
         """Called after each block."""
 
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        """Called when the render goes on with another story, see `live_story`."""
+
 
 @dataclass(frozen=True)
 class RenderJob:
     """One video of a plan, ready to be made by any `JointModel`.
 
     Attributes:
-        embeds: the plan's text embeddings, see `RenderPlan.embeddings`.
+        embeds: the plan's text embeddings, see `RenderPlan.embeddings`; those of a `Story`'s new prompts are added.
         weights: the fingerprint of the model's.
         video: number of the video in a batch; each has noise of its own.
         start_latents: `[frames, 16, h, w]`, normalised.
@@ -60,7 +65,7 @@ class RenderJob:
     """
 
     plan: RenderPlan
-    embeds: Sequence[Tensor]
+    embeds: BlendedEmbeddings
     weights: str
     seed: int
     dtype: torch.dtype
@@ -130,21 +135,25 @@ class RenderJob:
         sinks: Sequence[Sink] = (),
         watcher: Watcher | None = None,
         attention_choice: str = "auto",
+        story: Story | None = None,
     ) -> RenderResult:
         """Make the video. Each block is stored, then given to the sinks, before the next one is begun.
 
         Args:
             attention_choice: what the user calls `attention`, for reports.
+            story: asked before each block for other prompts; None keeps those of the plan.
         """
         begun, watcher = time.perf_counter(), watcher or Watcher()
         check_inputs(self.embeds, self.start_latents)
         name = attention_name(attention, attention_choice, device, self.dtype, self.plan.config.head_dim)
+        job = replace(self, about={**self.about, "attention": name})
         with ExitStack() as stack:
-            rollout = self._rollout(stack, {**self.about, "attention": name}, device=device, attention=attention)
+            rollout, known = job._rollout(stack, device=device, attention=attention)
             for sink in sinks:
                 stack.enter_context(sink)
             watcher.begin(rollout, sinks)
-            for latents in self._blocks(rollout, model, watcher):
+            teller = StoryTeller(job, rollout, story or Story(), [*sinks, watcher], known)
+            for latents in self._blocks(rollout, model, watcher, teller):
                 for sink in sinks:
                     sink.add(latents)
             for sink in sinks:
@@ -162,26 +171,35 @@ class RenderJob:
             self._remember_roles(rollout),
             problems,
             name,
+            teller.job.plan,
+            teller.job.embeds,
+            teller.job.about,
         )
 
-    def _rollout(self, stack: ExitStack, about: dict[str, Any], **options: Any) -> VideoRollout:
-        """The rollout, with its run folder open where there is one."""
+    def _rollout(self, stack: ExitStack, **options: Any) -> tuple[VideoRollout, bool]:
+        """The rollout, with its run folder open where there is one, and whether that knew the video already."""
+        known = False
         if self.runs is not None:
-            run = stack.enter_context(RunFolder(self.runs, self.setup, about))
-            run.save_video(self.keys, about)
+            run = stack.enter_context(RunFolder(self.runs, self.setup, self.about))
+            known = run.save_video(self.keys, self.about)
             options |= {"run": run, "keys": self.keys, "state_seconds": self.state_seconds}
         reencode = None if self.codec is None else self.codec.reencode
         start = self.start_latents
-        return VideoRollout(
+        rollout = VideoRollout(
             self.plan, self.seed, self.video, dtype=self.dtype, start_latents=start, reencode=reencode, **options
         )
+        return rollout, known
 
-    def _blocks(self, rollout: VideoRollout, model: JointModel, watcher: Watcher) -> Iterator[Tensor]:
+    def _blocks(
+        self, rollout: VideoRollout, model: JointModel, watcher: Watcher, teller: StoryTeller
+    ) -> Iterator[Tensor]:
         """The latents of all blocks, start frames included."""
         yield from split_start_latents(rollout.start_latents, self.plan.schedule.frames_per_block)
+        teller.ask()
         for block in rollout.blocks(model, watcher):
             watcher.finished(block)
             yield block.latents
+            teller.ask()
 
     def _remember_roles(self, rollout: VideoRollout) -> Path | None:
         if self.found_profiles is None or rollout.found_profile is None or not rollout.found_now:

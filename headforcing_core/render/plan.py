@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,8 +83,7 @@ class RenderPlan:
         check_size("height", height)
         frames_per_block = schedule.frames_per_block
         timeline, wanted = _fitted(timeline, seconds, frames_per_block, start_frames)
-        numbers, blends = lay_out_prompts(timeline)
-        prompts = [0] * (start_frames // frames_per_block) + numbers
+        prompts, blends = _numbered(timeline, start_frames // frames_per_block)
 
         source = "profile"
         if profile is None and policy.needs_profile:
@@ -106,15 +105,39 @@ class RenderPlan:
             shape,
             schedule,
             timeline,
-            tuple(prompts),
+            prompts,
             width,
             height,
             start_frames,
             video_frames,
             name,
             auto,
-            tuple(blends),
+            blends,
         )
+
+    def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
+        """The plan with other prompts and everything else as it is; `seconds` as for `make`.
+
+        Raises HeadForcingError for a timeline of another length, or with prompt switches that the method cannot do.
+        """
+        timeline, wanted = _fitted(timeline, seconds, self.schedule.frames_per_block, self.start_frames)
+        planned = self.video_frames - video_frames_of(self.start_frames)
+        if wanted != planned:
+            fps = timeline.clock.fps
+            raise HeadForcingError(
+                f"the length stays while a video is made: it has {planned / fps:g} s, the new story {wanted / fps:g} "
+                "s; end the story where the video ends"
+            )
+        for segment in timeline.segments[1:]:
+            self.policy.own_switch(segment.switch)
+        if not self.policy.allows_prompts(len(self.timeline.segments), len(timeline.segments)):
+            raise HeadForcingError(
+                "this method caches a video of one prompt in another way than one of several; render the story anew"
+            )
+        prompts, blends = _numbered(timeline, self.blocks - self.new_blocks)
+        changed = replace(self, timeline=timeline, prompts=prompts, blends=blends)
+        changed.check_warm_up()
+        return changed
 
     def check_warm_up(self) -> None:
         """Refuse prompt switches that change the cache during the first blocks, in which head roles are found.
@@ -131,7 +154,7 @@ class RenderPlan:
                 f"to {format_time(clock.start_seconds(first))} or later"
             )
 
-    def embeddings(self, embeds: Sequence[Tensor]) -> Sequence[Tensor]:
+    def embeddings(self, embeds: Sequence[Tensor]) -> BlendedEmbeddings:
         """The embeddings that `prompts` refers to, `[tokens, text_dim]` each: one per segment, then the blends."""
         return BlendedEmbeddings(embeds[: len(self.timeline.segments)], self.blends)
 
@@ -276,6 +299,12 @@ def _fitted(timeline: Timeline, seconds: float, frames_per_block: int, start_fra
     if timeline.clock != clock:
         timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
     return fit_timeline(timeline, clock.blocks_for(seconds), seconds), math.ceil(seconds * clock.fps - 1e-6)
+
+
+def _numbered(timeline: Timeline, start_blocks: int) -> tuple[tuple[int, ...], tuple[Blend, ...]]:
+    """The number of every block's text embedding, and the blends."""
+    numbers, blends = lay_out_prompts(timeline)
+    return (*[0] * start_blocks, *numbers), tuple(blends)
 
 
 def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | AutoProfile:

@@ -13,7 +13,7 @@ from ..model.attention import AttentionFunction, auto_order, first_working
 from ..versions import versions
 from .plan import RenderPlan
 
-_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block")
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")
 
 
 def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
@@ -22,15 +22,12 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
     `starts_seconds` and `pictures` (video frames) include start frames; `latent_format` is ComfyUI's name for the
     scale of the latents.
     """
-    clock, segments = plan.timeline.clock, plan.timeline.segments
+    clock = plan.timeline.clock
     return {
         "method": method,
         "seed": seed,
         "size": f"{plan.width}x{plan.height}",
-        "prompts": [segment.text for segment in segments],
-        "starts_seconds": [video_frame / clock.fps for video_frame in plan.start_video_frames],
-        "switches": [str(segment.switch) for segment in segments],
-        "seeds": [segment.seed for segment in segments],
+        **about_story(plan),
         "pictures": plan.video_frames,
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
@@ -39,6 +36,17 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "novelty_threshold": plan.novelty_threshold,
         "latent_format": latent_format,
         "versions": versions(),
+    }
+
+
+def about_story(plan: RenderPlan) -> dict[str, Any]:
+    """The part of `about_video` that prompts decide."""
+    segments = plan.timeline.segments
+    return {
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [video_frame / plan.timeline.clock.fps for video_frame in plan.start_video_frames],
+        "switches": [str(segment.switch) for segment in segments],
+        "seeds": [segment.seed for segment in segments],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ..cache.memory import MemoryEvent
 from ..drift.latents import RunReport, describe_events
 from ..head_profiles.profile import HeadProfile
 from ..video.stream import VideoInfo
+from .plan import RenderPlan
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class RenderResult:
         kept_profile: file in which they were stored for later renders with the model.
         problems: damaged files of the run folder, one sentence each.
         attention: name of the backend.
+        plan, embeds, about: those of the job, or what a `live_story.Story` has made of them.
         video, latents_file: files that were written; `failure` says why there is no video.
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
     """
@@ -40,6 +42,9 @@ class RenderResult:
     kept_profile: Path | None
     problems: Sequence[str]
     attention: str
+    plan: RenderPlan
+    embeds: Sequence[Tensor]
+    about: Mapping[str, Any]
     video: VideoInfo | None = None
     failure: str | None = None
     latents_file: Path | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..files import replacing
 from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
 from ..weights.containers import WRITABLE, read_weights
 from .plan import LATENT_CHANNELS, RenderPlan
+from .provenance import file_tags
 
 
 class Sink:
@@ -28,6 +30,9 @@ class Sink:
 
     def add(self, latents: Tensor) -> None:
         """The next block, `[frames, 16, h, w]`, normalised."""
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        """The video goes on with another story, see `live_story`; `about` as in `RenderJob`."""
 
     def finish(self) -> Any:
         """All blocks are there."""
@@ -55,6 +60,9 @@ class Mp4File(VideoStream, Sink):
         fps = plan.timeline.clock.fps
         super().__init__(path, decoder, fps, plan.video_frames, scale, metadata, partial=partial_path(path))
         self.info: VideoInfo | None = None
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        self.metadata = {**self.metadata, **file_tags(about)}
 
     def finish(self) -> VideoInfo:
         self.info = super().finish()

@@ -25,6 +25,7 @@ from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
 from .block_keys import goes_on
 from .finite_check import FiniteCheck
+from .live_story import LiveNoise, LivePrompts
 from .plan import RenderPlan
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,13 @@ class VideoRollout:
         reencode: Callable[[Tensor], Tensor] | None = None,
     ):
         self.plan = plan
+        self._prompts, self._switches = list(plan.prompts), dict(plan.switches)  # read block by block, see `retell`
+        self._finished = 0  # blocks so far, start blocks included
         self._reencode = reencode
         plan.check_encoder(reencode is not None, "give `reencode`")
         self.start_latents = None if start_latents is None else start_latents.to(device)
-        self.noise = SeededNoise(seed, plan.block_shape, video, plan.later_seeds(seed))
+        self._seed, self._video = seed, video
+        self.noise = LiveNoise(self._noise_of(plan))
         self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
         self.events: list[MemoryEvent] = []
         self._made: list[StoredBlock] = []
@@ -141,11 +145,35 @@ class VideoRollout:
                 self.events.append(block.event)
             if place >= len(self._made):
                 self._block_seconds.append(time.perf_counter() - begun)
+            self._finished = block.index + 1
             yield block
             begun = time.perf_counter()
         if self.run is not None and self._block_seconds:
             with suppress(HeadForcingError):  # the video is complete; the time is only used in reports
                 self.run.save_note(SECONDS, self.keys[-1], {"seconds": self.seconds_per_block})
+
+    @property
+    def begun(self) -> int:
+        """Number of blocks, start blocks included, whose prompt can no longer change: those made, reused or begun."""
+        reused = self.plan.blocks - self.plan.new_blocks + self.reused if self.reused else 0
+        done = max(self._finished, reused)
+        return min(self.plan.blocks, done + self.plan.blocks_per_pass - 1) if done else 0
+
+    def retell(self, plan: RenderPlan, numbers: Sequence[int], keys: Sequence[str]) -> None:
+        """Go on with a plan that differs only in the prompts and switches of blocks that have not begun.
+
+        Args:
+            numbers: of the plan's prompts, in the embeddings that the model has.
+        """
+        begun = self.begun
+        self._prompts[begun:] = [numbers[prompt] for prompt in plan.prompts[begun:]]
+        self._switches.clear()
+        self._switches.update(plan.switches)
+        self.noise.source = self._noise_of(plan)
+        self.plan, self.keys = plan, list(keys)
+
+    def _noise_of(self, plan: RenderPlan) -> SeededNoise:
+        return SeededNoise(self._seed, plan.block_shape, self._video, plan.later_seeds(self._seed))
 
     def report(self) -> RunReport:
         """Statistics of the latents and of episodic memory so far."""
@@ -156,11 +184,11 @@ class VideoRollout:
         video = RolloutInputs(
             self.plan.schedule,
             self.noise,
-            self.plan.prompts,
+            LivePrompts(self._prompts),
             self.start_latents,
             made=[block.latents.to(self.cache.device) for block in self._made],
             unfinished=self._made[-1].unfinished if self._made else (),
-            switches=self.plan.switches,
+            switches=self._switches,
             reencode=self._reencode,
             on_step=on_step,
             on_start_event=self.events.append,

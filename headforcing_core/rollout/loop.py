@@ -19,7 +19,7 @@ from torch import Tensor
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV
-from ..timeline.switch import Switch
+from ..timeline.switch import SWITCHES, Switch
 from .events import MemoryEvent
 from .noise import NoiseSource
 from .schedule import Schedule
@@ -69,6 +69,8 @@ def rollout(
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
+    Prompts and switches may change between two blocks: those of a block are read when it begins.
+
     Args:
         prompts: for every block, start blocks included, the number of its prompt.
         start_latents: `[n * frames_per_block, channels, h, w]`, latents that the video begins with. They are written
@@ -84,7 +86,7 @@ def rollout(
         raise HeadForcingError("a rollout needs a prompt for every block")
     start = split_start_latents(start_latents, schedule.frames_per_block)
     given = [*start, *made]
-    needed = max((cache.switch_blocks(switch) for switch in switches.values()), default=0)
+    needed = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)  # of any, since `switches` may change
     latest: deque[Tensor] = deque(maxlen=needed)
     active = None
     for block, prompt in enumerate(prompts):

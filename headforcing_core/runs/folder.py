@@ -226,11 +226,19 @@ class RunFolder(RunReader):
         if self.load_start() is None:
             self._write_tensors("start", 0, self.setup, {"latents": latents.float()})
 
-    def save_video(self, keys: Sequence[str], about: dict[str, Any]) -> None:
-        """Store which blocks make up a video, in order, and its description."""
+    def save_video(self, keys: Sequence[str], about: dict[str, Any]) -> bool:
+        """Store which blocks make up a video, in order, and its description; returns whether it was known already."""
+        known = keys[-1][:SHORT] in files_of(self.folder, "video")
         take = take_of(self.folder, keys[-1])
         fields = {"setup": self.setup, "keys": list(keys), "about": about}
         self.save_note("video", keys[-1], {**fields, "take": take.number, "begun": take.begun})
+        return known
+
+    def forget_video(self, keys: Sequence[str]) -> None:
+        """Remove what `save_video` stored; blocks stay."""
+        with suppress(OSError):
+            for path in self.folder.glob(f"video-{keys[-1][:SHORT]}-*.json"):
+                path.unlink(missing_ok=True)
 
     def save_note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
         """Store JSON fields that belong to a block, or to the whole setup if `key` is empty."""

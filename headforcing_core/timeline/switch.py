@@ -190,10 +190,25 @@ class BlendedEmbeddings(Sequence[Tensor]):
     """
 
     def __init__(self, embeds: Sequence[Tensor], blends: Sequence[Blend]):
-        self.embeds, self.blends = embeds, blends
+        self._entries: list[Tensor | Blend] = [*embeds, *blends]
+
+    def add(self, other: BlendedEmbeddings) -> list[int]:
+        """Take in another story's embeddings; returns the number of each of them here.
+
+        Numbers that were given before stay: what is here already (the same tensor, the same blend) is not added again.
+        """
+        numbers: list[int] = []
+        for entry in other._entries:
+            if isinstance(entry, Blend):  # its prompts come before all blends
+                entry = Blend(numbers[entry.before], numbers[entry.after], entry.weight)
+            here = (number for number, known in enumerate(self._entries) if known is entry or _same(known, entry))
+            numbers.append(next(here, len(self._entries)))
+            if numbers[-1] == len(self._entries):
+                self._entries.append(entry)
+        return numbers
 
     def __len__(self) -> int:
-        return len(self.embeds) + len(self.blends)
+        return len(self._entries)
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...
@@ -204,6 +219,9 @@ class BlendedEmbeddings(Sequence[Tensor]):
     def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        index = range(len(self))[index]
-        prompts = len(self.embeds)
-        return self.embeds[index] if index < prompts else self.blends[index - prompts].of(self.embeds)
+        entry = self._entries[index]
+        return entry.of(self) if isinstance(entry, Blend) else entry
+
+
+def _same(one: Tensor | Blend, other: Tensor | Blend) -> bool:
+    return isinstance(one, Blend) and isinstance(other, Blend) and one == other

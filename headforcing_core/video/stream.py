@@ -91,6 +91,9 @@ class VideoStream:
         scale: integer factor by which frames are enlarged, for the toy model.
         crf, metadata, partial: as in `VideoWriter`.
         on_progress: gets the number of video frames so far.
+
+    Attributes:
+        metadata: may be changed until `finish`; a file that is still growing has what was there at its beginning.
     """
 
     def __init__(
@@ -113,7 +116,8 @@ class VideoStream:
         self.path, self.decoder, self.fps, self.scale = Path(path), decoder, fps, scale
         self._limit = sys.maxsize if video_frames is None else video_frames
         self._writer: VideoWriter | None = None
-        self._options: dict[str, Any] = {"crf": crf, "metadata": metadata, "partial": partial}
+        self.metadata = dict(metadata or {})
+        self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
         self._on_progress = on_progress or (lambda video_frames: None)
         self._chunks = Chunks()
 
@@ -142,7 +146,7 @@ class VideoStream:
             self._write(chunk)
         if self._writer is None:
             raise HeadForcingError(f"{self.path.name} would be an empty video: there are no latent frames to decode.")
-        self._writer.path = self.path
+        self._writer.path, self._writer.metadata = self.path, self.metadata
         return VideoInfo(
             self.path, self.video_frames, self.video_frames / self.fps, self._writer.width, self._writer.height
         )

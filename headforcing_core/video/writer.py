@@ -45,7 +45,7 @@ class VideoWriter:
             it is kept if the `with` block fails. None uses a hidden file, which is always removed.
 
     Attributes:
-        path: may be changed until the end of the `with` block.
+        path, metadata: may be changed until the end of the `with` block.
         video_frames: number of frames written so far.
 
     Raises HeadForcingError for an odd width or height and where the disk or the encoder fails.
@@ -77,7 +77,7 @@ class VideoWriter:
         # that the same frames give a different file each time
         options = {"crf": str(crf), "preset": preset, "x264-params": "mbtree=0"}
         self._options = options if self._encoder == "libx264" else {}
-        self._metadata = dict(metadata or {})
+        self.metadata = dict(metadata or {})
 
     def __enter__(self) -> VideoWriter:
         check_writable(self.path)
@@ -87,7 +87,7 @@ class VideoWriter:
             if not self._keep:
                 stack.callback(self._remove_partial)
             self._container = stack.enter_context(self._open())
-            self._container.metadata.update(self._metadata)
+            self._container.metadata.update(self.metadata)
             self._stream = self._open_stream()
             self._cleanup = stack.pop_all()
         return self
@@ -155,7 +155,7 @@ class VideoWriter:
             av.open(str(self._partial)) as source,
             av.open(str(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
-            target.metadata.update(self._metadata)
+            target.metadata.update(self.metadata)
             stream = target.add_stream_from_template(source.streams.video[0])
             for packet in source.demux(source.streams.video[0]):
                 if packet.size:  # the last packet is empty and marks the end of the stream

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import comfy.latent_formats
@@ -125,6 +126,7 @@ class HostedModel:
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
         self.prompt: PromptKV
         self.backbone: Any = None  # known from the first forward pass on
+        self.reload: Callable[[], Any] = lambda: None  # puts the weights back when another model has run in between
 
     def use_prompt(self, prompt: int) -> None:
         self._wanted = prompt  # encoded in the next forward pass, when ComfyUI has loaded the weights
@@ -222,11 +224,16 @@ def host(
         the latents as a LATENT holds them.
     """
 
+    loads: list[Callable[[], Any]] = []
+
     def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
-        return body(HostedModel(denoiser, extra_args or {}, embeds, x.device), x.device)
+        hosted = HostedModel(denoiser, extra_args or {}, embeds, x.device)
+        hosted.reload = loads[-1]
+        return body(hosted, x.device)
 
     def prepare(executor, patcher, noise_shape, *args, **kwargs):
-        return executor(patcher, with_room(patcher, noise_shape, extra_bytes), *args, **kwargs)
+        loads.append(partial(executor, patcher, with_room(patcher, noise_shape, extra_bytes), *args, **kwargs))
+        return loads[-1]()
 
     patched = hosting(model, prepare)
     patched.set_additional_models(KEY, list(also))  # loaded together, so that neither unloads the other
@@ -237,7 +244,10 @@ def host(
     one_block = torch.zeros(1, channels, frames, height, width)
     sigmas = torch.tensor([*schedule.sigmas, 0.0])
     sampler = comfy.samplers.KSAMPLER(sampler_function)
-    latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
+    try:
+        latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
+    finally:
+        loads.clear()  # else a cycle of references
     return latents.to(comfy.model_management.intermediate_device())
 
 

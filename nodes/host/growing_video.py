@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -30,6 +30,7 @@ class GrowingVideo(Sink):
     Args:
         to_latent: from the latents of the model to those of a LATENT, `[1, 16, frames, h, w]`.
         name: tells this video from others in the name of the growing file. The same video made again replaces it.
+        metadata: the tags of the file, from what is known `about` the video.
         device: where the model samples.
         background: decode in a thread of its own where the VAE is on another GPU than the model. On the same one
             they would take turns, and ComfyUI's weight streaming is not made for two threads.
@@ -47,7 +48,8 @@ class GrowingVideo(Sink):
         plan: RenderPlan,
         to_latent: Callable[[Tensor], Tensor],
         name: str,
-        metadata: dict[str, str],
+        metadata: Callable[[Mapping[str, Any]], dict[str, str]],
+        about: Mapping[str, Any],
         device: torch.device,
         background: bool = False,
     ):
@@ -60,7 +62,7 @@ class GrowingVideo(Sink):
         self.failure: str | None = None
         self.info: VideoInfo | None = None
         self.id = uuid.uuid4().hex  # a render that goes on writes the file of that name from its beginning
-        self._to_latent, self._metadata = to_latent, metadata
+        self._to_latent, self._metadata, self._about = to_latent, metadata, about
         self._stack = ExitStack()
 
     @property
@@ -92,7 +94,7 @@ class GrowingVideo(Sink):
                 codec_of(self.vae).decoder(self.plan.restart_frames),
                 self.plan.timeline.clock.fps,
                 self.plan.video_frames,
-                metadata=self._metadata,
+                metadata=self._metadata(self._about),
                 partial=growing.path,
             )
             self._stream: VideoStream | BackgroundStream = self._video
@@ -115,6 +117,10 @@ class GrowingVideo(Sink):
     def add(self, latents: Tensor) -> None:
         """Decode and write the next `[frames, 16, h, w]`, as the model made them."""
         self._attempt(lambda: self._stream.add(self._to_latent(latents.transpose(0, 1)[None])[0].transpose(0, 1)))
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        """Give the finished file the tags of the story that was rendered."""
+        self._video.metadata = self._metadata(about)
 
     def finish(self) -> None:
         """Complete the file and give it its number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import comfy.model_management
@@ -104,6 +104,10 @@ class RenderProgress(Watcher):
         comfy.model_management.throw_exception_if_processing_interrupted()
         self.event = block.event or self.event
         self.made, self.stepped = self.made + self.stepped, False
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        """Show the prompts of the story that is told from now on."""
+        self.plan = plan
 
     def completed(self) -> None:
         """Show a summary of the render."""

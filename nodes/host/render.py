@@ -26,6 +26,7 @@ from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.restarts import FrameCodec
 from . import bridge, checks, folders, helpers, toy_world, vae
 from .growing_video import GrowingVideo
+from .live_story import LiveStory
 from .progress import RenderProgress
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
@@ -42,6 +43,7 @@ class HostRender:
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
         weights: the fingerprint of the model's; computed if it is not given.
+        story: asked for other prompts during the render.
     """
 
     model: Any
@@ -56,6 +58,7 @@ class HostRender:
     tags: dict[str, str] = field(default_factory=dict)
     decode_in_background: bool = False
     weights: str = ""
+    story: LiveStory | None = None
 
     def __post_init__(self) -> None:
         # computed once for all videos, since every weight is read for it
@@ -96,10 +99,15 @@ class HostRender:
             job.plan,
             self.model.model.process_latent_out,
             job.keys[-1][:8],
-            {**self.tags, **helpers.video_tags(job.about)},
+            lambda about: {**(self.tags if self.story is None else self.story.tags()), **helpers.video_tags(about)},
+            job.about,
             self.model.load_device,
             self.decode_in_background,
         )
+
+    def retold(self, made: RenderResult) -> HostRender:
+        """The same for the next videos, with the story that `made` ended with."""
+        return replace(self, timeline=made.plan.timeline, texts=made.embeds[: len(made.plan.timeline.segments)])
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
@@ -156,7 +164,9 @@ def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -
         kept = KeptLatents(device)
         sinks: list[Sink] = [kept] if growing is None else [kept, growing]
         attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim)
-        results.append(job.run(hosted, device, attention, sinks, watcher))
+        if render.story is not None:
+            render.story.reload = hosted.reload
+        results.append(job.run(hosted, device, attention, sinks, watcher, story=render.story))
         return torch.cat(kept.blocks).transpose(0, 1)[None]
 
     also = () if growing is None else [render.vae.patcher]

@@ -29,7 +29,9 @@ _WATCH = f"""() => {{
       window.__seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime]);
   }}, 100);
 }}"""
-_VALUES = f"() => JSON.stringify(app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values)"
+_VALUES = (
+    "() => JSON.stringify(app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values)"
+)
 
 
 def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
@@ -101,7 +103,9 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
     assert editor.page.locator("video").count() == 1, "the frontend shows no second one"
     assert editor.page.locator("img[src^='blob:']").count() == 0, "and no preview"
     assert not editor.page.evaluate(f"{_SAMPLER}.imgs?.length")
-    assert (editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]) == (values, prompt), "nothing of it is stored"
+    assert (editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]) == (values, prompt), (
+        "nothing of it is stored"
+    )
     box = editor.page.locator("video").bounding_box()
     assert box and min(box["width"], box["height"]) > 100
     assert editor.page_errors == []
@@ -135,7 +139,9 @@ def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(edito
     editor.page.evaluate("() => app.api.interrupt(null)")
     assert editor.wait_done(30) == "interrupted"
     editor.page.wait_for_timeout(700)
-    assert re.match(r"stopped in block \d+ of 41; the others are kept in output/head_forcing/\w+, queue", text_of(editor))
+    assert re.match(
+        r"stopped in block \d+ of 41; the others are kept in output/head_forcing/\w+, queue", text_of(editor)
+    )
     assert any("queue again to go on" in toast for toast in editor.toasts())
     assert 3 < editor.page.evaluate(f"{_VIDEO}.duration") < 30
     grew, finished = watched(editor)
@@ -190,9 +196,10 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: Comf
     """What the script in the browser relies on; a script without a player gets ComfyUI's own, see test_nodes_stream."""
     client, graph = "a-player", growing_graph("player/raw", 6.0, seed=103)
     address = f"ws://127.0.0.1:{comfy_server.port}/ws?clientId="
-    with connect(address + client, max_size=None, proxy=None) as asked, connect(
-        address + "other", max_size=None, proxy=None
-    ) as other:
+    with (
+        connect(address + client, max_size=None, proxy=None) as asked,
+        connect(address + "other", max_size=None, proxy=None) as other,
+    ):
         asked.recv(timeout=10)
         assert registered(comfy_server, client) == []
         assert registered(comfy_server, "other") == []

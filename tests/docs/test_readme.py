@@ -34,15 +34,23 @@ def test_the_readme_is_short():
 
 
 def test_the_python_example_makes_a_video(tmp_path: Path):
-    code, _ = examples()
+    code, _, _ = examples()
     (tmp_path / "example.py").write_text(code, encoding="utf-8")
     names = runpy.run_path(str(tmp_path / "example.py"))
     assert names["latents"].shape == (27, 16, 8, 8)  # 6 s: 96 video frames of the 105 that 9 blocks hold
     assert names["plan"].video_frames == 96
 
 
+def test_the_example_of_a_changed_story_tells_it(tmp_path: Path):
+    video, story, _ = examples()
+    (tmp_path / "example.py").write_text(video + story, encoding="utf-8")
+    names = runpy.run_path(str(tmp_path / "example.py"))
+    texts = [segment.text for segment in names["result"].plan.timeline.segments]
+    assert texts == ["a red ball bouncing on a teal floor", "a blue star circling on a navy checkerboard"]
+
+
 def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch):
-    _, code = examples()
+    _, _, code = examples()
     assert len(code.splitlines()) <= 40
     monkeypatch.setattr(registry, "METHODS", dict(METHODS))
     (tmp_path / "thinned.py").write_text(code, encoding="utf-8")

@@ -66,6 +66,7 @@ class ComfyServer:
         self._log_path = self.base_dir / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.client_id = ""  # of the latest `queue`
         self.texts: list[tuple[str, str]] = []  # node id, what it said below itself, see comfy_graphs.status_texts
 
     def __enter__(self) -> "ComfyServer":
@@ -167,6 +168,7 @@ class ComfyServer:
         no preview and follow another within 0.1 s. `on_event` sees every event as it arrives.
         """
         started, client_id = time.monotonic(), uuid.uuid4().hex
+        self.client_id = client_id
         address = f"ws://127.0.0.1:{self.port}/ws?clientId={client_id}"
         with connect(address, max_size=None, proxy=None, compression=None) as socket_:
             socket_.send(json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}}))

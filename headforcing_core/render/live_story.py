@@ -1,0 +1,194 @@
+"""Prompts that change while a video is made: blocks that have begun stay, all others take the new story.
+
+The result is the video of the new story: its blocks have the keys, and so the latents, of a render that had that story
+from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..rollout.noise import NoiseSource
+from ..timeline.clock import format_time
+from ..timeline.timeline import Timeline
+from .finite_check import check_inputs
+from .plan import RenderPlan
+from .provenance import about_story
+
+if TYPE_CHECKING:
+    from .job import RenderJob, Watcher
+    from .sinks import Sink
+    from .video_rollout import VideoRollout
+
+
+class Story:
+    """Where a running render asks for other prompts; everything is called in its thread, between two blocks.
+
+    Attributes:
+        seconds: as for `RenderPlan.make`; 0 takes the length of the timeline, which must be that of the video.
+    """
+
+    seconds: float = 0.0
+
+    def ask(self) -> Timeline | None:
+        """The story to go on with, None for the one that is told already.
+
+        Must not wait for anything. A HeadForcingError is given to `refused`.
+        """
+        return None
+
+    def encode(self, texts: list[str]) -> Sequence[Tensor]:
+        """Text embeddings `[tokens, text_dim]` of prompts that are new; a HeadForcingError is given to `refused`."""
+        raise NotImplementedError
+
+    def taken(self, plan: RenderPlan, block: int) -> None:
+        """The render goes on with this plan; block `block`, start blocks included, is the first with another prompt."""
+
+    def refused(self, error: HeadForcingError) -> None:
+        """The render goes on with the story that it had, for this reason."""
+
+    def about(self) -> dict[str, Any]:
+        """What to note about the story, besides its prompts and times, in the run folder and in files."""
+        return {}
+
+
+class StoryTeller:
+    """Puts the changes of a `Story` into a running render.
+
+    Args:
+        job: its embeddings are those that the model was given; those of new prompts are added to them.
+        known: whether the run folder knew this video before the render.
+
+    Attributes:
+        job: the render with the story that is told now.
+    """
+
+    def __init__(
+        self,
+        job: RenderJob,
+        rollout: VideoRollout,
+        story: Story,
+        listeners: Sequence[Sink | Watcher],
+        known: bool = False,
+    ):
+        self.job, self._rollout, self._story = job, rollout, story
+        self._listeners, self._known_video, self._embeds = listeners, known, job.embeds
+        texts = [segment.text for segment in job.plan.timeline.segments]
+        self._encoded = dict(zip(texts, job.embeds, strict=False))
+
+    def ask(self) -> None:
+        """Take the story's latest text, or refuse it; to be called between two blocks."""
+        try:
+            timeline = self._story.ask()
+            if timeline is not None:
+                self._take(timeline)
+        except HeadForcingError as error:
+            self._story.refused(error)
+
+    def _take(self, timeline: Timeline) -> None:
+        plan = self.job.plan.with_timeline(timeline, self._story.seconds)
+        block = first_change(self.job.plan, plan, self._rollout.begun)
+        job = self._with(plan)
+        self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)
+        self._note(job)
+        self.job = job
+        self._story.taken(plan, block)
+        for listener in self._listeners:
+            listener.retold(plan, job.about)
+
+    def _with(self, plan: RenderPlan) -> RenderJob:
+        """The job of another plan; only prompts that were never there are encoded."""
+        texts = [segment.text for segment in plan.timeline.segments]
+        new = [text for text in dict.fromkeys(texts) if text not in self._encoded]
+        if new:
+            embeds = self._story.encode(new)
+            check_inputs(embeds, None)
+            self._encoded |= dict(zip(new, embeds, strict=True))
+        about = {**self.job.about, **about_story(plan), **self._story.about()}
+        return replace(
+            self.job, plan=plan, embeds=plan.embeddings([self._encoded[text] for text in texts]), about=about
+        )
+
+    def _note(self, job: RenderJob) -> None:
+        """Note the video of the new story in place of the one that will not be finished."""
+        run = self._rollout.run
+        if run is not None:
+            known = run.save_video(job.keys, job.about)
+            if not self._known_video:
+                run.forget_video(self.job.keys)
+            self._known_video = known
+
+
+def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
+    """The first block that is made in another way in `changed`, start blocks counted.
+
+    Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks.
+    """
+    pairs = zip(_told(plan), _told(changed), strict=True)
+    first = next((block for block, (old, new) in enumerate(pairs) if old != new), None)
+    if first is None:
+        raise HeadForcingError("this is the story that is rendered already; change a prompt that has not begun")
+    if first >= begun:
+        return first
+    if begun >= plan.blocks:
+        raise HeadForcingError("all blocks have begun, nothing is left to change; queue the new story as a render")
+    start = plan.timeline.clock.start_seconds(max(0, begun - (plan.blocks - plan.new_blocks)))
+    raise HeadForcingError(
+        f"prompt {plan.segment_index(first) + 1} has begun and its finished blocks stay: leave everything before "
+        f"{format_time(start)} (block {begun + 1} of {plan.blocks}) as it was, and change what comes after"
+    )
+
+
+def _told(plan: RenderPlan) -> list[Any]:
+    """For every block what `block_keys.video_keys` knows of the story, with texts in place of embeddings."""
+    texts = [segment.text for segment in plan.timeline.segments]
+    entries = [*texts, *((texts[blend.before], texts[blend.after], blend.weight) for blend in plan.blends)]
+    switches = {block: (switch.kind, switch.re_anchor) for block, switch in plan.switches.items()}
+    seeds: list[int | None] = [None] * (plan.blocks - plan.new_blocks)
+    seed = None
+    for segment in plan.timeline.segments:
+        seed = seed if segment.seed is None else segment.seed
+        seeds += [seed] * (segment.end_block - segment.start_block)
+    return [(entries[number], switches.get(block), seeds[block]) for block, number in enumerate(plan.prompts)]
+
+
+class LiveNoise:
+    """The noise of the story that is told now; `source` may be replaced between two blocks."""
+
+    def __init__(self, source: NoiseSource):
+        self.source = source
+
+    def initial(self, block: int) -> Tensor:
+        return self.source.initial(block)
+
+    def renoise(self, block: int, step: int) -> Tensor:
+        return self.source.renoise(block, step)
+
+
+class LivePrompts(Sequence[int]):
+    """The prompt number of every block, which may change until it is read; a slice is a view of the same numbers."""
+
+    def __init__(self, numbers: list[int], places: range | None = None):
+        self._numbers, self._places = numbers, range(len(numbers)) if places is None else places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[int]:
+        return (self._numbers[place] for place in self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> LivePrompts: ...
+
+    def __getitem__(self, index: int | slice) -> int | LivePrompts:
+        if isinstance(index, slice):
+            return LivePrompts(self._numbers, self._places[index])
+        return self._numbers[self._places[index]]

@@ -1,0 +1,111 @@
+// "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/live_story.py.
+import { app } from "../../scripts/app.js";
+import { button, make } from "./timeline/dom.js";
+
+const HEIGHT = 62; // in pixels, while the story can be changed
+const EVENT = "headforcing.story";
+
+let running = null; // what the server told of the render whose story can be changed
+const parts = new Map(); // by Prompt Timeline node
+
+/** The node with this id in the queued graph, "5" or, in a subgraph, "12:5". */
+function nodeOf(id) {
+  let graph = app.graph;
+  let node = null;
+  for (const part of id.split(":")) {
+    node = graph?.nodes?.find((each) => String(each.id) === part) ?? null;
+    graph = node?.subgraph;
+  }
+  return node;
+}
+
+function isOpen({ workflow }) {
+  return !workflow || !app.graph?.id || workflow === app.graph.id;
+}
+
+/** Show the button on the node whose story is rendered, and on no other. */
+function update(told) {
+  running = told;
+  const node = running && isOpen(running) ? nodeOf(running.node_id) : null;
+  for (const [each, part] of parts) part.show(each === node);
+}
+
+class LiveStory {
+  #node;
+  #height = null; // of the node without the button
+
+  constructor(node) {
+    this.#node = node;
+    this.shown = false;
+    const title = "Prompts that have not begun take this text; the video goes on without a break";
+    this.button = button("apply from the next block", title, () => this.#apply());
+    this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
+    this.button.style.cssText = "width: 100%; height: 26px; cursor: pointer";
+    this.element = make("div", { class: "hf-live-story", hidden: true }, this.button, this.status);
+    this.widget = node.addDOMWidget("live_story", "headforcing_live_story", this.element, {
+      serialize: false,
+      getMinHeight: () => (this.shown ? HEIGHT : 0),
+      getMaxHeight: () => (this.shown ? HEIGHT : 0),
+      getValue: () => "",
+    });
+    this.widget.serialize = false; // after all that is saved, so that the values of workflows stay in their places
+    this.widget.hidden = true;
+  }
+
+  show(shown) {
+    if (shown === this.shown) return;
+    this.shown = shown;
+    this.element.hidden = this.widget.hidden = !shown;
+    if (shown) {
+      this.status.textContent = "";
+      this.#height = this.#node.size[1];
+      this.#node.setSize([this.#node.size[0], this.#height + HEIGHT]);
+    } else if (this.#height !== null) {
+      this.#node.setSize([this.#node.size[0], Math.max(this.#height, this.#node.size[1] - HEIGHT)]);
+    }
+    this.#node.graph?.setDirtyCanvas?.(true, true);
+  }
+
+  async #apply() {
+    if (!running) return;
+    const { prompt_id, node_id } = running;
+    const text = String(this.#node.widgets.find((widget) => widget.name === "prompts")?.value ?? "");
+    this.status.textContent = "Waits for the next block.";
+    const answer = await ask({ client_id: app.api.clientId, prompt_id, node_id, text });
+    const place = `from ${answer.time} on, block ${answer.block} of ${answer.blocks}`;
+    const [severity, words] = answer.error ? ["error", answer.error] : ["success", `The video takes it ${place}.`];
+    this.status.textContent = this.status.title = words;
+    const toast = { severity, summary: "Prompt Timeline", detail: words, life: 8000 };
+    app.extensionManager?.toast?.add?.(toast);
+  }
+}
+
+async function ask(body) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  try {
+    return await (await app.api.fetchApi("/headforcing/story", options)).json();
+  } catch {
+    return { error: "The server does not answer; the story of the render is unchanged." };
+  }
+}
+
+app.registerExtension({
+  name: "HeadForcing.LiveStory",
+  setup() {
+    app.api.addEventListener(EVENT, ({ detail }) => {
+      if (detail.running) update(detail);
+      else if (detail.prompt_id === running?.prompt_id) update(null);
+    });
+    for (const outcome of ["success", "error", "interrupted"])
+      app.api.addEventListener(`execution_${outcome}`, () => update(null));
+  },
+  nodeCreated(node) {
+    if (node.comfyClass !== "HeadForcingPromptTimeline") return;
+    parts.set(node, new LiveStory(node));
+    const { onRemoved } = node;
+    node.onRemoved = function (...args) {
+      onRemoved?.apply(this, args);
+      parts.delete(this);
+    };
+  },
+});

@@ -1,0 +1,228 @@
+"""A story that is changed while ComfyUI renders it: over the route, and with the button in a browser."""
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from comfy_browser import Browser
+from comfy_graphs import BALL, RING, Graph, changed, demo_graph, node, opened, queued, saved_latents
+from comfy_harness import ComfyServer
+
+FOLDER = Path(__file__).resolve().parents[2] / "workflows"
+CUBE = "a blue cube bouncing on a teal floor"
+PLANNED = f"0:00 {BALL}\n0:05 {RING}"
+TOLD = f"0:00 {BALL}\n0:05 [blend 1] {CUBE}\n0:06 {RING}"
+NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcingPromptTimeline')"
+TEXT = f"{NODE}.widgets.find((widget) => widget.name === 'prompts')"
+
+
+def story_graph(text: str, seed: int, **sampler: Any) -> Graph:
+    graph = changed(demo_graph(seed=seed, **sampler), "timeline", prompts=text, seconds=7.0)
+    del graph["video"]
+    return graph | {"latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/live")}
+
+
+def tell(server: ComfyServer, body: Any, **headers: str) -> tuple[int, Any]:
+    """POST to the route with headers of one's own."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", "/headforcing/story", data, {"Content-Type": "application/json"} | named)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"null")
+    finally:
+        connection.close()
+
+
+class Teller:
+    """Sends these texts, or bodies, one after the other when the render says that its story can be changed."""
+
+    def __init__(self, server: ComfyServer, *texts: Any):
+        self.server, self.texts = server, texts
+        self.answers: list[tuple[int, Any]] = []
+        self.heard: list[bool] = []
+
+    def __call__(self, kind: str, data: dict[str, Any]) -> None:
+        if kind != "headforcing.story":
+            return
+        self.heard.append(data["running"])
+        if len(self.heard) > 1:
+            return
+        body = {"client_id": self.server.client_id, "prompt_id": data["prompt_id"], "node_id": data["node_id"]}
+        for text in self.texts:
+            more = text if isinstance(text, dict) else {"text": text}
+            self.answers.append(tell(self.server, body | more))
+
+
+def workflow(text: str) -> dict[str, Any]:
+    """An editor's workflow as far as the story is in it: in a list of values behind one of a group."""
+    timeline = {"id": "timeline", "type": "HeadForcingPromptTimeline", "widgets_values": [text, 7.0, ""]}
+    return {"workflow": {"id": "one", "nodes": [{"id": 1, "widgets_values": [text]}, timeline]}}
+
+
+def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_rendered(comfy_server: ComfyServer):
+    seed = 61
+    plain = story_graph(PLANNED, seed, vae=["demo", 2], filename_prefix="video/live")
+    wrong = [
+        {"client_id": "somebody", "text": TOLD},
+        {"prompt_id": "another", "text": TOLD},
+        {"node_id": "sampler", "text": TOLD},
+        {"text": 5},
+        "0:00 a\n0:00 b",
+        PLANNED.replace(BALL, CUBE),
+        PLANNED,
+    ]
+    teller = Teller(comfy_server, *wrong, TOLD)
+    result = queued(comfy_server, plain, extra_data={"extra_pnginfo": workflow(PLANNED)}, on_event=teller)
+    *refused, (status, taken) = teller.answers
+    sentences = [answer["error"] for status, answer in refused]
+    assert {status for status, _ in refused} == {400}
+    assert sentences[0] == sentences[1] == sentences[2] == "no render of this story is running; press Run to render it"
+    assert "each a text" in sentences[3] and sentences[4].startswith("line 2: 0:00 does not come after")
+    assert sentences[5].startswith("prompt 1 has begun") and "rendered already" in sentences[6]
+    assert (status, taken) == (200, {"block": 8, "blocks": 10, "seconds": 5.0625, "time": "0:05.062"})
+    assert teller.heard[0] and not teller.heard[-1]
+
+    # report, tags of the file and history
+    report = result.outputs["report"]["text"][0]
+    assert CUBE in report and "the story was changed while it was rendered, from block 8 of 10, 0:05.062 on" in report
+    (video,) = result.outputs["sampler"]["images"]
+    tags = opened(comfy_server.view(video["filename"], video["subfolder"]))[4]
+    assert json.loads(tags["prompt"])["timeline"]["inputs"]["prompts"] == TOLD
+    first, second = json.loads(tags["workflow"])["nodes"]
+    assert first["widgets_values"] == [PLANNED] and second["widgets_values"] == [TOLD, 7.0, ""]
+    assert json.loads(tags["head_forcing"])["prompts"] == [BALL, CUBE, RING]
+
+    # the graph from the file finds all blocks; without them it makes the same latents; the old text makes its own
+    made = saved_latents(comfy_server, result)
+    again = queued(comfy_server, story_graph(TOLD, seed))
+    assert "reused 10 blocks" in again.outputs["report"]["text"][0]
+    assert torch.equal(saved_latents(comfy_server, again), made)
+    fresh = queued(comfy_server, story_graph(TOLD, seed, resume=False))
+    assert torch.equal(saved_latents(comfy_server, fresh), made)
+    old = queued(comfy_server, plain)
+    assert "sampler" in old.executed, "what the changed run returned is not the result of the old text"
+    assert not torch.equal(saved_latents(comfy_server, old), made)
+
+
+def test_prompts_of_another_node_cannot_be_changed(comfy: ComfyServer):
+    """A text that comes over a link, and embeddings of CLIP Text Encode, which only its own node makes."""
+    graph = story_graph(PLANNED, 62)
+    linked = changed(graph, "timeline", prompts=["text", 0]) | {"text": node("PrimitiveStringMultiline", value=PLANNED)}
+    teller = Teller(comfy, TOLD)
+    queued(comfy, linked, on_event=teller)
+    sentence = "this text comes from another node; change it there and queue it as a render"
+    assert teller.answers == [(400, {"error": sentence})]
+    encoded = changed(graph, "sampler", positive=["encode", 0], seconds=2.0)
+    encoded |= {"encode": node("CLIPTextEncode", clip=["demo", 1], text=BALL)}
+    answers: list[Any] = []
+
+    def on_progress(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and not answers:
+            body = {"client_id": comfy.client_id, "prompt_id": data["prompt_id"], "node_id": "encode", "text": TOLD}
+            answers.append(tell(comfy, body))
+
+    queued(comfy, encoded, on_event=on_progress)
+    assert answers[0][0] == 400 and "come from another node than Prompt Timeline" in answers[0][1]["error"]
+
+
+def test_the_route_refuses_other_sites_and_long_bodies(comfy: ComfyServer):
+    body = {"client_id": "a", "prompt_id": "b", "node_id": "c", "text": TOLD}
+    idle = (400, {"error": "no render of this story is running; press Run to render it"})
+    assert tell(comfy, body) == idle
+    assert tell(comfy, body, Origin="http://elsewhere.example", Sec_Fetch_Site="cross-site")[0] == 403
+    assert tell(comfy, b'"' + b"a" * (5 << 20) + b'"')[0] == 413
+    assert tell(comfy, b"{")[0] == tell(comfy, [])[0] == 400
+
+
+def test_a_batch_goes_on_with_the_changed_story(comfy: ComfyServer):
+    graph = story_graph(PLANNED, 63, batch_size=2)
+    teller = Teller(comfy, TOLD)
+    made = saved_latents(comfy, queued(comfy, graph, on_event=teller))
+    assert teller.answers[0][0] == 200
+    assert torch.equal(made, saved_latents(comfy, queued(comfy, story_graph(TOLD, 63, batch_size=2, resume=False))))
+
+
+# ---------------------------------------------------------------------------------------------------- in a browser
+
+EDITORS = {"0.30.0, Nodes 2.0": ("comfy", True), "0.3.75": ("comfy_floor", False)}
+PROMPTS = [BALL, RING, CUBE, "a green cone", "a pink star", "a white ball on a navy floor"]
+COUNT_STEPS = "() => app.api.addEventListener('progress', (event) => (window.__steps = event.detail.value))"
+
+
+def six_prompts(fifth: str = PROMPTS[4]) -> str:
+    texts = [*PROMPTS[:4], fifth, PROMPTS[5]]
+    return "\n".join(f"0:{5 * number:02} {text}" for number, text in enumerate(texts))
+
+
+@pytest.fixture(params=EDITORS)
+def browser(request):
+    fixture, vue_nodes = EDITORS[request.param]
+    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes) as page:
+        yield page
+
+
+def widget(node_type: str, name: str) -> str:
+    found = f"app.graph.nodes.find((node) => node.type === '{node_type}')"
+    return f"{found}.widgets.find((widget) => widget.name === '{name}')"
+
+
+def write(browser: Browser, node_type: str, **values: Any) -> None:
+    """Change widgets as a person does."""
+    for name, value in values.items():
+        script = f"(value) => {{ const each = {widget(node_type, name)}; each.value = value; each.callback?.(value); }}"
+        browser.page.evaluate(script, value)
+
+
+def report_of_last_run(server: ComfyServer) -> str:
+    history = list(server.get_json("/history").values())[-1]
+    texts = [value for output in history["outputs"].values() for value in output.get("text", [])]
+    return next(text for text in texts if "latent frames" in text)
+
+
+@pytest.mark.slow
+def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
+    """From the button to the report; then the canvas, the queued graph and the file agree, and Run finds all blocks."""
+    page, server = browser.page, browser.server
+    browser.load_workflow(FOLDER / "demo.json")
+    before = browser.widgets("HeadForcingPromptTimeline"), browser.api_prompt()
+    saved = page.evaluate(f"{NODE}.serialize().widgets_values")
+    height = page.evaluate(f"{NODE}.size[1]")
+    write(browser, "HeadForcingPromptTimeline", prompts=six_prompts(), seconds=30)
+    write(browser, "HeadForcingSampler", seed=71 + (server.install.version == "0.30.0"))
+    button, status = page.locator(".hf-live-story input"), page.locator(".hf-live-story [role=status]")
+    assert not button.is_visible(), "nothing is rendered"
+
+    page.evaluate(COUNT_STEPS)
+    browser.queue()
+    page.wait_for_function("window.__steps >= 4 * 20", timeout=120_000)
+    write(browser, "HeadForcingPromptTimeline", prompts=six_prompts("a green"))
+    page.evaluate(
+        f"() => {{ const view = app.canvas.ds, node = {NODE}; view.scale = 1;"
+        " view.offset = [150 - node.pos[0], 60 - node.pos[1]]; app.graph.setDirtyCanvas(true, true); }"
+    )
+    button.click()
+    page.wait_for_function("document.querySelector('.hf-live-story [role=status]').textContent.includes('takes it')")
+    assert status.inner_text() == "The video takes it from 0:20.062 on, block 28 of 41."
+    assert browser.wait_done(120) == "success"
+    page.wait_for_function("document.querySelector('.hf-live-story').hidden", timeout=10_000)
+
+    report = report_of_last_run(server)
+    assert "the story was changed while it was rendered, from block 28 of 41, 0:20.062 on" in report
+    assert "a green\n" in report and "a pink star" not in report
+    browser.queue()
+    assert browser.wait_done(120) == "success"
+    assert "reused 41 blocks of an earlier render" in report_of_last_run(server)
+
+    # nothing of the button is saved or sent, and the node is as high as it was
+    after = browser.api_prompt()
+    assert {id: set(node["inputs"]) for id, node in after.items()} == {
+        id: set(node["inputs"]) for id, node in before[1].items()
+    }
+    assert len(page.evaluate(f"{NODE}.serialize().widgets_values")) == len(saved)
+    assert abs(page.evaluate(f"{NODE}.size[1]") - height) <= 12
+    assert browser.page_errors == []

@@ -1,0 +1,383 @@
+"""A story that changes while it is rendered: the same video as the new story from the beginning, or one sentence."""
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+
+import av
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.follow import FollowedFile
+from headforcing.headforcing_core.commands.source import ProgressBar, toy_codec
+from headforcing.headforcing_core.demo import word_hash
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
+from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
+from headforcing.headforcing_core.model.attention import sdpa
+from headforcing.headforcing_core.render.job import RenderJob, Watcher
+from headforcing.headforcing_core.render.live_story import Story
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.provenance import about_video, file_tags
+from headforcing.headforcing_core.render.sinks import KeptLatents, Mp4File
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from toy_renders import toy_model
+
+SECONDS, BLOCKS = 7.0, 10
+RED, RING, CUBE = "a red ball bouncing on a teal floor", "a yellow ring circling on navy", "a blue cube on a pink floor"
+PLANNED = f"0:00 {RED}\n0:03 {RING}\n0:06 {CUBE}"  # blocks 0, 4 and 8
+CHANGED = f"0:00 {RED}\n0:03 {RING}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0, 4, 6 and 8
+SWITCHED = f"0:00 {RED}\n0:03 {RING}\n0:04.5 [recache] {CUBE}\n0:05.25 [flush, re-anchor] {RED}"
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return toy_model(layers=2)
+
+
+@pytest.fixture
+def job(backbone, tmp_path):
+    """Makes the job of a text, which keeps its blocks in a run folder."""
+
+    def make(text: str, method="head_forcing", start=None, seconds=SECONDS) -> RenderJob:
+        config, policy = backbone.config, method_policy(method).with_memory(5, 3, 0.99, 1)  # admits much and often
+        profile = HeadProfile("toy", config.num_layers, config.num_heads, default_profile(8, 6).roles[:2])
+        plan = RenderPlan.make(
+            config,
+            policy,
+            method_schedule(policy, "self_forcing"),
+            parse_timeline(text, seconds),
+            64,
+            64,
+            profile=profile if policy.needs_profile else None,
+            start_frames=0 if start is None else len(start),
+        )
+        return RenderJob(
+            plan,
+            plan.embeddings([word_hash.encode(segment.text) for segment in plan.timeline.segments]),
+            "toy",
+            3,
+            torch.float32,
+            start_latents=start,
+            codec=toy_codec(torch.device("cpu")),
+            runs=tmp_path / "runs",
+            about=about_video(plan, method, 3, None),
+        )
+
+    return make
+
+
+class Told(Story):
+    """Tells these texts, each when the render asks before the block of that number."""
+
+    def __init__(self, texts: dict[int, str], seconds=SECONDS, first=0):
+        self.texts, self.length, self.block = texts, seconds, first
+        self.encoded, self.changes, self.refusals = [], [], []
+
+    def ask(self):
+        text = self.texts.get(self.block)
+        self.block += 1
+        return None if text is None else parse_timeline(text, self.length)
+
+    def encode(self, texts):
+        self.encoded += texts
+        return [word_hash.encode(text) for text in texts]
+
+    def taken(self, plan, block):
+        self.changes.append(block)
+
+    def refused(self, error):
+        self.refusals.append(str(error))
+
+    def about(self):
+        return {"story": "as it was told"}
+
+
+class Stop(Exception):
+    """Ends a render."""
+
+
+class StopAt(Watcher):
+    def __init__(self, block):
+        self.block = block
+
+    def finished(self, block):
+        if block.index == self.block:
+            raise Stop
+
+
+def render(backbone, job, story=None, sinks=(), watcher=None):
+    """The latents and the result."""
+    kept = KeptLatents()
+    model = WanVideoModel(backbone, job.embeds, torch.float32)
+    result = job.run(model, torch.device("cpu"), sdpa, [kept, *sinks], watcher, story=story)
+    return torch.cat(kept.blocks), result
+
+
+def fresh(backbone, job):
+    """The latents of a render that finds nothing stored."""
+    return render(backbone, replace(job, runs=None))
+
+
+OWN_CACHES = ("head_forcing", "longlive", "memflow", "rolling_forcing", "causvid")
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in OWN_CACHES else pytest.mark.slow) for name in METHODS]
+)
+def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(backbone, job, method):
+    """Every method, with the change behind what a rolling window has begun; the same text again finds every block."""
+    text = CHANGED
+    if method in ("head_forcing", "longlive", "memflow"):
+        text = SWITCHED.replace(", re-anchor", "") if method != "head_forcing" else SWITCHED
+        text = text if method == "head_forcing" else text.replace("[flush]", "[recache]")
+    story = Told({1: text})
+    latents, result = render(backbone, job(PLANNED, method), story)
+    assert story.refusals == [] and story.changes == [6]
+    assert story.encoded == [], "texts that are there are not encoded again"
+    wanted = job(text, method)
+    straight, expected = fresh(backbone, wanted)
+    assert torch.equal(latents, straight)
+    assert not torch.equal(latents, fresh(backbone, job(PLANNED, method))[0])
+    assert result.plan == wanted.plan and result.events == expected.events
+    assert torch.equal(torch.cat(list(result.embeds)), torch.cat(list(wanted.embeds)))
+    again, found = render(backbone, wanted)
+    assert found.reused_blocks == wanted.plan.blocks and torch.equal(again, straight)
+
+
+def test_a_story_may_change_often_and_new_prompts_are_encoded_once(backbone, job):
+    second = PLANNED.replace(CUBE, "a green cone")
+    third = second.replace("0:06 ", "0:06 [blend 1] ")
+    last = third.replace("0:06 ", "0:05.25 [recache] a white star\n0:06 ")
+    story = Told({2: second, 4: third, 6: last})
+    latents, result = render(backbone, job(PLANNED), story)
+    assert story.changes == [8, 8, 7] and story.encoded == ["a green cone", "a white star"]
+    assert torch.equal(latents, fresh(backbone, job(last))[0])
+    assert result.about["prompts"] == [RED, RING, "a white star", "a green cone"]
+
+
+def test_a_seed_re_rolls_from_a_prompt_that_has_not_begun(backbone, job):
+    text = PLANNED.replace("0:06 ", "0:06 [seed 7] ")
+    story = Told({6: text, 7: PLANNED.replace("0:03 ", "0:03 [seed 7] ")})
+    latents, result = render(backbone, job(PLANNED), story)
+    assert story.changes == [8] and "prompt 2 has begun" in story.refusals[0]
+    assert torch.equal(latents, fresh(backbone, job(text))[0]) and result.about["seeds"] == [None, None, 7]
+    assert render(backbone, job(text))[1].reused_blocks == BLOCKS
+
+
+def test_the_run_folder_notes_the_story_that_was_rendered_and_forgets_the_one_that_was_not(backbone, job, tmp_path):
+    render(backbone, job(PLANNED), Told({5: CHANGED}))
+    (video,) = stored_videos(tmp_path / "runs")
+    assert video.about["prompts"] == [RED, RING, CUBE, RED] and video.about["switches"][2] == "blend 1"
+    assert video.about["starts_seconds"] == job(CHANGED).about["starts_seconds"]
+
+
+def test_a_video_that_was_there_before_stays_listed(backbone, job, tmp_path):
+    """The plan's video was rendered as far as block 3 and stopped, then goes on with another story."""
+    with pytest.raises(Stop):
+        render(backbone, job(PLANNED), watcher=StopAt(3))
+    story = Told({0: CHANGED})
+    render(backbone, job(PLANNED), story)
+    assert story.changes == [6]
+    assert {len(video.about["prompts"]) for video in stored_videos(tmp_path / "runs")} == {3, 4}
+
+
+@pytest.mark.parametrize("method", ["head_forcing", "rolling_forcing"])
+def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
+    with pytest.raises(Stop):
+        render(backbone, job(PLANNED, method), Told({1: CHANGED}), watcher=StopAt(6))
+    latents, result = render(backbone, job(CHANGED, method))
+    assert result.reused_blocks == 7
+    assert torch.equal(latents, fresh(backbone, job(CHANGED, method))[0])
+
+
+def test_after_start_frames_blocks_are_counted_with_them(backbone, job):
+    start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(1))
+    story = Told({1: CHANGED})
+    latents, _ = render(backbone, job(PLANNED, start=start), story)
+    assert story.changes == [8]
+    assert torch.equal(latents, fresh(backbone, job(CHANGED, start=start))[0])
+
+
+def test_the_file_holds_the_story_that_was_rendered(backbone, job, tmp_path):
+    planned = job(PLANNED)
+    path = tmp_path / "video.mp4"
+    mp4 = Mp4File(path, planned.plan, planned.codec.decoder(), 1, file_tags(planned.about))
+    _, result = render(backbone, planned, Told({3: CHANGED}), [mp4])
+    with av.open(str(path)) as container:
+        tags = json.loads(container.metadata["head_forcing"])
+    assert tags["prompts"] == [RED, RING, CUBE, RED] == result.about["prompts"]
+    assert tags["starts_seconds"] == job(CHANGED).about["starts_seconds"]
+    assert tags["story"] == "as it was told"
+
+
+REFUSED = {
+    "text": (f"0:00 {RED}\n0:00 {RING}", "line 2: 0:00 does not come after 0:00"),
+    "begun": (PLANNED.replace(RING, CUBE), "prompt 2 has begun and its finished blocks stay: leave everything before "),
+    "begun switch": (PLANNED.replace("0:03 ", "0:03 [recache] "), "prompt 2 has begun"),
+    "earlier": (PLANNED.replace("0:06 ", "0:03.6 "), "prompt 2 has begun"),
+    "first": (PLANNED.replace(RED, CUBE), "prompt 1 has begun"),
+    "same": (PLANNED, "this is the story that is rendered already"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_story_that_cannot_be_taken_changes_nothing(backbone, job, name):
+    text, sentence = REFUSED[name]
+    story = Told({6: text})
+    latents, result = render(backbone, job(PLANNED), story)
+    assert story.changes == [] and len(story.refusals) == 1
+    assert sentence in story.refusals[0]
+    assert torch.equal(latents, fresh(backbone, job(PLANNED))[0]) and result.plan == job(PLANNED).plan
+
+
+def test_the_sentence_says_from_which_time_on_a_story_can_change(backbone, job):
+    story = Told({6: PLANNED.replace(RING, CUBE)})
+    render(backbone, job(PLANNED), story)
+    assert "before 0:04.312 (block 7 of 10)" in story.refusals[0]
+
+
+def test_another_length_is_refused_and_a_length_that_the_render_sets_is_kept(backbone, job):
+    longer, story = CHANGED + f"\n0:08 {RING}", Told({1: CHANGED + f"\n0:08 {RING}"}, seconds=9.0)
+    render(backbone, job(PLANNED), story)
+    assert story.refusals == [
+        "the length stays while a video is made: it has 7 s, the new story 9 s; end the story where the video ends"
+    ]
+    story = Told({1: longer}, seconds=9.0)
+    story.seconds = SECONDS
+    latents, _ = render(backbone, replace(job(PLANNED), runs=None), story)
+    assert story.refusals == [] and torch.equal(latents, fresh(backbone, job(CHANGED))[0])
+
+
+def test_blocks_of_a_rolling_window_have_begun(backbone, job):
+    story = Told({3: PLANNED.replace(CUBE, RED), 4: PLANNED.replace(CUBE, RED)})
+    render(backbone, job(PLANNED, "rolling_forcing"), story)
+    assert story.changes == [8] and "the story that is rendered already" in story.refusals[0]
+    story = Told({5: PLANNED.replace(CUBE, RED)})
+    render(backbone, replace(job(PLANNED, "rolling_forcing"), runs=None), story)
+    assert story.changes == [] and "prompt 3 has begun" in story.refusals[0]
+
+
+def test_when_everything_has_begun_nothing_can_change(backbone, job):
+    render(backbone, job(PLANNED))
+    story = Told({0: CHANGED})
+    render(backbone, job(PLANNED), story)
+    assert story.refusals == ["all blocks have begun, nothing is left to change; queue the new story as a render"]
+
+
+def test_memflow_refuses_a_second_prompt_where_it_would_have_begun_otherwise(backbone, job):
+    story = Told({1: f"0:00 {RED}\n0:03 {RING}"})
+    render(backbone, job(RED, "memflow"), story)
+    assert story.changes == [] and "one prompt in another way than one of several" in story.refusals[0]
+    story = Told({1: f"0:00 {RED}\n0:03 {RING}"})
+    latents, _ = render(backbone, job(RED, "memflow_interactive"), story)
+    assert torch.equal(latents, fresh(backbone, job(f"0:00 {RED}\n0:03 {RING}", "memflow_interactive"))[0])
+
+
+def test_a_prompt_that_cannot_be_encoded_leaves_the_story(backbone, job):
+    class Deaf(Told):
+        def encode(self, texts):
+            raise HeadForcingError(f"no embedding of {texts[0]!r}")
+
+    story = Deaf({1: PLANNED.replace(CUBE, "a green cone")})
+    _, result = render(backbone, job(PLANNED), story)
+    assert story.refusals == ["no embedding of 'a green cone'"] and result.plan == job(PLANNED).plan
+
+
+# ------------------------------------------------------------------------------------------------- a followed file
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a file so that it seems to rest since."""
+
+    def write(text: str, name="story.txt", age=10.0):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, (time.time() - age, time.time() - age))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def follow(written, tmp_path, monkeypatch, capsys):
+    """Runs `demo --follow`, calling functions after the blocks of their numbers; returns its JSON and what it said."""
+
+    def run(text, actions):
+        path = written(text)
+        monkeypatch.setattr(ProgressBar, "finished", lambda self, block: actions.get(block.index, lambda: None)())
+        folders = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+        options = ["--seconds", str(SECONDS), "--scale", "1", "--device", "cpu", "--json"]
+        assert main(["demo", "--follow", str(path), *folders, *options]) == 0
+        captured = capsys.readouterr()
+        return json.loads(captured.out), [line for line in captured.err.splitlines() if line.startswith(str(path))]
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(follow, written, tmp_path):
+    path = tmp_path / "story.txt"
+    wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, RING)
+    result, said = follow(
+        PLANNED,
+        {1: lambda: written(wrong), 2: lambda: written(begun), 3: lambda: written(CHANGED), 5: lambda: os.utime(path)},
+    )
+    assert [line.removeprefix(str(path)) for line in said] == [
+        " is not taken: line 2: 0:00 does not come after 0:00 of the prompt above",
+        " is not taken: prompt 1 has begun and its finished blocks stay: leave everything before 0:02.062 "
+        "(block 4 of 10) as it was, and change what comes after",
+        " is taken from 0:04.312 on (block 7 of 10)",
+    ]
+    out = tmp_path / "out"
+    assert sorted(file.name for file in out.iterdir()) == ["demo.mp4", "demo.png", "demo.story.txt"]
+    assert (out / "demo.story.txt").read_text(encoding="utf-8") == CHANGED == result["story"]
+    with av.open(str(out / "demo.mp4")) as container:
+        tags = json.loads(container.metadata["head_forcing"])
+    assert tags["story"] == CHANGED and tags["prompts"] == [RED, RING, CUBE, RED]
+    again, said = follow((out / "demo.story.txt").read_text(encoding="utf-8"), {})
+    assert again["reused_blocks"] == 10 and said == []
+
+
+def test_a_file_is_read_once_for_each_change_and_only_when_it_rests(written):
+    file = FollowedFile(written("one"))
+    assert file.changed() is None
+    written("two")
+    assert file.changed() == "two" and file.changed() is None
+    written("three", age=0.0)
+    assert file.changed() is None, "an editor may be writing still"
+    written("three", age=1.0)
+    assert file.changed() == "three"
+    written("one")
+    assert file.changed() is None, "the story that is told"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_a_pipe_a_large_and_a_missing_file_are_refused_once_and_never_waited_for(written):
+    path = written("one")
+    file = FollowedFile(path)
+    path.unlink()
+    with pytest.raises(HeadForcingError, match="was not found"):
+        file.changed()
+    assert file.changed() is None
+    os.mkfifo(path)
+    os.utime(path, (1, 1))
+    with pytest.raises(HeadForcingError, match="is a pipe or a device, not a file"):
+        file.changed()
+    path.unlink()
+    written("a" * ((1 << 20) + 1))
+    with pytest.raises(HeadForcingError, match="larger than 1 MB"):
+        file.changed()
+    written("two")
+    assert file.changed() == "two"
+
+
+def test_prompts_and_follow_exclude_each_other(written, capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--prompts", RED, "--follow", str(written(RED))])
+    assert "not allowed with argument" in capsys.readouterr().err
