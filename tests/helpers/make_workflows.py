@@ -1,4 +1,4 @@
-"""Writes workflows/*.json from workflow_graphs.py, and the picture of the demo graph in the README.
+"""Writes workflows/*.json and subgraphs/*.json from workflow_graphs.py, and the README's picture of the demo graph.
 
     python tests/helpers/make_workflows.py [NAME ...]
 
@@ -16,15 +16,19 @@ from comfy_browser import Browser
 from comfy_harness import ComfyServer
 from comfy_setup import ensure
 from PIL import Image
+from workflow_blueprint import NAME as BLUEPRINT
+from workflow_blueprint import blueprint, stable_id
 from workflow_graphs import SELF_FORCING, WORKFLOWS
 from workflow_layout import Places, Workflow, arrange
 from workflow_sources import add_sources, write
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
+SUBGRAPHS = REPO / "subgraphs"
 PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
 PICTURE_SECOND = 24.5  # of the demo's video: a second that shows something
 MUTED = 2
+BLUEPRINT_OF = "minute_video_app"  # the workflow that the blueprint holds
 
 _SHRINK = """(widths) => {
   for (const node of app.graph.nodes) {
@@ -140,7 +144,12 @@ def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
         needed = {node: room[name][number] for node, number in numbers_of(workflow).items()}
         lay_out(graphs[name], workflow, arrange(workflow, needed))
         add_sources(graphs[name])
+        graphs[name]["id"] = stable_id(name)
         write(graphs[name], FOLDER / f"{name}.json")
+    if BLUEPRINT_OF in graphs:
+        SUBGRAPHS.mkdir(exist_ok=True)
+        as_node = blueprint(graphs[BLUEPRINT_OF], numbers_of(chosen[BLUEPRINT_OF]))
+        write(as_node, SUBGRAPHS / f"{BLUEPRINT}.json")
 
 
 def stand_ins(server: ComfyServer) -> None:
