@@ -2,6 +2,7 @@
 
 from comfy_api.latest import ComfyExtension, io
 
+from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
 from .inspect_profile import InspectHeadProfile
@@ -9,6 +10,7 @@ from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
 from .load_profile import LoadHeadProfile
 from .load_run import LoadHeadForcingRun
+from .options import HeadForcingOptionsNode
 from .profile_heads import ProfileHeads
 from .prompt_timeline import PromptTimeline
 from .sampler import HeadForcingSampler
@@ -24,6 +26,8 @@ class HeadForcingExtension(ComfyExtension):
             LoadHeadProfile,
             PromptTimeline,
             HeadForcingSampler,
+            HeadForcingOptionsNode,
+            ApplyHeadForcing,
             DecodeLatentsToVideo,
             LoadHeadForcingRun,
             ProfileHeads,

@@ -101,6 +101,7 @@ class CompareMethods(io.ComfyNode):
             folders.check_prefix(prefix)
         timeline, texts = timeline_of(positive, seconds)
         checks.check_text_width(model, texts)
+        width, height = checks.size_for(model, width, height)
         tags = helpers.graph_tags(cls.hidden)
         common = RenderOptions(
             width=width, height=height, seconds=seconds, seed=seed, profile=head_profile, model_family=model_family

@@ -3,7 +3,7 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.demo import word_hash
-from .host import helpers, toy_world
+from .host import bridge, helpers, toy_world
 
 
 class LoadDemoModel(io.ComfyNode):
@@ -14,8 +14,8 @@ class LoadDemoModel(io.ComfyNode):
             display_name="Load Demo Model",
             category=f"{helpers.CATEGORY}/loaders",
             description=(
-                "A tiny model of moving shapes that comes with the pack and runs on any computer, with the same engine "
-                "as Self Forcing. Use width and height 64. " + word_hash.HELP + "."
+                "A tiny model of moving shapes that comes with the pack and runs without a graphics card, with the "
+                "same engine as Self Forcing. It makes videos of 64x64 only. " + word_hash.HELP + "."
             ),
             inputs=[],
             outputs=[
@@ -29,4 +29,4 @@ class LoadDemoModel(io.ComfyNode):
     @classmethod
     @helpers.shows_errors
     def execute(cls) -> io.NodeOutput:
-        return io.NodeOutput(toy_world.load_model(), toy_world.load_clip(), toy_world.ToyVAE())
+        return io.NodeOutput(bridge.reloadable(toy_world.load_model), toy_world.load_clip(), toy_world.ToyVAE())

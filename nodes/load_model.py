@@ -1,5 +1,7 @@
 """Load Self Forcing: a checkpoint of the family as a native MODEL."""
 
+from typing import Any
+
 import folder_paths
 import torch
 from comfy_api.latest import io
@@ -53,5 +55,10 @@ class LoadSelfForcing(io.ComfyNode):
     @helpers.shows_errors
     def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
         path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
-        state_dict, _ = load_state_dict(path, weights=weights)
-        return io.NodeOutput(bridge.native_model(state_dict, WEIGHT_DTYPES[weight_dtype]))
+        return io.NodeOutput(bridge.reloadable(load_model, path, weights, WEIGHT_DTYPES[weight_dtype]))
+
+
+def load_model(path: str, weights: str, dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
+    """The MODEL of a checkpoint file, see `bridge.native_model`."""
+    state_dict, _ = load_state_dict(path, weights=weights)
+    return bridge.native_model(state_dict, dtype, disable_dynamic)

@@ -18,7 +18,7 @@ from ..headforcing_core.plots import head_profile as pictures
 from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
-from .host import bridge, folders, helpers, toy_world
+from .host import bridge, checks, folders, helpers, toy_world
 from .host.helpers import HeadProfileType
 from .host.progress import say
 
@@ -43,7 +43,7 @@ class ProfileHeads(io.ComfyNode):
                     default="quick",
                     tooltip="quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
                 ),
-                *helpers.size_inputs("In pixels; 64 for the demo."),
+                *helpers.size_inputs(),
                 helpers.seed_input("Seed of the videos' noise."),
                 io.String.Input(
                     "save_name",
@@ -92,6 +92,7 @@ class ProfileHeads(io.ComfyNode):
         model_family: str = DEFAULTS.model_family,
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
+        width, height = checks.size_for(model, width, height)
         if width % 16 or height % 16:
             raise HeadForcingError(f"width and height must be multiples of 16, got {width}x{height}")
         config, family = bridge.wan_config(model), schedule(model_family)

@@ -60,9 +60,11 @@ class HeadForcingSampler(io.ComfyNode):
         vae: Any = None,
         filename_prefix: str = "video/HeadForcing",
         decode_in_background: bool = False,
+        options: Any = None,
         **settings: Any,
     ) -> io.NodeOutput:
-        options = sampler_options(settings)
+        size = checks.size_for(model, settings["width"], settings["height"])
+        options = sampler_options(settings | {"width": size[0], "height": size[1]}, options)
         timeline, texts = timeline_of(positive, options.seconds)
         start, dropped = checks.start_latents(start_frames, options.schedule.frames_per_block)
         if start is not None:
@@ -86,6 +88,8 @@ class HeadForcingSampler(io.ComfyNode):
         needs = render.check_needs(plan, count)
         checks.check_room([needs])
         report = [*describe_method(options.method), describe(plan, bridge.compute_dtype(model)), "", needs.describe()]
+        if start is None and size != (settings["width"], settings["height"]):
+            report.append(f"width and height: {size[0]}x{size[1]}, what the model was made for")
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id)

@@ -10,17 +10,35 @@ from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from .host import helpers
 from .host.helpers import HeadProfileType
 
+HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
+
 # widgets that are called otherwise than what they set
 _SETS = {"memory_every_blocks": "update_interval", "checkpoint_seconds": "state_seconds", "head_profile": "profile"}
 
 
-def sampler_options(settings: dict[str, Any]) -> RenderOptions:
-    """The `RenderOptions` from the inputs that set its fields."""
+def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = None) -> RenderOptions:
+    """The `RenderOptions` from the inputs that set its fields; `options` of *Head Forcing Options* replace them."""
+    settings = settings | (options or {})
     return RenderOptions(**{_SETS.get(name, name): value for name, value in settings.items()})
 
 
 def sampler_inputs() -> list[Any]:
-    return [*_what_is_made(), *_method(), *_memory_and_batch(), *_files()]
+    return [*_what_is_made(), *_method(), *_memory(), _batch(), *_files(), options_input()]
+
+
+def method_inputs() -> list[Any]:
+    """What *Head Forcing Options* holds, shown without folding."""
+    inputs = [*_method(), *_memory()]
+    for widget in inputs:
+        widget.extra_dict.pop("advanced")
+    return inputs
+
+
+def options_input(
+    tooltip: str = "From Head Forcing Options; replaces method, model_family, sigmas, memory and roles of this node.",
+) -> Any:
+    """Settings from *Head Forcing Options*."""
+    return HeadForcingOptions.Input("options", optional=True, tooltip=tooltip)
 
 
 def _what_is_made() -> list[Any]:
@@ -71,7 +89,7 @@ def _method() -> list[Any]:
     ]
 
 
-def _memory_and_batch() -> list[Any]:
+def _memory() -> list[Any]:
     return [
         helpers.advanced(
             io.Int.Input,
@@ -115,15 +133,18 @@ def _memory_and_batch() -> list[Any]:
             default=DEFAULTS.roles,
             tooltip="The paper's ablations of head roles: one role merged into memory, or all shuffled by the seed.",
         ),
-        helpers.advanced(
-            io.Int.Input,
-            "batch_size",
-            default=1,
-            min=1,
-            max=64,
-            tooltip="Number of videos, rendered one after another, each with its own noise.",
-        ),
     ]
+
+
+def _batch() -> Any:
+    return helpers.advanced(
+        io.Int.Input,
+        "batch_size",
+        default=1,
+        min=1,
+        max=64,
+        tooltip="Number of videos, rendered one after another, each with its own noise.",
+    )
 
 
 def _files() -> list[Any]:
@@ -143,7 +164,7 @@ def _files() -> list[Any]:
             max=36000.0,
             step=10.0,
             tooltip="Seconds between two stored states of the cache (up to 2.7 GB at 832x480), with which resuming is "
-            "immediate. 0: never; the cache is rebuilt from the blocks in a fifth of their render time.",
+            "immediate. 0: never; the cache is rebuilt from the blocks, with one pass of the model for each.",
         ),
         io.Vae.Input(
             "vae",

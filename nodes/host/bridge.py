@@ -33,7 +33,7 @@ from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_que
 from ...headforcing_core.rollout.schedule import Schedule
 from .fingerprint import fingerprint as fingerprint
 
-_KEY = "head_forcing"
+KEY = "head_forcing"
 
 
 def wan_config(model: Any) -> WanConfig:
@@ -139,21 +139,22 @@ class HostedModel:
         self._call(latents, _same_for(latents, 0.0), cache, write_only=not reads_queries(cache))
 
     def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
-        self._cache, self._sigmas, self._write_only = cache, sigmas, write_only
+        self._cache, self._sigmas, self._write_only, self._ran = cache, sigmas, write_only, False
         # behind MultiGPU CFG Split ComfyUI would run the model in threads of its own, outside inference mode; without
         # guidance there is nothing to split
         options = {k: v for k, v in self._extra_args["model_options"].items() if not k.startswith("multigpu_")}
         # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
-        options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
+        options["transformer_options"] = {**options.get("transformer_options", {}), KEY: self}
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_tensor([float(sigmas.max())]), **arguments)[0].transpose(0, 1)
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
-        self.attention.options = {name: value for name, value in options.items() if name != _KEY}
-        if len(x) != 1:
+        self.attention.options = {name: value for name, value in options.items() if name != KEY}
+        if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
+        self._ran = True
         if self._encoded != self._wanted:
             self.prompt = encode_prompt(net, self._embeds[self._wanted].to(x.device), x.dtype)
             self._encoded = self._wanted
@@ -174,22 +175,30 @@ def _same_for(latents: Tensor, sigma: float) -> Tensor:
 
 
 def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
-    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and _KEY in a), {})
-    hosted = options.get(_KEY)
+    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and KEY in a), {})
+    hosted = options.get(KEY)
     if hosted is None:
         return executor(x, timestep, context, *args, **kwargs)
     return hosted.forward(executor.class_obj, x, options)
 
 
-def _room_for(extra_bytes: int) -> Callable[..., Any]:
-    """A wrapper of ComfyUI's `prepare_sampling` that requests `extra_bytes` more memory, as if a block were longer."""
+def with_room(model: Any, shape: Sequence[int], extra_bytes: int) -> list[int]:
+    """The shape of latents `[videos, 16, frames, h, w]` for which ComfyUI reserves `extra_bytes` more memory."""
+    one_frame = [*shape[:2], 1, *shape[3:]]
+    frames = shape[2] + math.ceil(extra_bytes / max(1, model.model.memory_required(one_frame)))
+    return [*shape[:2], frames, *shape[3:]]
 
-    def prepare(executor, model, noise_shape, *args, **kwargs):
-        one_frame = [*noise_shape[:2], 1, *noise_shape[3:]]
-        frames = noise_shape[2] + math.ceil(extra_bytes / max(1, model.model.memory_required(one_frame)))
-        return executor(model, [*noise_shape[:2], frames, *noise_shape[3:]], *args, **kwargs)
 
-    return prepare
+def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
+    """A clone of a MODEL on which a `HostedModel` can run; `prepare` wraps ComfyUI's `prepare_sampling`."""
+    patched = model.clone()
+    for kind, wrapper in (
+        (WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper),
+        (WrappersMP.PREPARE_SAMPLING, prepare),
+    ):
+        patched.remove_wrappers_with_key(kind, KEY)
+        patched.add_wrapper_with_key(kind, KEY, wrapper)
+    return patched
 
 
 def host(
@@ -216,10 +225,11 @@ def host(
     def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
         return body(HostedModel(denoiser, extra_args or {}, embeds, x.device), x.device)
 
-    patched = model.clone()
-    patched.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, _KEY, _diffusion_model_wrapper)
-    patched.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, _KEY, _room_for(extra_bytes))
-    patched.set_additional_models(_KEY, list(also))  # loaded together, so that neither unloads the other
+    def prepare(executor, patcher, noise_shape, *args, **kwargs):
+        return executor(patcher, with_room(patcher, noise_shape, extra_bytes), *args, **kwargs)
+
+    patched = hosting(model, prepare)
+    patched.set_additional_models(KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)
@@ -265,7 +275,14 @@ def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
     return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)
 
 
-def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> Any:
+def reloadable(load: Callable[..., Any], *args: Any) -> Any:
+    """The MODEL of `load(*args, disable_dynamic=...)`, which ComfyUI can load once more, such as on another device."""
+    model = load(*args)
+    model.cached_patcher_init = (load, args)  # read by Select Model Device and MultiGPU CFG Split
+    return model
+
+
+def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
     """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
     metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
     options = {} if dtype is None else {"dtype": dtype}
@@ -274,7 +291,8 @@ def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None) -> An
     given = {
         name: tensor.new_zeros(1).expand(tensor.shape) if on_cpu else tensor for name, tensor in state_dict.items()
     }
-    model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata)
+    plainly = {"disable_dynamic": True} if disable_dynamic else {}  # an argument that older versions lack
+    model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata, **plainly)
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
     if on_cpu:
@@ -294,7 +312,10 @@ def use_weights(net: torch.nn.Module, state_dict: dict[str, Tensor]) -> None:
 
 
 def native_model_of_any_size(
-    state_dict: dict[str, Tensor], config: WanConfig, latent_format: comfy.latent_formats.LatentFormat
+    state_dict: dict[str, Tensor],
+    config: WanConfig,
+    latent_format: comfy.latent_formats.LatentFormat,
+    disable_dynamic: bool = False,
 ) -> Any:
     """A native MODEL of dimensions that ComfyUI's detection does not cover (it expects heads of 128 channels)."""
     supported = comfy.supported_models
@@ -321,7 +342,8 @@ def native_model_of_any_size(
     model_config.set_inference_dtype(torch.float32, None)
     offload_device = comfy.model_management.unet_offload_device()
     model = model_config.get_model(state_dict, "", device=offload_device)
-    patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
+    plain = comfy.model_patcher.ModelPatcher
+    patcher_class = plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
     patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
     model.load_model_weights(dict(state_dict), "")
     return patcher

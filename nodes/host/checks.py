@@ -9,8 +9,9 @@ import comfy.model_management
 import torch
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.resources import Needs, check_disk, in_turn
-from . import folders
+from . import folders, toy_world
 
 
 def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
@@ -30,6 +31,12 @@ def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) ->
         )
     dropped = latents.shape[2] % frames_per_block
     return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
+
+
+def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
+    """Width and height in pixels, where 0 is replaced by what the model was made for."""
+    made_for = toy_world.SIZE if toy_world.is_toy_model(model) else (DEFAULTS.width, DEFAULTS.height)
+    return width or made_for[0], height or made_for[1]
 
 
 def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:

@@ -72,11 +72,12 @@ def advanced(kind: Any, name: str, **options: Any) -> Any:
     return widget
 
 
-def size_inputs(tooltip: str = "In pixels; trained at {}.") -> list[Any]:
-    """Width and height; the tooltip gets the default."""
+def size_inputs() -> list[Any]:
+    """Width and height, 0 for what the model was made for, see `checks.size_for`."""
     sizes = {"width": DEFAULTS.width, "height": DEFAULTS.height}
-    options = {"min": 16, "max": 4096, "step": 16}
-    return [io.Int.Input(name, default=size, tooltip=tooltip.format(size), **options) for name, size in sizes.items()]
+    tooltip = "In pixels, a multiple of 16. 0: what the model was made for, {} (the demo model 64)."
+    options: dict[str, Any] = {"default": 0, "min": 0, "max": 4096, "step": 16}
+    return [io.Int.Input(name, tooltip=tooltip.format(size), **options) for name, size in sizes.items()]
 
 
 def seed_input(tooltip: str) -> Any:

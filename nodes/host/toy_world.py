@@ -125,10 +125,10 @@ class ToyVAE(comfy.sd.VAE):
         )
 
 
-def load_model() -> Any:
+def load_model(disable_dynamic: bool = False) -> Any:
     """The toy transformer as a native MODEL."""
     state_dict, _ = load_state_dict(model_path(), num_heads=TOY_CONFIG.num_heads)
-    return bridge.native_model_of_any_size(state_dict, TOY_CONFIG, ToyLatentFormat())
+    return bridge.native_model_of_any_size(state_dict, TOY_CONFIG, ToyLatentFormat(), disable_dynamic)
 
 
 def load_clip() -> Any:

@@ -148,6 +148,11 @@ def test_measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches
     assert found["missing"] == [] and found["difference"] < 1e-5 < 1e-2 < found["spread"]
 
 
+def test_a_model_can_be_loaded_once_more_for_another_device(probes: dict[str, Any]):
+    found = of(probes, "loaded_again")
+    assert found["again"] == [[True, False, True]] * 2 and found["difference"] == 0
+
+
 def test_options_of_a_split_over_gpus_do_not_reach_the_calls(probes: dict[str, Any]):
     found = of(probes, "split_over_gpus")
     assert found["seen"] == ["other", "transformer_options"]

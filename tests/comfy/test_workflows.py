@@ -208,6 +208,55 @@ def test_a_new_node_keeps_its_seed_and_a_saved_one_its_choice(editor):
     assert editor.page_errors == []
 
 
+# of a workflow saved by version 0.1.0: by position, with the widget that changes the seed
+OLD_VALUES = [64, 64, 3, 7, "increment", "infinity_rope", "longlive", "1, 0.5", 4, 6, 0.9, 2, "shuffled", 3, False, 60]
+OLD_VALUES += ["video/old", True]
+ADVANCED = """method model_family sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles batch_size
+checkpoint_seconds decode_in_background""".split()
+
+
+def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
+    """Advanced inputs are folded until a button or a changed value shows them."""
+    fresh = """() => {
+      app.graph.clear();
+      const node = LiteGraph.createNode("HeadForcingSampler");
+      app.graph.add(node);
+      return node.id;
+    }"""
+    look = """() => {
+      const node = app.graph.nodes.find((node) => node.type === "HeadForcingSampler");
+      return [node.widgets.filter((w) => node.isWidgetVisible(w)).map((w) => w.name), node.size[1]];
+    }"""
+    press = """() => {
+      const node = app.graph.nodes.find((node) => node.type === "HeadForcingSampler");
+      node.widgets.find((widget) => widget.name === "advanced inputs").callback();
+    }"""
+    editor.page.evaluate(fresh)
+    few, low = editor.page.evaluate(look)
+    assert len(few) <= 10 and not set(few) & set(ADVANCED)
+    editor.page.evaluate(press)
+    every, high = editor.page.evaluate(look)
+    assert set(every) - set(few) == set(ADVANCED) and high > low + 200
+    editor.page.evaluate(press)
+    assert editor.page.evaluate(look) == [few, low]
+
+    graph = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
+    (sampler,) = (node for node in graph["nodes"] if node["type"] == "HeadForcingSampler")
+    editor.page.evaluate("(graph) => app.loadGraphData(graph)", graph)
+    editor.page.wait_for_timeout(500)
+    assert not set(editor.page.evaluate(look)[0]) & set(ADVANCED)
+    sampler["widgets_values"] = OLD_VALUES
+    editor.page.evaluate("(graph) => app.loadGraphData(graph)", graph)
+    editor.page.wait_for_timeout(500)
+    assert set(ADVANCED) < set(editor.page.evaluate(look)[0])
+    (inputs,) = (n["inputs"] for n in editor.api_prompt().values() if n["class_type"] == "HeadForcingSampler")
+    values = [value for name, value in inputs.items() if not isinstance(value, list)]
+    assert [value for value in OLD_VALUES if value != "increment"] == values
+    saved = editor.page.evaluate("() => app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler')")
+    assert saved["widgets_values"][: len(OLD_VALUES)] == OLD_VALUES
+    assert editor.page_errors == []
+
+
 def test_the_demo_workflow_fills_the_video_node(editor, tmp_path_factory):
     """Open the file, press Run, watch: a minute of video appears in the last node. The screenshot is kept."""
     editor.load_workflow(FOLDER / "demo.json")

@@ -210,6 +210,28 @@ def plain():
 
 
 @probe
+def loaded_again():
+    """What Select Model Device and MultiGPU CFG Split do: load the MODEL once more from what the loader left on it."""
+    load_model, load_demo = module(".nodes.load_model"), module(".nodes.load_demo")
+    tiny = bridge.reloadable(load_model.load_model, TINY, "auto", None)
+    (demo, *_) = load_demo.LoadDemoModel.execute().result
+    again = []
+    for model in (tiny, demo):
+        if hasattr(model, "deepclone_multigpu"):
+            copy = model.clone().deepclone_multigpu(new_load_device=torch.device("cpu"))
+        else:
+            load, args = model.cached_patcher_init
+            copy = load(*args, disable_dynamic=False)
+        own = dict(model.model.diffusion_model.named_parameters())
+        other = dict(copy.model.diffusion_model.named_parameters())
+        shared = any(own[name] is other[name] for name in own)
+        load, args = copy.cached_patcher_init if hasattr(model, "deepclone_multigpu") else model.cached_patcher_init
+        again.append([bridge.fingerprint(model) == bridge.fingerprint(copy), shared, callable(load)])
+    plan = make_plan(tiny, 3.0)
+    return {"again": again, "difference": apart(hosted(tiny, plan)[0], hosted(native(), plan)[0])}
+
+
+@probe
 def split_over_gpus():
     """What core's MultiGPU CFG Split puts into the model's options does not reach the calls of our sampler."""
     seen = []
@@ -597,10 +619,10 @@ def memory_asked_for():
     plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
     for name, plan in plans.items():
         needs(name, lambda: hosted(model, plan))
-    room = bridge._room_for
-    bridge._room_for = lambda cache_bytes: lambda executor, *args, **kwargs: executor(*args, **kwargs)
+    room = bridge.with_room
+    bridge.with_room = lambda model, shape, extra_bytes: shape
     needs("without", lambda: hosted(model, plans["head_forcing"]))
-    bridge._room_for = room
+    bridge.with_room = room
     one_frame = model.model.memory_required([1, 16, 1, 6, 10])
     return {
         "asked": asked,

@@ -1,0 +1,214 @@
+"""Head Forcing as a SAMPLER: the same rollout inside the native samplers of ComfyUI, with their noise and sigmas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import comfy.model_management
+import comfy.samplers
+import torch
+from comfy.patcher_extension import WrappersMP
+from torch import Tensor
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.render.job import Watcher
+from ...headforcing_core.render.options import RenderOptions
+from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.sinks import KeptLatents
+from ...headforcing_core.timeline.clock import BlockClock, video_frames_of
+from ...headforcing_core.timeline.timeline import Timeline
+from . import bridge, checks, conditioning, helpers
+from .render import FOUND_PROFILES, HostRender
+
+_PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent")  # of a prompt's CONDITIONING
+
+
+@dataclass(frozen=True)
+class Request:
+    """What *Apply Head Forcing* was given; size, length, seed and noise levels come from the native nodes.
+
+    Attributes:
+        texts: one text embedding `[tokens, text_dim]` per segment of the timeline.
+    """
+
+    options: RenderOptions
+    timeline: Timeline
+    texts: Sequence[Tensor]
+
+    def sigmas(self) -> Tensor:
+        """The noise levels of the method or the model family as SIGMAS, highest first, 0 at the end."""
+        return torch.tensor([*self.options.schedule.sigmas, 0.0])
+
+    def length(self) -> int:
+        """Video frames of the blocks that the timeline fills: the `length` of the empty latent."""
+        clock = BlockClock(self.options.schedule.frames_per_block)
+        return clock.video_frames(clock.blocks_for(self.timeline.seconds))
+
+    def render(self, model: Any, shape: Sequence[int], sigmas: Tensor | None, seed: int, weights: str) -> HostRender:
+        """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those of `sigmas`."""
+        own, (_, _, frames, height, width) = self.options.schedule, shape
+        blocks, rest = divmod(frames, own.frames_per_block)
+        if rest:
+            near = [video_frames_of(n * own.frames_per_block) for n in (blocks, blocks + 1) if n]
+            raise HeadForcingError(
+                f"latent_image: its {frames} latent frames are no whole number of blocks of {own.frames_per_block}; "
+                f"set the empty latent's length to {' or '.join(map(str, near))}"
+            )
+        options = replace(self.options, width=width * 8, height=height * 8, seed=seed)
+        options = replace(options, seconds=BlockClock(own.frames_per_block).video_frames(blocks) / BlockClock().fps)
+        if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
+            options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
+        return HostRender(model, options, self.timeline, self.texts, found_profiles=FOUND_PROFILES, weights=weights)
+
+
+def applied(model: Any, request: Request) -> Any:
+    """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for one block and the caches, not for the whole
+    video.
+    """
+
+    def prepare(executor, patcher, noise_shape, *args, **kwargs):
+        try:
+            plan = request.render(patcher, noise_shape, None, 0, weights="not needed").plan()
+            one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
+            noise_shape = bridge.with_room(patcher, one_pass, plan.cache_bytes(bridge.compute_dtype(patcher)))
+        except (HeadForcingError, ValueError):  # told when sampling begins; or another sampler runs
+            pass
+        return executor(patcher, noise_shape, *args, **kwargs)
+
+    return bridge.hosting(model, prepare)
+
+
+class RolloutSampler(comfy.samplers.Sampler):
+    """A SAMPLER that makes a video block by block; keeps no model.
+
+    Of the native noise only its seed is used: as in Head Forcing Sampler, the noise of each block and step is a
+    function of the seed and their numbers, so that the same seed gives the same latents.
+    """
+
+    def __init__(self, request: Request):
+        self.request = request
+
+    @helpers.shows_errors
+    def sample(
+        self,
+        model_wrap: Any,
+        sigmas: Tensor,
+        extra_args: dict[str, Any],
+        callback: Callable[[int, Tensor, Tensor, int], None] | None,
+        noise: Tensor,
+        latent_image: Tensor | None = None,
+        denoise_mask: Tensor | None = None,
+        disable_pbar: bool = False,
+    ) -> Tensor:
+        """Called by a guider: latents as the model sees them, in the shape of `noise [videos, 16, frames, h, w]`."""
+        _check_latent(noise, latent_image, denoise_mask)
+        _check_guider(model_wrap, extra_args, self.request)
+        if float(sigmas[-1]) != 0:
+            raise HeadForcingError(f"sigmas must end with 0, got {sigmas.tolist()[-1]:g}; add it as the last value")
+        model = model_wrap.model_patcher
+        checks.check_text_width(model, list(self.request.texts))
+        render = self.request.render(model, noise.shape, sigmas, extra_args.get("seed") or 0, weights="")
+        plan = render.job(render.plan()).recall_roles(render.plan)
+        if plan.restart_frames:
+            raise HeadForcingError(
+                f"method {render.options.method} encodes video frames between its rollouts; use Head Forcing Sampler "
+                "with a vae"
+            )
+        needs = render.check_needs(plan, len(noise))
+        progress = _Progress(callback, plan.steps * len(noise))
+        made: list[Tensor] = []
+        try:
+            for video in range(len(noise)):
+                latents, plan = _one_video(render, plan, video, model_wrap, extra_args, noise.device, progress)
+                made.append(latents)
+        except BaseException as error:
+            if checks.is_out_of_memory(error):
+                raise checks.out_of_memory(error, needs, kept=False) from error
+            raise
+        samples = torch.stack(made)
+        progress.complete(samples)
+        return samples
+
+
+def _one_video(
+    render: HostRender,
+    plan: RenderPlan,
+    video: int,
+    guider: Any,
+    extra_args: dict[str, Any],
+    device: torch.device,
+    progress: _Progress,
+) -> tuple[Tensor, RenderPlan]:
+    """Latents `[16, frames, h, w]`, and the plan of the next video, with the roles that were found in this one."""
+    job, kept = render.job(plan, video), KeptLatents(device)
+    hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
+    attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim)
+    made = job.run(hosted, device, attention, [kept], progress)
+    if made.found_profile is not None:
+        plan = render.plan(made.found_profile)
+    return torch.cat(kept.blocks).transpose(0, 1), plan
+
+
+class _Progress(Watcher):
+    """Progress and previews through the callback of a native sampler; stops within one model call on cancel."""
+
+    def __init__(self, callback: Callable[[int, Tensor, Tensor, int], None] | None, steps: int):
+        self.callback, self.steps, self.done = callback, steps, 0
+
+    def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if latents is None:
+            return
+        self.done += 1
+        if self.done < self.steps:  # the last call gives the whole video
+            self._call(latents.transpose(0, 1)[None])
+
+    def complete(self, samples: Tensor) -> None:
+        """Hand over the finished latents, which become the sampler's second output."""
+        self.done = self.steps
+        self._call(samples)
+
+    def _call(self, latents: Tensor) -> None:
+        if self.callback is not None:
+            self.callback(self.done - 1, latents, latents, self.steps)
+
+
+def _check_latent(noise: Tensor, latent_image: Tensor | None, denoise_mask: Tensor | None) -> None:
+    if denoise_mask is not None:
+        raise HeadForcingError("latent_image: Head Forcing makes whole video frames; remove the noise mask")
+    if noise.ndim != 5 or noise.shape[1] != 16:
+        raise HeadForcingError(
+            f"latent_image: expected an empty Wan 2.1 video latent [videos, 16, frames, h, w], got {list(noise.shape)}"
+        )
+    if latent_image is not None and latent_image.any():
+        raise HeadForcingError(
+            "latent_image must be empty; to continue a video use Head Forcing Sampler with start_frames"
+        )
+    if not noise.any():
+        raise HeadForcingError("noise: connect RandomNoise; its seed sets the noise of every block")
+
+
+def _check_guider(guider: Any, extra_args: dict[str, Any], request: Request) -> None:
+    """Refuse what a rollout would not do: guidance, another model or conditioning than those of the node."""
+    patcher, conds = getattr(guider, "model_patcher", None), getattr(guider, "conds", {})
+    if patcher is None or not patcher.get_wrappers(WrappersMP.PREPARE_SAMPLING, bridge.KEY):
+        raise HeadForcingError("guider: connect the model of Apply Head Forcing to it")
+    guided = not math.isclose(getattr(guider, "cfg", 1.0), 1.0) or set(conds) - {"positive", "negative"}
+    if guided or extra_args["model_options"].get("disable_cfg1_optimization", False):
+        raise HeadForcingError(
+            "guider: Head Forcing runs without guidance and negative prompt; use BasicGuider, or CFGGuider at cfg 1"
+        )
+    positive = conds.get("positive", [])
+    text = positive[0].get("cross_attn") if len(positive) == 1 else None
+    expected = request.texts[0]
+    same = text is not None and text.shape[1:] == expected.shape and torch.equal(text[0].to(expected), expected)
+    if not same or conditioning.carried_timeline(positive[0]) not in (None, request.timeline):
+        raise HeadForcingError("guider: connect the same conditioning to it as to Apply Head Forcing")
+    if unknown := [part for part in _PARTS if part in positive[0]]:
+        raise HeadForcingError(
+            f"guider: its conditioning has {' and '.join(unknown)}, which Head Forcing does not read; connect Prompt "
+            "Timeline directly"
+        )

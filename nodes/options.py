@@ -1,0 +1,31 @@
+"""Head Forcing Options: the method and its settings, for the sampler nodes that they are connected to."""
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from .host import helpers
+from .sampler_inputs import HeadForcingOptions, method_inputs, sampler_options
+
+
+class HeadForcingOptionsNode(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        schema = io.Schema(
+            node_id="HeadForcingOptions",
+            display_name="Head Forcing Options",
+            category=f"{helpers.CATEGORY}/sampling",
+            description=(
+                "The method, the model family and what memory heads keep, for Head Forcing Sampler and Apply Head "
+                "Forcing. Without it they use Head Forcing with the settings of the paper."
+            ),
+            inputs=method_inputs(),
+            outputs=[HeadForcingOptions.Output(display_name="options")],
+        )
+        return helpers.aliases(schema, "method", "settings", "advanced", "long video", "head forcing")
+
+    @classmethod
+    @helpers.shows_errors
+    def execute(cls, **settings: Any) -> io.NodeOutput:
+        sampler_options(settings)  # refuses wrong values
+        return io.NodeOutput(settings)

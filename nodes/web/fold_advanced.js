@@ -1,0 +1,61 @@
+// Folds advanced inputs on the canvas, where the frontends show all of them; Nodes 2.0 folds them itself.
+import { app } from "../../scripts/app.js";
+
+const BUTTON = "advanced inputs";
+const NO_ROOM = () => [0, -4]; // the frontend of ComfyUI 0.3.75 leaves room for hidden widgets, and 4 between two
+const defaults = new WeakMap();
+
+/** Hide or show the advanced widgets of a node, and give it or take away their room. */
+function setHidden(node, hidden) {
+  const before = node.computeSize()[1];
+  for (const widget of node.widgets) {
+    if (!defaults.has(widget)) continue;
+    widget.hidden = hidden;
+    if (hidden) widget.computeSize = NO_ROOM;
+    else delete widget.computeSize;
+  }
+  node.setSize([node.size[0], node.size[1] + node.computeSize()[1] - before]);
+}
+
+/** Show what `showAdvanced` says, in which both renderers keep the state. */
+function fold(node) {
+  setHidden(node, !LiteGraph.vueNodesMode && !node.showAdvanced);
+  const button = node.widgets.find((widget) => widget.name === BUTTON);
+  if (button) button.label = (node.showAdvanced ? "hide " : "show ") + BUTTON;
+}
+
+/** Whether an advanced widget is linked or not as a new node has it, and must stay in sight. */
+function isChanged(node, widget) {
+  const linked = node.inputs?.some((input) => input.widget?.name === widget.name && input.link != null);
+  return defaults.has(widget) && (linked || widget.value !== defaults.get(widget));
+}
+
+app.registerExtension({
+  name: "HeadForcing.FoldAdvanced",
+  setup() {
+    app.ui.settings.addEventListener("Comfy.VueNodes.Enabled.change", () =>
+      setTimeout(() => app.graph.nodes.filter((node) => node.widgets?.some((w) => defaults.has(w))).forEach(fold)),
+    );
+  },
+  nodeCreated(node) {
+    if (!node.comfyClass?.startsWith("HeadForcing")) return;
+    const advanced = (node.widgets ?? []).filter((widget) => widget.options?.advanced ?? widget.advanced);
+    if (!advanced.length) return;
+    for (const widget of advanced) defaults.set(widget, widget.value);
+    const toggle = () => {
+      node.showAdvanced = !node.showAdvanced;
+      fold(node);
+    };
+    const button = node.addWidget("button", BUTTON, null, toggle, { serialize: false, canvasOnly: true });
+    button.serialize = false; // values are stored by position
+    setHidden(node, true);
+    const size = [...node.size];
+    fold(node);
+    node.setSize(size); // Nodes 2.0 counts the room of what it has folded
+  },
+  loadedGraphNode(node) {
+    if (!node.widgets?.some((widget) => defaults.has(widget))) return;
+    if (node.widgets.some((widget) => isChanged(node, widget))) node.showAdvanced = true;
+    fold(node);
+  },
+});
