@@ -30,8 +30,9 @@ def process_group(node_id: str) -> str:
     """The tests that run one after the other in one process: those of a ComfyUI server, else those of a file."""
     file, _, test = node_id.partition("::")
     parameters = test.partition("[")[2]
-    if "comfy_floor" in parameters:
-        return "comfy_floor"
+    for server in ("comfy_floor", "comfy_latest"):
+        if server in parameters:
+            return server
     version = next((version for version in VERSIONS if version in parameters), "")
     return file + version if version or not file.startswith("tests/comfy/") else "comfy"
 

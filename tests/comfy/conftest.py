@@ -1,16 +1,18 @@
-"""ComfyUI for the tests: two servers and their environments, shared by all tests of a process."""
+"""ComfyUI for the tests: three servers and their environments, shared by all tests of a process."""
 
 import json
 from collections.abc import Iterator
 
 import pytest
 from comfy_harness import ComfyServer
-from comfy_setup import FLOOR, NEWEST, ComfyInstall, installed
+from comfy_setup import FLOOR, LATEST_FRONTEND, NEWEST, ComfyInstall, installed
 from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_lora, wan_t2v, wan_vae
 
 
-def _server(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
-    install = installed(version)
+def _server(
+    version: str, tmp_path_factory: pytest.TempPathFactory, frontend: str | None = None
+) -> Iterator[ComfyServer]:
+    install = installed(version, frontend)
     base = tmp_path_factory.mktemp(f"comfyui-{version}")
     with ComfyServer(install, base, custom_nodes={FAKE_NODES_FILE: FAKE_COND_NODE}) as server:
         yield server
@@ -26,6 +28,12 @@ def comfy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
 def comfy_floor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
     """A running ComfyUI of the oldest supported version, with the pack and the test-only nodes."""
     yield from _server(FLOOR, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def comfy_latest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    """A running ComfyUI of the newest tested version with the newest frontend; for tests in the browser."""
+    yield from _server(NEWEST, tmp_path_factory, LATEST_FRONTEND)
 
 
 @pytest.fixture(scope="session", params=["comfy", "comfy_floor"])

@@ -6,6 +6,11 @@
 Two other distributions carry a complete ComfyUI tree inside them. Both trees run in one virtual environment beside a
 CPU build of torch. Everything lands in a cache folder outside the repository (HEADFORCING_TEST_CACHE overrides it) and
 is reused until what it was made from changes.
+
+Each tree is run with the frontend that it pins. The frontend is released more often than the server, and users update
+it alone, so `ensure(NEWEST, LATEST_FRONTEND)` is the newest tree with the newest frontend: the fixture `comfy_latest`,
+beside `comfy` and `comfy_floor`. A browser test that depends on the frontend takes all three:
+`@pytest.fixture(params=["comfy", "comfy_floor", "comfy_latest"])` and `request.getfixturevalue(request.param)`.
 """
 
 import contextlib
@@ -56,6 +61,7 @@ SOURCES = {
 }
 NEWEST = "0.30.0"  # its requirements cover the older release, so both share one environment
 FLOOR = "0.3.75"  # the oldest that the pack supports
+LATEST_FRONTEND = "1.58.1"  # newer than the one that NEWEST pins (1.47.12)
 
 
 @dataclass(frozen=True)
@@ -75,27 +81,33 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headforcing-tests"
 
 
-def ensure(version: str = NEWEST) -> ComfyInstall:
-    """Return the install of ComfyUI `version`, making what is missing of it (about 90 s and 2 GB the first time)."""
+def ensure(version: str = NEWEST, frontend: str | None = None) -> ComfyInstall:
+    """Return the install of ComfyUI `version`, making what is missing of it (about 90 s and 2 GB the first time).
+
+    `frontend` is a version of comfyui-frontend-package; None is the one that belongs to ComfyUI `version`.
+    """
     if version not in SOURCES:
         raise ValueError(f"No source is known for ComfyUI {version!r}; expected one of {', '.join(SOURCES)}.")
     cache = cache_dir()
     with _locked(cache / "lock"):
         newest = _tree(cache, NEWEST)
         python = _environment(cache, newest / "requirements.txt")
+        if frontend is not None:
+            pin = f"comfyui-frontend-package=={frontend}"
+            return ComfyInstall(_tree(cache, version), python, version, _frontend(cache, frontend, pin, python))
         if version == NEWEST:
             return ComfyInstall(newest, python, version)
         tree = _tree(cache, version)
-        return ComfyInstall(tree, python, version, _frontend(cache, version, tree, python))
+        return ComfyInstall(tree, python, version, _frontend(cache, version, _frontend_pin(tree), python))
 
 
-def installed(version: str) -> ComfyInstall:
+def installed(version: str, frontend: str | None = None) -> ComfyInstall:
     """`ensure` for tests, which are skipped where ComfyUI is left out."""
     if os.environ.get("HEADFORCING_SKIP_COMFY") == "1":
         import pytest
 
         pytest.skip("HEADFORCING_SKIP_COMFY=1: tests in a real ComfyUI are left out")
-    return ensure(version)
+    return ensure(version, frontend)
 
 
 def chromium() -> Path | None:
@@ -143,15 +155,20 @@ def _environment(cache: Path, comfy_requirements: Path) -> Path:
     return python
 
 
-def _frontend(cache: Path, version: str, tree: Path, python: Path) -> Path:
-    """The browser part that belongs to an older release; the environment holds the newest one's."""
+def _frontend_pin(tree: Path) -> str:
+    """The frontend that a release asks for."""
     pin = re.search(r"^comfyui-frontend-package==\S+", (tree / "requirements.txt").read_text(), re.MULTILINE)
     if pin is None:
         raise RuntimeError(f"{tree / 'requirements.txt'} pins no comfyui-frontend-package.")
-    folder = cache / f"frontend-{version}"
-    with _made_once(folder, pin[0], f"its frontend, {pin[0]}") as todo:
+    return pin[0]
+
+
+def _frontend(cache: Path, name: str, pin: str, python: Path) -> Path:
+    """A browser part other than the one in the environment, which is that of the newest release."""
+    folder = cache / f"frontend-{name}"
+    with _made_once(folder, pin, f"frontend, {pin}") as todo:
         if todo:
-            _pip(python, "install", "--no-deps", "--target", str(folder), pin[0])
+            _pip(python, "install", "--no-deps", "--target", str(folder), pin)
     return folder / "comfyui_frontend_package" / "static"
 
 
@@ -215,4 +232,5 @@ if __name__ == "__main__":
     for wanted_version in sys.argv[1:] or SOURCES:
         install = ensure(wanted_version)
         print(f"ComfyUI {install.version} in {install.tree}, Python {install.python}")
+    print(f"Frontend {LATEST_FRONTEND} in {ensure(NEWEST, LATEST_FRONTEND).frontend}")
     print(f"Chromium: {chromium() or 'not found; apt-get install chromium fonts-dejavu-core'}")

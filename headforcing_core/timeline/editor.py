@@ -1,0 +1,116 @@
+"""What a visual editor of the timeline asks: a text as segments, and changed segments as a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..errors import HeadForcingError
+from .clock import MAX_SECONDS, BlockClock, is_finite
+from .grammar import TimelineError
+from .switch import MAX_SEED, RESET, Switch
+from .timeline import Timeline, parse_timeline
+from .writer import PlacedPrompt, place_prompts, write_timeline
+
+_KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
+
+
+def answer(request: object) -> dict[str, Any]:
+    """Segments of a text, or the text of segments with what it is parsed to.
+
+    `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
+    either `text` or `segments`, each `{text, start_block, switch: null or {kind, blend_blocks, re_anchor}, seed}`. A
+    seed is null or digits as text, since it can exceed the whole numbers that JavaScript counts in. With segments,
+    `length` is the length in seconds that the text sets where `seconds` is 0.
+
+    The answer holds `text`, `segments`, `blocks`, `seconds` (the length), `block_seconds`, `first_block_seconds` and
+    `default` (the switch of prompts without a tag); or, for a text that is no timeline, `error` and `line` (1-based or
+    None). Raises HeadForcingError for a request of another form.
+    """
+    if not isinstance(request, Mapping):
+        raise HeadForcingError(f"expected a JSON object with text or segments, found {type(request).__name__}")
+    clock, seconds = BlockClock(), _number(request, "seconds")
+    default = _switch(request, "switch")
+    try:
+        if "segments" in request:
+            end = None if seconds else _number(request, "length") or None
+            text = write_timeline(_placed(_get(request, "segments", list)), clock, end, default)
+        else:
+            text = _get(request, "text", str)
+        shared = _get(request, "shared_prompt", str, "")
+        timeline = parse_timeline(text, seconds or None, clock, shared, default)
+    except TimelineError as error:
+        return {"error": str(error), "line": error.line}
+    return {"text": text, "default": str(default)} | _described(text, timeline)
+
+
+def _described(text: str, timeline: Timeline) -> dict[str, Any]:
+    clock, segments = timeline.clock, []
+    for prompt, segment in zip(place_prompts(text, timeline), timeline.segments, strict=True):
+        segments.append(
+            {
+                "text": prompt.text,
+                "start_block": segment.start_block,
+                "end_block": segment.end_block,
+                "start": clock.start_seconds(segment.start_block),
+                "end": min(clock.start_seconds(segment.end_block), timeline.seconds),
+                "switch": None if prompt.switch is None else asdict(prompt.switch),
+                "seed": None if prompt.seed is None else str(prompt.seed),
+                "tag": _tag(prompt),
+            }
+        )
+    return {
+        "segments": segments,
+        "blocks": timeline.blocks,
+        "seconds": timeline.seconds,
+        "block_seconds": clock.block_seconds,
+        "first_block_seconds": clock.start_seconds(1),
+    }
+
+
+def _placed(segments: list[Any]) -> list[PlacedPrompt]:
+    placed = []
+    for segment in segments:
+        if not isinstance(segment, Mapping):
+            raise HeadForcingError(f"a segment must be an object, found {type(segment).__name__}")
+        switch = None if segment.get("switch") is None else _switch(_get(segment, "switch", dict), "kind")
+        text, block = _get(segment, "text", str), _get(segment, "start_block", int)
+        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed"))))
+    return placed
+
+
+def _tag(prompt: PlacedPrompt) -> str | None:
+    words = [] if prompt.switch is None else [str(prompt.switch)]
+    words += [] if prompt.seed is None else [f"seed {prompt.seed}"]
+    return ", ".join(words) or None
+
+
+def _seed(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20 and int(value) <= MAX_SEED:
+        return int(value)
+    raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {value!r:.40}")
+
+
+def _switch(fields: Mapping[str, Any], kind: str) -> Switch:
+    return Switch(
+        _get(fields, kind, str, RESET.kind),
+        _get(fields, "blend_blocks", int, RESET.blend_blocks),
+        _get(fields, "re_anchor", bool, RESET.re_anchor),
+    )
+
+
+def _get(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    value = fields.get(name, default)
+    if type(value) is not kind:
+        raise HeadForcingError(f"{name} must be {_KINDS[kind]}, got {value!r:.40}")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str) -> float:
+    value = fields.get(name, 0)
+    if type(value) not in (int, float) or not is_finite(value) or not 0 <= value <= MAX_SECONDS:
+        raise HeadForcingError(f"{name} must be a number of seconds in 0-{MAX_SECONDS:.0f}, got {value!r:.40}")
+    return float(value)

@@ -1,0 +1,82 @@
+"""Routes of the server that scripts in the browser ask; what they answer is worked out in the core."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from server import PromptServer
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.timeline.editor import answer
+from ...headforcing_core.timeline.timeline import MAX_TEXT_BYTES
+
+MAX_BODY_BYTES = 4 * MAX_TEXT_BYTES  # a text of the longest kind, escaped
+
+
+class _RefusedError(Exception):
+    """A request that is not answered: the HTTP status and a sentence."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status = status
+
+
+def register() -> None:
+    """Add the routes to ComfyUI's server, where one runs."""
+    server = getattr(PromptServer, "instance", None)
+    if server is not None:
+        server.routes.post("/headforcing/timeline")(_timeline)
+
+
+async def _timeline(request: web.Request) -> web.Response:
+    return await answered(request, answer)
+
+
+async def answered(request: web.Request, work: Callable[[Any], Any]) -> web.Response:
+    """The JSON of `work(body)` as a response; a request or a body that is refused gives `{"error": a sentence}`."""
+    try:
+        body = await json_body(request)
+        return web.json_response(await asyncio.to_thread(work, body))
+    except _RefusedError as refused:
+        return web.json_response({"error": str(refused)}, status=refused.status)
+    except HeadForcingError as error:
+        return web.json_response({"error": str(error)}, status=400)
+
+
+async def json_body(request: web.Request) -> Any:
+    """The JSON of a request that a page of this server sent. Raises _RefusedError for any other."""
+    if not _from_here(request):
+        raise _RefusedError(403, "this request comes from another site; open ComfyUI itself")
+    if request.content_type != "application/json":
+        raise _RefusedError(415, f"the body must be application/json, got {request.content_type[:40]}")
+    body = bytearray()
+    async for piece in request.content.iter_chunked(1 << 16):
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise _RefusedError(413, f"the body is longer than {MAX_BODY_BYTES >> 20} MB; shorten the text")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise _RefusedError(400, "the body is not valid JSON") from None
+
+
+def _from_here(request: web.Request) -> bool:
+    """Whether no page of another site sent the request.
+
+    ComfyUI checks this too, but not when it is started with a CORS header, nor on addresses other than this computer's.
+    Browsers tell where a request comes from in Sec-Fetch-Site (https and localhost) or Origin; programs send neither.
+    """
+    if site := request.headers.get("Sec-Fetch-Site"):
+        return site in ("same-origin", "none")
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower()
+    except ValueError:
+        return False

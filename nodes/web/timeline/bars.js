@@ -1,0 +1,227 @@
+// The ruler and the bars of the prompts, with the handles between them: mouse, touch and keyboard.
+import { button, make } from "./dom.js";
+import { blockAt, moved, range, startSeconds, tagText, timeText } from "./segments.js";
+
+const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times on the ruler
+const TICK_PIXELS = 52;
+const BLOCK_PIXELS = 26; // width of a block at the largest zoom
+const GRID_PIXELS = 4; // narrower blocks are not drawn
+const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
+const FAR = 10; // blocks that a switch moves by with Shift
+
+/** `actions`: select(index), open(), edit(), remove(), preview(segments), commit(segments, key). */
+export class Bars {
+  #actions;
+  #state = null;
+  #zoom = 1; // 1 shows the whole video
+  #bars = [];
+
+  constructor(actions) {
+    this.#actions = actions;
+    this.ruler = make("div", { class: "hf-ruler", "aria-hidden": "true" });
+    this.track = make("div", { class: "hf-track", role: "group", "aria-label": "Prompts over time" });
+    this.inner = make("div", { class: "hf-inner" }, this.ruler, this.track);
+    this.element = make("div", { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 }, this.inner);
+    this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
+    new ResizeObserver(() => this.#state && this.draw(this.#state)).observe(this.element);
+  }
+
+  /** Show a state: view, segments, selected, enabled. Elements are kept, and the keyboard's focus with them. */
+  draw(state) {
+    this.#state = state;
+    const { view, segments, selected, enabled } = state;
+    const total = startSeconds(view, view.blocks);
+    const percent = (block) => (100 * startSeconds(view, block)) / total;
+    this.#zoom = Math.min(this.#zoom, this.#largestZoom());
+    this.inner.style.width = `${100 * this.#zoom}%`;
+    this.element.classList.toggle("hf-off", !enabled);
+    this.#drawRuler(total);
+    this.#drawGrid(view, total);
+    while (this.#bars.length > segments.length) this.#bars.pop().forEach((part) => part.remove());
+    while (this.#bars.length < segments.length) this.#bars.push(this.#newBar(this.#bars.length));
+    segments.forEach((segment, index) => {
+      const [bar, tag, handle] = this.#bars[index];
+      const left = percent(segment.start_block);
+      const width = percent(segment.end_block) - left;
+      const [first, last] = range(segments, index);
+      const words = tagText(segment);
+      const times = `${timeText(startSeconds(view, segment.start_block))} to ${timeText(endOf(view, segment))}`;
+      bar.value = segment.text;
+      bar.title = `${times}${words && `\n[${words}]`}\n${segment.text}`;
+      bar.style.left = tag.style.left = `${left}%`;
+      bar.style.width = tag.style.width = `${width}%`;
+      handle.style.left = `${left}%`;
+      tag.textContent = segment.seed == null ? words : `⚄ ${words}`;
+      bar.disabled = !enabled;
+      bar.classList.toggle("hf-selected", index === selected);
+      const about = {
+        label: `Prompt ${index + 1} of ${segments.length}: ${segment.text}`,
+        valuemin: first,
+        valuemax: last,
+        valuenow: segment.start_block,
+        valuetext: `${times}, block ${segment.start_block}${words && `, ${words}`}`,
+      };
+      for (const [name, value] of Object.entries(about)) bar.setAttribute(`aria-${name}`, value);
+    });
+  }
+
+  focus(index) {
+    const bar = this.#bars[index]?.[0];
+    bar?.focus({ preventScroll: true });
+    this.#bringIntoView(index);
+  }
+
+  /** Zoom by a factor, 0 for the whole video, around a place on the screen or the selected prompt. */
+  zoom(factor, clientX = null) {
+    if (!this.#state) return;
+    const { view, segments, selected } = this.#state;
+    const box = this.element.getBoundingClientRect();
+    const total = startSeconds(view, view.blocks);
+    const selectedShare = startSeconds(view, segments[selected]?.start_block ?? 0) / total;
+    const share = clientX === null ? selectedShare : this.#share(clientX);
+    const width = this.element.clientWidth;
+    const place = clientX === null ? width / 3 : ((clientX - box.left) / box.width) * width;
+    this.#zoom = factor ? Math.min(Math.max(this.#zoom * factor, 1), this.#largestZoom()) : 1;
+    this.draw(this.#state);
+    this.element.scrollLeft = share * width * this.#zoom - place;
+  }
+
+  #largestZoom() {
+    const width = this.element.clientWidth || 400;
+    return Math.max(1, Math.min(this.#state.view.blocks * BLOCK_PIXELS, MOST_PIXELS) / width);
+  }
+
+  #newBar(index) {
+    // An <input>, see dom.js; as a slider it tells a screen reader its place whenever it moves.
+    const bar = button("", "", () => this.#actions.open());
+    const about = { class: "hf-bar", role: "slider", "aria-orientation": "horizontal", "aria-describedby": this.helpId };
+    for (const [name, value] of Object.entries(about)) bar.setAttribute(name, value ?? "");
+    bar.style.setProperty("--hf-hue", String((205 + index * 67) % 360));
+    bar.addEventListener("pointerdown", () => bar.focus()); // not all browsers focus a button that is clicked
+    bar.addEventListener("focus", () => this.#actions.select(index));
+    bar.addEventListener("dblclick", () => this.#actions.edit());
+    bar.addEventListener("keydown", (event) => this.#key(event, index));
+    const tag = make("span", { class: "hf-tag", "aria-hidden": "true" });
+    const handle = make("span", { class: "hf-handle", "aria-hidden": "true", hidden: index === 0 });
+    handle.addEventListener("pointerdown", (event) => this.#drag(event, handle, index));
+    this.track.append(bar, tag, handle);
+    return [bar, tag, handle];
+  }
+
+  #key(event, index) {
+    const { segments } = this.#state;
+    const command = event.ctrlKey || event.metaKey;
+    if (command || event.altKey) return;
+    const step = event.shiftKey ? FAR : 1;
+    const move = (by) => {
+      const next = moved(segments, index, segments[index].start_block + by);
+      if (next[index].start_block !== segments[index].start_block) this.#actions.commit(next, `move ${index}`);
+    };
+    const keys = {
+      ArrowLeft: () => move(-step),
+      ArrowRight: () => move(step),
+      ArrowUp: () => this.focus(Math.max(index - 1, 0)),
+      ArrowDown: () => this.focus(Math.min(index + 1, segments.length - 1)),
+      Home: () => this.focus(0),
+      End: () => this.focus(segments.length - 1),
+      Enter: () => this.#actions.edit(),
+      Delete: () => this.#actions.remove(),
+      "+": () => this.zoom(1.5),
+      "=": () => this.zoom(1.5),
+      "-": () => this.zoom(1 / 1.5),
+      0: () => this.zoom(0),
+    };
+    const action = keys[event.key];
+    if (!action) return;
+    event.preventDefault();
+    event.stopPropagation();
+    action();
+  }
+
+  #drag(event, handle, index) {
+    if (event.button !== 0 || !this.#state.enabled) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.#bars[index][0].focus({ preventScroll: true });
+    handle.setPointerCapture(event.pointerId);
+    const { view, segments } = this.#state;
+    const total = startSeconds(view, view.blocks);
+    let latest = segments;
+    const move = (moving) => {
+      moving.stopPropagation();
+      const box = this.element.getBoundingClientRect();
+      const beyond = Math.min(0, moving.clientX - box.left) + Math.max(0, moving.clientX - box.right);
+      this.element.scrollLeft += beyond / 2;
+      latest = moved(segments, index, blockAt(view, this.#share(moving.clientX) * total));
+      this.#actions.preview(latest);
+    };
+    const stop = (keep) => {
+      listeners.abort();
+      if (keep && latest[index].start_block !== segments[index].start_block) this.#actions.commit(latest, null);
+      else this.#actions.preview(segments);
+    };
+    const listeners = new AbortController();
+    const { signal } = listeners;
+    handle.addEventListener("pointermove", move, { signal });
+    handle.addEventListener("pointerup", () => stop(true), { signal });
+    handle.addEventListener("pointercancel", () => stop(false), { signal });
+    const escape = (key) => {
+      if (key.key !== "Escape") return;
+      key.stopPropagation();
+      stop(false);
+    };
+    window.addEventListener("keydown", escape, { signal, capture: true });
+  }
+
+  /** Where a place on the screen is in the video, from 0 to 1; works under the canvas's scaling. */
+  #share(clientX) {
+    const box = this.inner.getBoundingClientRect();
+    return Math.min(Math.max((clientX - box.left) / box.width, 0), 1);
+  }
+
+  #wheel(event) {
+    if (event.ctrlKey || event.metaKey) {
+      event.preventDefault();
+      event.stopPropagation();
+      this.zoom(event.deltaY < 0 ? 1.25 : 1 / 1.25, event.clientX);
+    } else if (this.element.scrollWidth > this.element.clientWidth) {
+      event.preventDefault();
+      event.stopPropagation();
+      this.element.scrollLeft += event.deltaX || event.deltaY;
+    }
+  }
+
+  #bringIntoView(index) {
+    const bar = this.#bars[index]?.[0];
+    if (!bar) return;
+    const { scrollLeft, clientWidth } = this.element;
+    if (bar.offsetLeft < scrollLeft || bar.offsetLeft > scrollLeft + clientWidth - 20)
+      this.element.scrollLeft = bar.offsetLeft - clientWidth / 3;
+  }
+
+  #drawRuler(total) {
+    const pixels = (this.element.clientWidth || 400) * this.#zoom;
+    const every = TICKS.find((seconds) => (seconds / total) * pixels >= TICK_PIXELS) ?? TICKS.at(-1);
+    const times = Array.from({ length: Math.floor(total / every) + 1 }, (_, index) => index * every);
+    const ticks = times.map((seconds) => {
+      const tick = make("span", {}, timeText(seconds));
+      tick.style.left = `${(100 * seconds) / total}%`;
+      return tick;
+    });
+    this.ruler.replaceChildren(...ticks);
+  }
+
+  #drawGrid(view, total) {
+    const pixels = (this.element.clientWidth || 400) * this.#zoom;
+    const block = (view.block_seconds / total) * pixels;
+    const style = this.track.style;
+    style.backgroundImage =
+      block < GRID_PIXELS ? "none" : `linear-gradient(to right, var(--hf-grid) 1px, transparent 1px)`;
+    style.backgroundSize = `${block}px 100%`;
+    style.backgroundPositionX = `${(view.first_block_seconds / total) * pixels}px`;
+  }
+}
+
+function endOf(view, segment) {
+  return Math.min(startSeconds(view, segment.end_block), view.seconds);
+}

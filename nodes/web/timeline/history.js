@@ -1,0 +1,45 @@
+// Undo and redo over whole texts, so that an undo also brings back what the bars would write differently.
+
+const MOST = 200;
+const SAME_CHANGE_MS = 1000;
+
+export class History {
+  #texts = [];
+  #at = -1;
+  #last = { key: null, time: 0 };
+  #edited = false;
+
+  /** Note a text. Changes with the same key within a second are one; nothing is undone before the first real change. */
+  record(text, key, byEditor) {
+    if (text === this.#texts[this.#at]) return;
+    const now = Date.now();
+    const same = key !== null && key === this.#last.key && now - this.#last.time < SAME_CHANGE_MS && this.#at > 0;
+    this.#last = { key, time: now };
+    if (!this.#edited && !byEditor) {
+      this.#texts = [text]; // a workflow's value on its way in
+      this.#at = 0;
+      return;
+    }
+    this.#edited = true;
+    const kept = Math.max(same ? this.#at : this.#at + 1, 0);
+    this.#texts = [...this.#texts.slice(0, kept), text].slice(-MOST);
+    this.#at = this.#texts.length - 1;
+  }
+
+  get canUndo() {
+    return this.#at > 0;
+  }
+
+  get canRedo() {
+    return this.#at < this.#texts.length - 1;
+  }
+
+  /** The text before (-1) or after (+1) the current one, null where there is none. */
+  step(by) {
+    const text = this.#texts[this.#at + by];
+    if (text === undefined) return null;
+    this.#at += by;
+    this.#last.key = null;
+    return text;
+  }
+}

@@ -1,0 +1,211 @@
+"""The timeline's writer, and the answers that the visual editor of the timeline works with."""
+
+import json
+import lzma
+from functools import cache
+from pathlib import Path
+
+import pytest
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.timeline.clock import BlockClock
+from headforcing.headforcing_core.timeline.editor import answer
+from headforcing.headforcing_core.timeline.grammar import TimelineError, fold
+from headforcing.headforcing_core.timeline.switch import RESET, Switch
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.timeline.writer import PlacedPrompt, place_prompts, write_timeline
+from hypothesis import given
+from hypothesis import strategies as st
+
+STORIES = Path(__file__).parent / "stories" / "memflow_stories.jsonl.xz"
+CLOCK = BlockClock()
+CUT = Switch("flush", re_anchor=True)
+
+
+@cache
+def stories() -> list[str]:
+    """100 real stories of six prompts, in LongLive's JSON form."""
+    return lzma.decompress(STORIES.read_bytes()).decode().splitlines()
+
+
+def restored(prompts: list[PlacedPrompt], default: Switch = RESET, seconds: float = 60.0) -> list[PlacedPrompt]:
+    """The prompts after they were written and read again; checks that there is a line for each."""
+    text = write_timeline(prompts, CLOCK, default=default)
+    assert text.count("\n") == len(prompts) - 1
+    return place_prompts(text, parse_timeline(text, seconds, CLOCK, switch=default))
+
+
+@pytest.mark.parametrize("seconds", [60.0, 299.0])
+def test_real_stories_survive_being_written(seconds):
+    for line in stories():
+        timeline = parse_timeline(line, seconds)
+        placed = place_prompts(line, timeline)
+        assert len(placed) == 6
+        text = write_timeline(placed, CLOCK)
+        assert parse_timeline(text, seconds).segments == timeline.segments
+        assert place_prompts(text, parse_timeline(text, seconds)) == placed
+
+
+def test_the_text_is_a_line_per_prompt_with_the_time_of_its_first_frame_and_its_own_tag():
+    prompts = [PlacedPrompt("a cat", 0), PlacedPrompt("a dog", 14, CUT), PlacedPrompt("a fox", 27, RESET)]
+    text = "0:00.000 a cat\n0:10.312 [flush, re-anchor] a dog\n0:20.062 [reset] a fox"
+    assert write_timeline(prompts, CLOCK) == text
+    assert restored(prompts) == prompts
+    with_length = write_timeline(prompts, CLOCK, end=31.5)
+    assert with_length == text.replace("0:20.062", "0:20.062-0:31.500")
+    assert parse_timeline(with_length).seconds == 31.5
+
+
+HOSTILE = (
+    *("6:00 pm at the market", "pm at the market", "A.M. light", "80s disco", "1980s neon", "10s of waiting", "0:30 b"),
+    *("- 80s disco", "-", "- - a", "— dash", ": colon", "-5s", "[0:10-0:20] b", "[0:10", "0:1", "0:99", "12.5s"),
+    *("[flush] b", "[reset] [flush] b", "[flsh] b", "[blend 99] b", "[close-up] b", "[recache, blend 2]", "[ reset ]"),
+    *("a | b", "|", "Scene 2: b", '{"prompts": ["a"]}', '["a"]', "a\nb", "a\r\n0:10 b", "a\u2028b", " a\tb ", "a\0b"),
+    *("\ufeffa", "\u202eabc\u202c", "👩‍🚀", "\u0660:\u0660\u0660", "é" * 3000, "\ud800 a", "\\", '"', "[[flush]] a"),
+    *("[seed 7] b", "[seed x] b", "[recache, seed 7] b", "-[flush] a", ":[flush] a", "a\x85b", "\x1c a", "pmx"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("default", [RESET, CUT], ids=str)
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_is_read_as_anything_but_the_prompt(text, default):
+    for switch, seed in ((None, None), (None, 7), (RESET, None), (Switch(blend_blocks=3), 2**64 - 1)):
+        if text.startswith("[seed 7]") and seed is None and (switch or default) != RESET:
+            continue  # the next test
+        prompts = [PlacedPrompt(text, 0, seed=seed), PlacedPrompt(text, 5, switch, seed), PlacedPrompt("the end", 9)]
+        found = restored(prompts, default)
+        assert [prompt.text for prompt in found] == [fold(text), fold(text), "the end"]
+        assert [prompt.start_block for prompt in found] == [0, 5, 9]
+        assert [prompt.switch or default for prompt in found[1:]] == [switch or default, default]
+        assert [prompt.seed for prompt in found] == [seed, seed, None]
+        end = write_timeline(prompts[:2], CLOCK, end=20.0, default=default)
+        assert [segment.text for segment in parse_timeline(end).segments] == [fold(text)] * 2
+        assert parse_timeline(end).seconds == 20.0
+
+
+def test_words_that_can_only_be_read_as_a_seed_are_refused():
+    """`[flush] [seed 7] b` is a switch and a seed, and nothing else can be written for these words."""
+    sentence = "line 2: prompt 2 begins with a tag; remove it and set the seed instead"
+    for switch, default in ((CUT, RESET), (None, CUT)):
+        with pytest.raises(TimelineError) as error:
+            write_timeline([PlacedPrompt("a", 0), PlacedPrompt("[seed 7] b", 5, switch)], CLOCK, default=default)
+        assert str(error.value) == sentence
+
+
+switches = st.builds(Switch, st.sampled_from(["reset", "recache", "flush"]), st.integers(0, 16), st.booleans())
+FRAGMENTS = ("[", "]", "flush", "seed 7", "0:10", "-", ":", "pm", "80s", " ", "|", "a", "\n", "–", "blend 3", "x", ",")
+texts = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)).filter(fold)
+
+
+seeds = st.none() | st.sampled_from([0, 7, 2**64 - 1])
+
+
+@given(
+    st.lists(st.tuples(texts, st.integers(1, 9), st.none() | switches, seeds), min_size=1, max_size=6),
+    st.sampled_from([RESET, CUT]),
+)
+def test_any_prompts_are_restored_or_refused(parts, default):
+    blocks = [sum(part[1] for part in parts[:index]) for index in range(len(parts))]
+    prompts = [
+        PlacedPrompt(fold(text), block, switch if block else None, seed)
+        for (text, _, switch, seed), block in zip(parts, blocks, strict=True)
+    ]
+    try:
+        found = restored(prompts, default)
+    except TimelineError as error:
+        assert "begins with a tag" in str(error) and any("seed" in prompt.text for prompt in prompts)
+        return
+    for before, after in zip(prompts, found, strict=True):
+        assert (before.text, before.start_block, before.seed) == (after.text, after.start_block, after.seed)
+        assert before.start_block == 0 or (before.switch or default) == (after.switch or default)
+
+
+def test_impossible_prompts_are_refused_with_their_number():
+    for prompts, words in (
+        ([], "the timeline is empty"),
+        ([PlacedPrompt(" \n", 0)], "line 1: prompt 1 is empty"),
+        ([PlacedPrompt("a", 0), PlacedPrompt("\0", 4)], "line 2: prompt 2 is empty"),
+        ([PlacedPrompt("a", 1)], "line 1: prompt 1 cannot begin at block 1"),
+        ([PlacedPrompt("a", 0), PlacedPrompt("b", 0)], "line 2: prompt 2 cannot begin at block 0"),
+        ([PlacedPrompt("a", 0), PlacedPrompt("b", 10**4000)], "line 2: prompt 2 cannot begin at block 1000"),
+    ):
+        with pytest.raises(TimelineError, match=words) as error:
+            write_timeline(prompts, CLOCK)
+        assert len(str(error.value)) < 120
+
+
+# ------------------------------------------------------------------------------------------------ the editor's answers
+
+
+NODE = {"seconds": 30.0, "shared_prompt": "noir", "switch": "reset", "blend_blocks": 2, "re_anchor": False}
+
+
+def test_a_text_is_answered_with_its_segments_and_what_places_them():
+    got = answer(NODE | {"text": "0:00 a | b\n0:10 [recache] c"})
+    assert {key: got[key] for key in ("blocks", "seconds", "block_seconds", "first_block_seconds", "default")} == {
+        "blocks": 41, "seconds": 30.0, "block_seconds": 0.75, "first_block_seconds": 0.5625, "default": "blend 2",
+    }  # fmt: skip
+    first, second = got["segments"]
+    assert first["text"] == "a | b" and first["tag"] is None and first["switch"] is None
+    recache = {"kind": "recache", "blend_blocks": 0, "re_anchor": False}
+    assert (second["text"], second["tag"], second["switch"]) == ("c", "recache", recache)
+    assert (second["start_block"], second["end_block"], second["start"], second["end"]) == (14, 41, 10.3125, 30.0)
+    assert json.loads(json.dumps(got)) == got
+
+
+def test_segments_are_answered_with_their_text_and_read_back_from_it():
+    read = answer(NODE | {"text": "a | [flush] b | c"})
+    read["segments"][2]["start_block"] = 20
+    got = answer(NODE | {"segments": read["segments"]})
+    assert got["text"] == "0:00.000 a\n0:10.312 [flush] b\n0:14.812 c"
+    assert [segment["start_block"] for segment in got["segments"]] == [0, 14, 20]
+    assert answer(NODE | {"text": got["text"]}) == got
+
+
+def test_the_largest_seed_goes_there_and_back_as_text():
+    text = f"0:00.000 [seed 7] a\n0:10.312 [flush, seed {2**64 - 1}] b"
+    read = answer(NODE | {"text": text})
+    assert [(segment["seed"], segment["tag"]) for segment in read["segments"]] == [
+        ("7", "seed 7"), (str(2**64 - 1), f"flush, seed {2**64 - 1}"),
+    ]  # fmt: skip
+    assert answer(NODE | {"segments": read["segments"]})["text"] == text
+
+
+def test_a_text_that_sets_the_length_keeps_it():
+    node = NODE | {"seconds": 0}
+    read = answer(node | {"text": "0:00 a\n[0:10-0:23.4] b"})
+    assert read["seconds"] == 23.4
+    read["segments"][1]["start_block"] = 4
+    got = answer(node | {"segments": read["segments"], "length": read["seconds"]})
+    assert (got["seconds"], got["text"]) == (23.4, "0:00.000 a\n0:02.812-0:23.400 b")
+
+
+def test_a_text_or_segments_that_are_no_timeline_are_answered_with_the_sentence_and_line():
+    sentence = "line 2: 0:35 is after the end of the video (30.0 s)"
+    assert answer(NODE | {"text": "0:00 a\n0:35 b"}) == {"error": sentence, "line": 2}
+    empty = [{"text": "a", "start_block": 0}, {"text": "", "start_block": 4}]
+    assert answer(NODE | {"segments": empty})["error"] == "line 2: prompt 2 is empty; write its text or remove it"
+    late = [{"text": "a", "start_block": 0}, {"text": "b", "start_block": 41}]
+    assert "is after the end" in answer(NODE | {"segments": late})["error"]
+
+
+BODIES = {
+    "nothing": None, "a list": [], "no text": {}, "a number": {"text": 5}, "other segments": {"segments": {}},
+    "a segment": {"segments": ["a"]}, "a block": {"segments": [{"text": "a", "start_block": 0.5}]},
+    "a boolean block": {"segments": [{"text": "a", "start_block": True}]},
+    "a kind": {"segments": [{"text": "a", "start_block": 0, "switch": {"kind": "cut"}}]},
+    "a tag": {"segments": [{"text": "a", "start_block": 0, "switch": "flush"}]},
+    "a seed as a number": {"segments": [{"text": "a", "start_block": 0, "seed": 7}]},
+    "a seed that is none": {"segments": [{"text": "a", "start_block": 0, "seed": "-1"}]},
+    "a large seed": {"segments": [{"text": "a", "start_block": 0, "seed": str(2**64)}]},
+    "a long blend": {"text": "a", "blend_blocks": 99}, "a shared prompt": {"text": "a", "shared_prompt": 1},
+    "NaN": {"text": "a", "seconds": float("nan")}, "minus": {"text": "a", "seconds": -1},
+    "a long length": {"segments": [{"text": "a", "start_block": 0}], "length": 10**400},
+    "seconds as text": {"text": "a", "seconds": "30"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_a_request_of_another_form_is_refused_in_a_sentence(case):
+    with pytest.raises(HeadForcingError) as error:
+        answer(BODIES[case])
+    assert len(str(error.value)) < 200 and "\n" not in str(error.value)
