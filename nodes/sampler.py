@@ -92,7 +92,8 @@ class HeadForcingSampler(io.ComfyNode):
             report.append(f"width and height: {size[0]}x{size[1]}, what the model was made for")
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
-        progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id)
+        workflow = helpers.workflow_id(cls.hidden)
+        progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id, workflow=workflow)
         videos: list[RenderResult] = []
         for video in range(count):
             progress.next_video(video, plan)
@@ -111,7 +112,7 @@ class HeadForcingSampler(io.ComfyNode):
             {"samples": samples, "head_forcing": trim},
             "\n".join(report).rstrip(),
             [_video(made) for made in videos],
-            ui=helpers.preview(files) if files else None,
+            ui=progress.player.output(files) if files else None,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -15,7 +16,7 @@ from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.sinks import Sink
 from ...headforcing_core.video.background import BackgroundStream
 from ...headforcing_core.video.stream import VideoInfo, VideoStream
-from . import folders
+from . import folders, helpers
 from .vae import check_vae, codec_of, decode_bytes
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,20 @@ class GrowingVideo(Sink):
         self.partial: folders.OutputFile
         self.failure: str | None = None
         self.info: VideoInfo | None = None
+        self.id = uuid.uuid4().hex  # a render that goes on writes the file of that name from its beginning
         self._to_latent, self._metadata = to_latent, metadata
         self._stack = ExitStack()
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The growing file for the player in the editor: what it is, and how many bytes can be read by now.
+
+        None of them before the first video frame is written: until then a file of that name is that of an earlier render.
+        """
+        written = 0
+        with suppress(OSError):  # it is finished, and has its number
+            written = self.partial.path.stat().st_size if self._video.video_frames else 0
+        return {**helpers.saved(self.partial), "id": self.id, "bytes": written}
 
     @property
     def decode_bytes(self) -> int:

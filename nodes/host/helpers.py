@@ -125,9 +125,23 @@ def to_image(picture: Any) -> Tensor:
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
 
 
+def saved(file: OutputFile) -> ui.SavedResult:
+    """A file in the output folder as ComfyUI names it."""
+    return ui.SavedResult(file.name, file.subfolder, io.FolderType.output)
+
+
 def preview(files: Sequence[OutputFile]) -> Any:
-    """Videos in the output folder, shown on the node."""
-    return ui.PreviewVideo([ui.SavedResult(file.name, file.subfolder, io.FolderType.output) for file in files])
+    """Videos in the output folder, shown on the node.
+
+    Not for a node with live previews: editors go on showing the last of these instead.
+    """
+    return ui.PreviewVideo([saved(file) for file in files])
+
+
+def workflow_id(hidden: Any) -> str:
+    """The id of the graph that was queued; empty where a script queued it."""
+    workflow = (hidden.extra_pnginfo or {}).get("workflow")
+    return str(workflow.get("id", "")) if isinstance(workflow, dict) else ""
 
 
 def graph_tags(hidden: Any) -> dict[str, str]:

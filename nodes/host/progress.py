@@ -25,6 +25,7 @@ from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from . import bridge, folders
 from .growing_video import GrowingVideo
+from .player import NodePlayer
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +41,21 @@ def say(text: str, node_id: str) -> None:
 
 
 class RenderProgress(Watcher):
-    """Progress bar, animated preview and a status line on the node; stops within one model call on cancel.
+    """Progress bar, animated preview, growing video and a status line on the node.
 
-    The editor keeps showing the last preview in place of a video that the node outputs at its end; `previews` must be
-    off for that video to be shown.
+    Stops within one model call on cancel. The player in the editor shows the preview, then the video and the status
+    line, which it keeps. Elsewhere they are ComfyUI's own; an editor then keeps showing the last preview in place of a
+    video that the node outputs at its end, and `previews` must be off for that video to be shown.
+
+    Args:
+        workflow: the id of the graph, see `helpers.workflow_id`.
     """
 
-    def __init__(self, model: Any, plans: Sequence[RenderPlan], node_id: str, previews: bool = True):
+    def __init__(
+        self, model: Any, plans: Sequence[RenderPlan], node_id: str, previews: bool = True, workflow: str = ""
+    ):
         self.plan, self.videos, self.node_id = plans[0], len(plans), node_id
+        self.player, self.text = NodePlayer(node_id, workflow), ""
         self.blocks = sum(plan.new_blocks for plan in plans)
         self.name = ""  # of the video, where each has one
         self.video = self.reused = self.made = 0
@@ -85,7 +93,11 @@ class RenderProgress(Watcher):
         self.done, self.stepped = self.done + 1, True
         last = step == self.plan.steps_of(block)
         image = None if self.preview is None else self.preview.next(latents if last else None)
-        self.bar.update_absolute(self.done, preview=image)
+        if self.player and self._grows():
+            self.bar.update_absolute(self.done)
+            self._tell("running", image)
+        else:
+            self.bar.update_absolute(self.done, preview=image)
 
     def finished(self, block: Block) -> None:
         """Count a finished block, and keep the decision of episodic memory for the status line."""
@@ -102,8 +114,8 @@ class RenderProgress(Watcher):
         if self.growing is not None:
             video = self.growing.info
             failed = f"no video: {self.growing.failure}"
-            parts.append(failed if video is None else f"wrote output/{folders.shown(video.path).label}")
-        say(" - ".join(parts), self.node_id)
+            parts.insert(0, failed if video is None else f"wrote output/{folders.shown(video.path).label}")
+        self._show("done", " - ".join(parts))
 
     def _frames_per_second(self, took: float) -> float:
         return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
@@ -126,7 +138,24 @@ class RenderProgress(Watcher):
         if self.growing is not None and self.growing.partial.path.is_file():
             text += f"; the video so far is output/{self.growing.partial.label}"
         log.info("Head Forcing: %s", text)
-        say(text, self.node_id)
+        self._show("stopped", text)
+
+    def _grows(self) -> bool:
+        return self.growing is not None and self.growing.failure is None
+
+    def _show(self, state: str, text: str) -> None:
+        self.text = text
+        if self.player:
+            self._tell(state)
+        else:
+            say(text, self.node_id)
+
+    def _tell(self, state: str, image: tuple[str, Any, int] | None = None) -> None:
+        """Show the status line, and the video as far as it is written; before that, the preview."""
+        video = None if self.growing is None else self.growing.shown
+        plays = video is not None and video["bytes"] and self.player.grows
+        preview = None if image is None or plays else image[1]
+        self.player.show(state, self.text, video, preview)
 
     def _say(self) -> None:
         assert self.block is not None
@@ -135,17 +164,27 @@ class RenderProgress(Watcher):
             parts.insert(0, f"video {self.video + 1} of {self.videos}" + (self.name and f": {self.name}"))
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)
-            parts.append(f"prompt {prompt + 1}: {self.plan.timeline.segments[prompt].text[:32]}")
+            parts.append(f"prompt {prompt + 1}: {shortened(self.plan.timeline.segments[prompt].text, 32)}")
         if self.done > self.reused:
             took = time.perf_counter() - self.begun
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
             parts.append(f"{self._frames_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
         if self.event is not None:
             parts.append(_told(self.event))
-        if self.growing is not None:
-            failure = self.growing.failure
-            parts.append(f"no video: {failure}" if failure else f"watch output/{self.growing.partial.label}")
-        say(" - ".join(parts), self.node_id)
+        if self.growing is not None and self.growing.failure is not None:
+            parts.insert(0, f"no video: {self.growing.failure}")
+        elif self.growing is not None and not self.player:  # first, since ComfyUI cuts the text after two lines
+            parts.insert(0, f"watch output/{self.growing.partial.label}")
+        self._show("running", " - ".join(parts))
+
+
+def shortened(text: str, length: int) -> str:
+    """The beginning of a text, cut after a word where there is a space to cut at."""
+    text = " ".join(text.split())
+    if len(text) <= length:
+        return text
+    words = text[:length].rpartition(" ")[0]
+    return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
 
 
 def _told(event: MemoryEvent) -> str:

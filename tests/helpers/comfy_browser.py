@@ -42,10 +42,21 @@ class Browser:
     `page_errors` are uncaught JavaScript errors, `alerts` what pages said in alert boxes, `blocked` the requests to
     other machines, none of which are let out.
     `page` is the Playwright page for everything not wrapped here.
+
+    Args:
+        any_source: let pages play media that they make themselves, as they may on most servers. Those of the tests run
+            with --disable-api-nodes, which forbids it.
     """
 
-    def __init__(self, server: ComfyServer, *, vue_nodes: bool = False, size: tuple[int, int] = (1600, 900)):
-        self.server, self._vue_nodes, self._size = server, vue_nodes, size
+    def __init__(
+        self,
+        server: ComfyServer,
+        *,
+        vue_nodes: bool = False,
+        size: tuple[int, int] = (1600, 900),
+        any_source: bool = False,
+    ):
+        self.server, self._vue_nodes, self._size, self._any_source = server, vue_nodes, size, any_source
         self.page_errors: list[str] = []
         self.alerts: list[str] = []
         self.blocked: list[str] = []
@@ -57,7 +68,8 @@ class Browser:
         self._playwright = sync_playwright().start()
         try:
             self._browser = self._playwright.chromium.launch(executable_path=str(executable), args=_FLAGS)
-            self.page = self._browser.new_page(viewport={"width": self._size[0], "height": self._size[1]})
+            viewport = {"width": self._size[0], "height": self._size[1]}
+            self.page = self._browser.new_page(viewport=viewport, bypass_csp=self._any_source)
             self.page.route("**/*", self._only_local)
             self.page.on("pageerror", lambda error: self.page_errors.append(str(error)[:400]))
             self.page.on("dialog", self._note_alert)

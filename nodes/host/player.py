@@ -1,0 +1,103 @@
+"""What the pack's script in the browser, `web/player.js`, is told: how far a render is, and the video that grows."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+from server import PromptServer
+
+from . import helpers
+from .folders import OutputFile
+
+log = logging.getLogger(__name__)
+
+MESSAGE = "head_forcing.progress"
+ROUTE = "/head_forcing/player"
+KEPT_CLIENTS = 8  # that are not connected: a page that is loaded again comes back within seconds
+
+
+class _Editor:
+    """An editor whose script runs: whether it plays growing files, and the last message of every node."""
+
+    def __init__(self) -> None:
+        self.grows = True
+        self.messages: dict[str, dict[str, Any]] = {}
+
+
+_editors: dict[str, _Editor] = {}  # by client id
+
+
+class NodePlayer:
+    """The player on one node, in the editor that queued the graph.
+
+    False where that editor has none: a script, or a page without the pack's script.
+
+    Args:
+        workflow: the id of the graph, for an editor with several of them open.
+    """
+
+    def __init__(self, node_id: str, workflow: str = ""):
+        self._about = {"node": node_id, "workflow": workflow}
+        server = getattr(PromptServer, "instance", None)
+        self._client = str(getattr(server, "client_id", None))
+        self._last: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self._client in _editors
+
+    @property
+    def grows(self) -> bool:
+        """Whether it plays files that grow; else it shows previews until they are finished."""
+        return bool(self) and _editors[self._client].grows
+
+    def show(self, state: str, text: str, video: Mapping[str, Any] | None, preview: Any = None) -> None:
+        """Tell the editor, if something has changed. A player that fails is logged and nothing more.
+
+        Args:
+            state: "running", "stopped" or "done".
+            video: the growing file's id, name and bytes, see `GrowingVideo.shown`.
+            preview: a PIL image to show until the video has something to play.
+        """
+        try:
+            message = {**self._about, "state": state, "text": text, "video": video}
+            if not self or (preview is None and message == self._last):
+                return
+            self._last = _editors[self._client].messages[self._about["node"]] = message
+            picture = {} if preview is None else {"preview": _data_url(preview)}
+            PromptServer.instance.send_sync(MESSAGE, {**message, **picture}, self._client)
+        except Exception as error:
+            log.warning("Head Forcing: the player in the editor was not told: %s", error)
+
+    def output(self, files: Sequence[OutputFile]) -> Any:
+        """The `ui` of a node with these videos, which an editor without a player shows as it shows those of core."""
+        return {"video": [helpers.saved(file) for file in files]} if self else helpers.preview(files)
+
+
+async def _register(request: web.Request) -> web.Response:
+    """Note that a connected editor has players; answers with the last message of each of its nodes."""
+    client = request.query.get("client", "")
+    connected = PromptServer.instance.sockets
+    if client not in connected:
+        return web.json_response({"error": "no editor of that client id is connected"}, status=403)
+    for gone in [known for known in _editors if known not in connected][:-KEPT_CLIENTS]:
+        del _editors[gone]
+    editor = _editors.setdefault(client, _Editor())
+    editor.grows = request.query.get("grows") == "true"
+    return web.json_response(list(editor.messages.values()))
+
+
+def _data_url(image: Any) -> str:
+    small = image.convert("RGB")
+    small.thumbnail((512, 512))
+    data = io.BytesIO()
+    small.save(data, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
+
+
+if hasattr(PromptServer, "instance"):  # there is none where the nodes are imported without a server
+    PromptServer.instance.routes.get(ROUTE)(_register)

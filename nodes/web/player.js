@@ -1,0 +1,264 @@
+// Plays a video inside the node that makes it: while it is rendered the file that grows, then the finished one. Above it
+// stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
+import { api } from "../../scripts/api.js";
+import { app } from "../../scripts/app.js";
+
+const NAME = "head_forcing_player";
+const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
+const PIECE = 1 << 20; // bytes of one request
+const messages = new Map(); // the last one of each node: nodes are made anew when another workflow was open
+const views = new WeakMap(); // a node's View
+
+/** A file that is still written, as the source of a video element. */
+class GrowingFile {
+  constructor(video, file) {
+    [this.video, this.id, this.address, this.read, this.written] = [video, file.id, address(file), 0, 0];
+    this.media = new MediaSource();
+    this.url = URL.createObjectURL(this.media);
+    this.opened = new Promise((done, fail) => {
+      this.media.addEventListener("sourceopen", done, { once: true });
+      video.addEventListener("error", () => fail(video.error), { once: true });
+    });
+    video.src = this.url;
+  }
+
+  /** Read on, up to the bytes that are written by now. */
+  async grow(written, complete) {
+    [this.written, this.complete] = [Math.max(written, this.written), complete];
+    if (this.busy) return;
+    this.busy = true;
+    try {
+      while (this.read < this.written && !this.closed) {
+        const range = `bytes=${this.read}-${Math.min(this.read + PIECE, this.written) - 1}`;
+        const answer = await api.fetchApi(this.address, { headers: { Range: range }, cache: "no-store" });
+        if (answer.status !== 206) break; // finished in the meantime, under another name
+        const bytes = await answer.arrayBuffer();
+        await this.append(bytes);
+        this.read += bytes.byteLength;
+      }
+      if (this.complete && this.media.readyState === "open" && this.buffer) this.media.endOfStream();
+    } catch (error) {
+      if (!this.closed) refuse(error);
+      this.closed = true;
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  async append(bytes) {
+    await this.opened;
+    this.buffer ??= this.media.addSourceBuffer(`video/mp4; codecs="${codec(new Uint8Array(bytes))}"`);
+    try {
+      this.buffer.appendBuffer(bytes);
+    } catch (error) {
+      if (error.name !== "QuotaExceededError") throw error;
+      this.buffer.remove(0, Math.max(this.video.currentTime - 5, 0.1)); // room for a long video: forget what was played
+      await this.updated();
+      this.buffer.appendBuffer(bytes);
+    }
+    await this.updated();
+    const { buffered } = this.buffer;
+    if (!buffered.length || this.media.readyState !== "open") return;
+    this.media.duration = buffered.end(buffered.length - 1); // else it is infinite
+    if (this.video.currentTime < buffered.start(0)) this.video.currentTime = buffered.start(0);
+  }
+
+  updated() {
+    return new Promise((done, fail) => {
+      this.buffer.addEventListener("updateend", done, { once: true });
+      this.buffer.addEventListener("error", fail, { once: true });
+    });
+  }
+
+  close() {
+    this.closed = true;
+    URL.revokeObjectURL(this.url);
+  }
+}
+
+/** The codec of an MP4 for a media source, from the decoder's configuration at the file's beginning. */
+function codec(bytes) {
+  const at = bytes.findIndex((_, i) => String.fromCharCode(...bytes.subarray(i, i + 4)) === "avcC");
+  if (at < 0) throw new Error("no H.264 video");
+  const hex = (value) => value.toString(16).padStart(2, "0");
+  return `avc1.${[...bytes.subarray(at + 5, at + 8)].map(hex).join("")}`;
+}
+
+/** What a node shows: a line of text, and below it a preview or a video. */
+class View {
+  constructor(node) {
+    this.node = node;
+    const make = (tag, style) => Object.assign(document.createElement(tag), { style });
+    const picture = "flex: 1 1 0; min-height: 0; width: 100%; object-fit: contain; display: none";
+    this.root = make("div", "display: flex; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
+    this.text = make("div", "flex: none; font-size: 12px; line-height: 16px; max-height: 32px; overflow: hidden");
+    [this.image, this.video] = [make("img", picture), make("video", picture)];
+    Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
+    this.root.append(this.text, this.image, this.video);
+    this.image.addEventListener("load", () => this.show(this.image, this.image.naturalWidth, this.image.naturalHeight));
+    for (const event of ["loadedmetadata", "resize"])
+      this.video.addEventListener(event, () => this.show(this.video, this.video.videoWidth, this.video.videoHeight));
+    this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
+    this.root.addEventListener("wheel", (event) => {
+      if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
+    });
+    const options = { serialize: false, hideOnZoom: false, getMinHeight: () => this.height() + 20 };
+    node.addDOMWidget(NAME, NAME, this.root, options).serialize = false;
+    this.fit();
+  }
+
+  update({ text, state, video, preview, files }) {
+    this.text.textContent = this.text.title = text;
+    if (files) this.finish(files);
+    else if (video?.bytes && grows) this.follow(video, state !== "running");
+    else if (preview) {
+      this.stop(); // what an earlier render has made
+      this.image.src = preview;
+    }
+  }
+
+  /** Play a file that grows. */
+  follow(video, complete) {
+    if (this.growing?.id !== video.id) {
+      this.stop();
+      this.video.autoplay = true;
+      this.growing = new GrowingFile(this.video, video);
+    }
+    this.growing.grow(video.bytes, complete);
+  }
+
+  /** Play finished files: the last of them, which grew here, from where it has come to, then all in turn. */
+  finish(files) {
+    if (this.files && address(this.files[0]) === address(files[0])) return;
+    const { currentTime, paused, ended } = this.video;
+    const [grew, stays] = [this.growing !== undefined, paused && !ended && currentTime > 0];
+    this.stop();
+    this.files = files;
+    this.video.autoplay = !(grew && stays);
+    this.play(grew ? files.length - 1 : 0, grew ? currentTime : 0);
+  }
+
+  play(place, from = 0) {
+    this.file = this.files[place % this.files.length];
+    this.video.loop = this.files.length === 1;
+    const seek = () => (this.video.currentTime = Math.min(from, this.video.duration - 0.1));
+    if (from) this.video.addEventListener("loadedmetadata", seek, { once: true });
+    this.video.src = api.apiURL(address(this.file)) + (app.getRandParam?.() ?? "");
+  }
+
+  stop() {
+    this.growing?.close();
+    this.growing = this.files = this.file = undefined;
+    this.video.removeAttribute("src");
+  }
+
+  /** Show one of image and video, of that size, or neither. */
+  show(shown, width = 1, height = 0) {
+    if (shown === this.image && (this.growing || this.files)) return;
+    this.ratio = height / width || 0;
+    for (const element of [this.image, this.video]) element.style.display = element === shown ? "" : "none";
+    this.fit();
+  }
+
+  height() {
+    return 36 + Math.min((this.node.size[0] - 20) * (this.ratio ?? 0), 360);
+  }
+
+  /** Make the node as tall as it must be, never wider or lower. */
+  fit() {
+    this.root.style.minHeight = `${this.height()}px`;
+    if (LiteGraph.vueNodesMode) return;
+    this.node.setSize([this.node.size[0], Math.max(this.node.size[1], this.node.computeSize()[1])]);
+    this.node.graph?.setDirtyCanvas(true, true);
+  }
+}
+
+function address({ filename, subfolder, type, id = "" }) {
+  return `/view?${new URLSearchParams({ filename, subfolder, type, render: id })}`;
+}
+
+const graph = () => app.rootGraph ?? app.graph;
+
+/** The node of that id in the open workflow; `1:2` is node 2 of the subgraph of node 1. */
+function nodeOf(id) {
+  const path = String(id).split(":");
+  const inner = path.slice(0, -1).reduce((at, part) => at?.getNodeById(part)?.subgraph, graph());
+  return inner?.getNodeById(path.at(-1));
+}
+
+function show(message) {
+  if (message.workflow && graph()?.id && message.workflow !== graph().id) return; // another one is open
+  const node = nodeOf(message.node);
+  if (!node?.comfyClass?.startsWith("HeadForcing")) return;
+  if (!views.has(node)) views.set(node, new View(node));
+  views.get(node).update(message);
+}
+
+function remember(message) {
+  const { preview, ...kept } = message;
+  messages.set(`${message.workflow} ${message.node}`, kept);
+  show(message);
+}
+
+/** A message about a render, which the server sends to the editor that queued it. */
+function onProgress({ detail }) {
+  remember(detail);
+  if (detail.state === "stopped") // the text would be out of sight where the node is
+    app.extensionManager?.toast?.add({ severity: "info", summary: "Head Forcing", detail: detail.text, life: 15000 });
+}
+
+/** The outputs of a node: finished videos in the place of the growing one. */
+function onExecuted({ detail }) {
+  const [id, files] = [detail.display_node ?? detail.node, detail.output?.video];
+  const node = nodeOf(id);
+  if (!node?.comfyClass?.startsWith("HeadForcing")) return;
+  const known = [...messages.values()].filter((message) => message.node === String(id)).at(-1);
+  if (files?.length) remember({ node: String(id), workflow: graph()?.id ?? "", text: "", ...known, files });
+  else if (detail.output?.images && views.has(node)) {
+    views.get(node).stop(); // the frontend shows these itself
+    views.get(node).show(null);
+  }
+}
+
+let registered;
+let grows = "MediaSource" in globalThis; // whether this browser plays growing files; all play finished ones
+
+/** Show previews until the file is finished, e.g. where --disable-api-nodes lets a page play files of the server only. */
+function refuse(error) {
+  console.info("Head Forcing: this page cannot play a growing video", error);
+  grows = false;
+  registered = undefined;
+  register();
+}
+
+/** Tell the server that this editor has players; it answers with what a page that was loaded again has missed. */
+async function register() {
+  if (!api.clientId || registered === api.clientId) return;
+  registered = api.clientId;
+  try {
+    const about = new URLSearchParams({ client: registered, grows });
+    const answer = await api.fetchApi(`/head_forcing/player?${about}`);
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    (await answer.json()).forEach(remember);
+  } catch (error) {
+    registered = undefined; // the next status asks again
+    console.warn("Head Forcing: videos are not played on nodes", error);
+  }
+}
+
+app.registerExtension({
+  name: "HeadForcing.Player",
+  async setup() {
+    api.addEventListener(MESSAGE, onProgress);
+    api.addEventListener("executed", onExecuted);
+    api.addEventListener("status", register); // its first one says who this is
+    api.addEventListener("reconnected", () => {
+      registered = undefined; // perhaps a new server
+      return register();
+    });
+    await register();
+  },
+  afterConfigureGraph() {
+    messages.forEach(show);
+  },
+});
