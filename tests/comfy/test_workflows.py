@@ -11,6 +11,7 @@ from comfy_browser import Browser
 from comfy_setup import FLOOR
 from make_workflows import numbers_of, stand_ins
 from PIL import Image
+from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import NEWER_CORE, RUNNABLE, WORKFLOWS
 from workflow_layout import TITLE
 from workflow_sources import CORE, MODELS, PACK
@@ -165,6 +166,27 @@ def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
     assert editor.alerts == []
 
 
+def test_the_blueprint_is_offered_as_one_node_whose_widgets_reach_the_nodes_in_it(comfy):
+    stand_ins(comfy)
+    offered = [found["name"] for found in comfy.get_json("/global_subgraphs").values() if "HeadForcing" in str(found)]
+    assert offered == [BLUEPRINT]
+    with Browser(comfy) as editor:
+        registered = f"Object.keys(LiteGraph.registered_node_types).some((type) => type.endsWith({BLUEPRINT!r}))"
+        editor.page.wait_for_function(registered)
+        editor.load_workflow(FOLDER.parent / "subgraphs" / f"{BLUEPRINT}.json")
+        editor.page.evaluate("""() => {
+          for (const [name, value] of [["prompts", "0:00 a snail"], ["seed", 99], ["width", 640]])
+            app.graph.nodes[0].widgets.find((widget) => widget.name === name).value = value;
+        }""")
+        prompt = {node["class_type"]: node["inputs"] for node in editor.api_prompt().values()}
+        assert prompt["HeadForcingPromptTimeline"]["prompts"] == "0:00 a snail"
+        sampler = prompt["HeadForcingSampler"]
+        assert (sampler["seed"], sampler["width"], sampler["height"]) == (99, 640, 480)
+        assert prompt["VAELoader"]["vae_name"] == MODELS["VAELoader"]["name"]
+        assert problems(editor.api_prompt(), comfy.object_info()) == []
+        assert editor.page_errors == []
+
+
 def test_nodes_do_not_grow_over_one_another_in_nodes_2_and_the_app_shows_its_controls(comfy):
     stand_ins(comfy)
     with Browser(comfy, vue_nodes=True) as editor:
@@ -211,8 +233,8 @@ def test_a_new_node_keeps_its_seed_and_a_saved_one_its_choice(editor):
 # of a workflow saved by version 0.1.0: by position, with the widget that changes the seed
 OLD_VALUES = [64, 64, 3, 7, "increment", "infinity_rope", "longlive", "1, 0.5", 4, 6, 0.9, 2, "shuffled", 3, False, 60]
 OLD_VALUES += ["video/old", True]
-ADVANCED = """method model_family sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles batch_size
-checkpoint_seconds decode_in_background""".split()
+ADVANCED = """method model_family sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles
+batch_size checkpoint_seconds decode_in_background""".split()
 
 
 def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):

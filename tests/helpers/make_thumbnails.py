@@ -124,6 +124,7 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         "re_roll_one_scene": sheet([made(plain)[1:5], made(SHAPES)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
         "live_story": sheet([made(NIGHT)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")),
         "two_gpus": sheet(halves(made(SEA, scenes, 60, "--seed", "3"))),
+        "native_sampling": sheet(halves(made(DEMO_STORY.strip(), scenes, 60, "--seed", "2"))),
         "minute_video_app": sheet(halves(made(NIGHT, scenes, 60, "--seed", "5"))),
         "extend_a_video": sheet(halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)),
         "compare_methods": sheet(compared, methods),

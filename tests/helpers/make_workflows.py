@@ -26,6 +26,7 @@ REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
 SUBGRAPHS = REPO / "subgraphs"
 PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
+TIMELINE_PICTURE = REPO / "nodes" / "web" / "docs" / "images" / "timeline.jpg"  # for its help page
 PICTURE_SECOND = 24.5  # of the demo's video: a second that shows something
 MUTED = 2
 BLUEPRINT_OF = "minute_video_app"  # the workflow that the blueprint holds
@@ -160,6 +161,29 @@ def stand_ins(server: ComfyServer) -> None:
     (server.input_dir / "my_video.mp4").touch()
 
 
+_BOX = """(type) => {
+  const node = app.graph.nodes.find((node) => node.type === type);
+  const { scale, offset } = app.canvas.ds;
+  const [x, y] = [(node.pos[0] + offset[0]) * scale, (node.pos[1] - 30 + offset[1]) * scale];
+  const canvas = app.canvas.canvas.getBoundingClientRect();
+  return { x: x + canvas.x - 6, y: y + canvas.y - 6, width: node.size[0] * scale + 12,
+    height: (node.size[1] + 30) * scale + 12 };
+}"""
+
+
+def photograph_timeline(server: ComfyServer, shot: Path) -> None:
+    """The Prompt Timeline of the demo."""
+    with Browser(server, size=(1920, 1080)) as editor:
+        editor.load_workflow(FOLDER / "demo.json")
+        editor.fit_view()
+        editor.page.wait_for_timeout(1500)
+        editor.page.screenshot(path=str(shot), clip=editor.page.evaluate(_BOX, "HeadForcingPromptTimeline"))
+    with Image.open(shot) as image:
+        picture = image.convert("RGB")
+        picture.thumbnail((640, 900))
+        picture.save(TIMELINE_PICTURE, quality=82, optimize=True)
+
+
 def photograph(server: ComfyServer, shot: Path) -> None:
     """The demo graph after Run, its video stopped where there is something to see."""
     with Browser(server, size=(1920, 1080)) as editor:
@@ -184,6 +208,7 @@ def main(names: list[str]) -> int:
         make(server, {name: WORKFLOWS[name] for name in names or WORKFLOWS})
         if not names or "demo" in names:
             photograph(server, Path(base) / "demo.png")
+            photograph_timeline(server, Path(base) / "timeline.png")
     return 0
 
 

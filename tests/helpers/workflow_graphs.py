@@ -14,6 +14,7 @@ from workflow_stories import (
     FOX,
     LIGHTHOUSE,
     LIVE_NOTE,
+    NATIVE_NOTE,
     PROFILE_NOTE,
     SHAPES,
     SINGLE_NOTE,
@@ -147,6 +148,7 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(4, "Report", 420, "report"),
         ),
         LIVE_NOTE,
+        NATIVE_NOTE,
     ),
     "re_roll_one_scene": Workflow(
         DEMO
@@ -268,6 +270,40 @@ WORKFLOWS: dict[str, Workflow] = {
             _RESULT,
         ),
         EXTEND_NOTE,
+    ),
+    "native_sampling": Workflow(
+        SELF_FORCING
+        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | {
+            "apply": Node("HeadForcingApply", {"model": ["model", 0], "positive": ["prompt", 0]}),
+            "noise": Node("RandomNoise", {"noise_seed": 0}),
+            "guider": Node("BasicGuider", {"model": ["apply", 0], "conditioning": ["prompt", 0]}),
+            "empty": Node(
+                "EmptyHunyuanLatentVideo",
+                {"width": 832, "height": 480, "length": ["apply", 3], "batch_size": 1},
+                "Empty latent",
+            ),
+            "sampler": Node(
+                "SamplerCustomAdvanced",
+                {
+                    "noise": ["noise", 0],
+                    "guider": ["guider", 0],
+                    "sampler": ["apply", 1],
+                    "sigmas": ["apply", 2],
+                    "latent_image": ["empty", 0],
+                },
+            ),
+        }
+        | _decode("native_sampling", ["vae", 0]),
+        (
+            _loaders(270),
+            _column(2, "Story", 480, "prompt"),
+            _column(3, "Head Forcing", 320, "apply"),
+            Column(320, (Group("4 Native nodes", GREEN, ("guider", "noise", "empty")),)),
+            Column(320, (Group("5 Sampling", GREEN, ("sampler",)),)),
+            Column(520, (Group("6 Result", VIOLET, ("decode",)),)),
+        ),
+        NATIVE_NOTE,
     ),
     "minute_video_app": Workflow(
         SELF_FORCING

@@ -150,7 +150,7 @@ runs as usual.
 
 Needs ComfyUI 0.30 or newer."""
 
-OPEN_NOTE = f"""## Head Forcing with native sampling nodes
+NATIVE_NOTE = f"""## Head Forcing with native sampling nodes
 
 {FILES}
 
