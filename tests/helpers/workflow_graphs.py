@@ -148,7 +148,6 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(4, "Report", 420, "report"),
         ),
         LIVE_NOTE,
-        NATIVE_NOTE,
     ),
     "re_roll_one_scene": Workflow(
         DEMO
