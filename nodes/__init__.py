@@ -5,7 +5,7 @@ from comfy_api.latest import ComfyExtension, io
 from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
-from .host import routes
+from .host import routes, routes_takes
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
@@ -23,6 +23,7 @@ class HeadForcingExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         routes.register()  # not in `on_load`, which 0.3.75 does not call
+        routes_takes.register()  # not in `on_load`, which 0.3.75 does not call
         return [
             LoadSelfForcing,
             LoadHeadProfile,

@@ -5,7 +5,7 @@ from comfy_api.latest import io
 from ..headforcing_core.plots.latents import run_picture
 from ..headforcing_core.timeline.clock import video_frames_of
 from .host import helpers
-from .host.runs import find_run, finished_blocks, run_names, to_latent
+from .host.runs import find_run, finished_blocks, take_names, to_latent
 
 NONE = "no runs yet"
 
@@ -24,8 +24,9 @@ class LoadHeadForcingRun(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "run",
-                    options=run_names() or [NONE],
-                    tooltip="Renders stored in ComfyUI/output/head_forcing, the newest first. Press R to refresh.",
+                    options=take_names() or [NONE],
+                    tooltip="Renders stored in ComfyUI/output/head_forcing, the newest first: date, take, length, size "
+                    "and prompt. Takes are the videos of one setup, numbered as they were begun. Press R to refresh.",
                 )
             ],
             outputs=[
@@ -36,7 +37,12 @@ class LoadHeadForcingRun(io.ComfyNode):
                 ),
             ],
         )
-        return helpers.aliases(schema, "resume", "continue", "restore", "recover", "earlier render")
+        return helpers.aliases(schema, "resume", "continue", "restore", "recover", "earlier render", "takes")
+
+    @classmethod
+    def validate_inputs(cls, run: str | None = None) -> bool | str:
+        """Take the names of older lists and of unfinished runs that have grown, too."""
+        return helpers.refusal(find_run, run)
 
     @classmethod
     def fingerprint_inputs(cls, run: str) -> int:

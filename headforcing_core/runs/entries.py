@@ -10,7 +10,7 @@ from typing import Any
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from .files import files_of
 from .folder import count_stored
-from .stored import StoredVideo, survey
+from .stored import StoredVideo, find_video, survey
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Entry:
         texts = [text if seed is None else f"[seed {seed}] {text}" for text, seed in zip(prompts, seeds, strict=False)]
         rolled = [number for number, seed in enumerate(seeds[: len(prompts)]) if seed is not None and number]
         told = [(texts or prompts or [""])[0], *(texts[number] for number in rolled[-1:])]
-        return " … ".join(_cut(text, 48) for text in told)
+        return " / ".join(_cut(text, 64 // len(told)) for text in told)
 
     @property
     def size(self) -> str:
@@ -82,6 +82,12 @@ def list_takes(parent: Path) -> tuple[list[Entry], list[str]]:
     videos, problems = survey(parent)
     stored = {folder: files_of(folder, "block") for folder in {video.folder for video in videos}}
     return [Entry(video, count_stored(stored[video.folder], video.keys)) for video in videos], problems
+
+
+def find_take(parent: Path, name: str) -> Entry | None:
+    """The take of that name, see `StoredVideo.name`; only its own run folder is read."""
+    video = find_video(parent, name)
+    return None if video is None else Entry(video, video.finished)
 
 
 def _minutes(seconds: float) -> str:

@@ -1,8 +1,8 @@
 """Files of a run folder: names, atomic writing, detection of damage.
 
-A file is named `KIND[-INDEX][-KEY]-HASH`, where HASH is a hash of its own bytes. Notes are JSON objects; all other
-files are safetensors with a single metadata entry, because several would be written in random order and equal contents
-would then give different files.
+A file is named `KIND[-INDEX][-KEY]-HASH`, where HASH is a hash of its own bytes. Notes are JSON objects, thumbnails
+JPEG; all other files are safetensors with a single metadata entry, because several would be written in random order and
+equal contents would then give different files.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ _NOTE = rf"(run|(video|found|opening|seconds)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
 # temporary files of a process that was killed while writing: of this module, of safetensors, of `check_writable`
 _LEFTOVER = r"\.[0-9a-f]{32}\.tmp|\.tmp[0-9A-Za-z]{6}|\.(run|probe)\.[0-9a-f]{8}(\.json)?"
-_OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_LEFTOVER}")
+_PICTURE = rf"thumbnail-{_HEX}-{_HEX}\.jpg"
+_OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_PICTURE}|{_LEFTOVER}")
 _ENTRY = "head_forcing"  # key of the metadata entry
 
 # kinds of notes whose names other modules need
 FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
 OPENING = "opening"  # memory events of the start blocks
 SECONDS = "seconds"  # seconds that a block took
+THUMBNAIL = "thumbnail"  # small picture of a block
 
 
 class DamagedFile(HeadForcingError):
@@ -116,6 +118,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise DamagedFile(f"{path.name} is not a file of a run") from error
     _check_content(path, fields, tensors)
     return tensors, fields
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file; raises DamagedFile if they have changed."""
+    _check_hash(path)
+    return path.read_bytes()
+
+
+def write_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
+    """Store bytes in a new file `STEM-HASH` with this suffix; returns its path."""
+    return _write(folder, stem, suffix, lambda path: path.write_bytes(data))
 
 
 def write_note(folder: Path, stem: str, fields: dict[str, Any]) -> Path:

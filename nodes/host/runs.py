@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
+
 import comfy.latent_formats
+import latent_preview
 import torch
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.runs.entries import Entry, list_takes
 from ...headforcing_core.runs.stored import StoredVideo, stored_videos
-from . import folders
+from ...headforcing_core.runs.thumbnails import thumbnail
+from . import folders, toy_world
+
+THUMBNAIL_PIXELS = 160  # of the longer side
 
 
 def run_names() -> list[str]:
@@ -15,9 +22,20 @@ def run_names() -> list[str]:
     return [_label(video) for video in _videos()]
 
 
+def take_names() -> list[str]:
+    """Names of all stored runs as a person reads them, the newest first."""
+    return [take_name(take) for take in list_takes(folders.runs_folder())[0]]
+
+
+def take_name(take: Entry) -> str:
+    """Date, take, length, size and prompts; ends in the name of the run, which stays when the others change."""
+    parts = [take.date, f"take {take.video.take.number}", take.length, take.size, take.story, f"({take.video.name})"]
+    return " · ".join(part for part in parts if part)
+
+
 def find_run(name: str) -> StoredVideo:
-    """The run of that name; raises HeadForcingError if it does not exist any more."""
-    video = next((video for video in _videos() if _label(video) == name), None)
+    """The run of that name, in any of the forms that lists have had; HeadForcingError if there is none any more."""
+    video = next((video for video in _videos() if _names(name, video)), None)
     if video is None:
         raise HeadForcingError(f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
     return video
@@ -25,18 +43,42 @@ def find_run(name: str) -> StoredVideo:
 
 def finished_blocks(name: str) -> int:
     """Number of finished blocks of a run; 0 if there is none of that name."""
-    return next((video.finished for video in _videos() if _label(video) == name), 0)
+    return next((video.finished for video in _videos() if _names(name, video)), 0)
 
 
 def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
     """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a LATENT."""
-    if video.about.get("latent_format") != comfy.latent_formats.Wan21.__name__:
+    if not _is_wan(video):
         return latents  # the toy world's are the same in a LATENT
     return comfy.latent_formats.Wan21().process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
+def take_picture(take: Entry, number: int) -> bytes | None:
+    """A thumbnail of a take as JPEG, see `runs.thumbnails.thumbnail`; drawn with the colours of live previews."""
+    colours = comfy.latent_formats.Wan21() if _is_wan(take.video) else toy_world.ToyLatentFormat()
+
+    def draw(latents: torch.Tensor) -> bytes:
+        drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
+        picture = drawer.decode_latent_to_preview(latents[None, :, None])
+        larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
+        data = io.BytesIO()
+        picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(data, "JPEG", quality=80)
+        return data.getvalue()
+
+    return thumbnail(take, number, draw)
+
+
 def _videos() -> list[StoredVideo]:
     return stored_videos(folders.runs_folder())
+
+
+def _names(value: str, video: StoredVideo) -> bool:
+    """Whether a widget's value means this video: its name alone, before the size and the prompt, or at the end."""
+    return value == video.name or value.startswith(f"{video.name} ") or value.endswith(f" ({video.name})")
+
+
+def _is_wan(video: StoredVideo) -> bool:
+    return video.about.get("latent_format") == comfy.latent_formats.Wan21.__name__
 
 
 def _label(video: StoredVideo) -> str:

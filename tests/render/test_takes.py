@@ -8,7 +8,9 @@ import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.runs.stored import find_video, stored_videos
+from headforcing.headforcing_core.runs.entries import list_takes
+from headforcing.headforcing_core.runs.stored import find_video, prune, stored_videos
+from headforcing.headforcing_core.runs.thumbnails import pictured_blocks, thumbnail
 from toy_renders import STORY, Render, files
 
 SIX = ("a red ball", "a blue cube", "a pink star", "a yellow ring", "a green cone", "a white disc")
@@ -146,7 +148,7 @@ def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
     assert lines[2].startswith("1 ") and " 0:09 " in lines[2] and lines[2].endswith("  a red ball")
     name = f"{rolled.setup[:16]}/{rolled.keys[-1][:16]}"
     assert lines[1].startswith("2 ") and " 0:05 of 0:09 " in lines[1] and f" {name} " in lines[1]
-    assert lines[1].endswith("  a red ball … [seed 7] a yellow ring")
+    assert lines[1].endswith("  a red ball / [seed 7] a yellow ring")
     assert main(["runs", "takes", str(tmp_path), "--json"]) == 0
     newest, _ = json.loads(capsys.readouterr().out)["takes"]
     assert (newest["take"], newest["name"], newest["finished"], newest["blocks"]) == (2, name, 8, 13)
@@ -163,3 +165,28 @@ def test_one_video_is_found_by_its_name_and_by_nothing_else(backbone, tmp_path):
     folder, key = video.name.split("/")
     for name in ("", key, folder, f"{folder}/", f"../{tmp_path.name}/{video.name}", f"./{video.name}", f"{key}/{key}"):
         assert find_video(tmp_path, name) is None
+
+
+def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_damaged(backbone, tmp_path):
+    rolled, drawn = six(backbone, tmp_path, scene_4="[seed 7]"), []
+
+    def draw(latents):
+        drawn.append(tuple(latents.shape))
+        return b"a picture of %d" % len(drawn)
+
+    six(backbone, tmp_path).go()
+    rolled.go(stop_after=8)
+    second, first = list_takes(tmp_path)[0]
+    assert (pictured_blocks(first), pictured_blocks(second)) == ([0, 3, 6, 9, 12], [0, 3, 6])
+    pictures = [thumbnail(first, number, draw) for number in range(5)]
+    assert pictures == [b"a picture of %d" % number for number in (1, 2, 3, 4, 5)] and set(drawn) == {(16, 8, 8)}
+    assert [thumbnail(second, number, draw) for number in range(2)] == pictures[:2], "of the blocks that both have"
+    assert thumbnail(second, 2, draw) == b"a picture of 6"
+    assert [thumbnail(second, number, draw) for number in (-1, 3)] == [None, None] and len(drawn) == 6
+
+    kept = next(first.video.folder.glob(f"thumbnail-{first.video.keys[0][:16]}-*.jpg"))
+    kept.write_bytes(b"something else")
+    assert thumbnail(first, 0, draw) == b"a picture of 7" == thumbnail(second, 0, draw)
+    next(first.video.folder.glob(f"block-00003-{first.video.keys[3][:16]}-*")).write_bytes(b"")
+    assert thumbnail(first, 1, draw) == pictures[1]
+    assert prune(tmp_path, 0).removed == [first.video.folder], "thumbnails go with their folder"

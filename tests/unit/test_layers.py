@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "video": "files timeline weights",
     "drift": "files timeline cache rollout video",
     "plots": "files timeline head_profiles drift",
-    "runs": "files cache drift",
+    "runs": "files timeline cache drift",
     "render": "files model timeline weights cache rollout methods head_profiles video drift runs",
     "studies": "files model timeline weights rollout cache methods head_profiles video drift render",
     "demo": "files model timeline weights rollout cache methods video drift render",

@@ -1,0 +1,177 @@
+// The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays all that is saved and sent.
+import { app } from "../../scripts/app.js";
+
+const HEIGHT = 240; // of the list, in pixels
+const POLL_MS = 300;
+const WIDTH = 380; // of a new node, in which a row of pictures fits
+
+const STYLE = `
+.hf-takes { height: 100%; max-height: 480px; box-sizing: border-box; overflow-y: auto; font: 12px sans-serif; outline-offset: -1px;
+  color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222); border-radius: 6px; }
+.hf-takes [role=option] { padding: 4px 6px; cursor: pointer; border-left: 3px solid transparent; }
+.hf-takes [role=option]:hover { background: color-mix(in srgb, var(--p-primary-color, #4a90d9) 12%, transparent); }
+.hf-takes [role=option][aria-selected=true] { border-left-color: var(--p-primary-color, #4a90d9);
+  background: color-mix(in srgb, var(--p-primary-color, #4a90d9) 25%, transparent); }
+.hf-takes .pictures { display: flex; gap: 2px; height: 44px; }
+.hf-takes img { height: 44px; min-width: 0; max-width: 19%; object-fit: cover; border-radius: 3px; }
+.hf-takes .facts, .hf-takes .story { overflow: hidden; text-overflow: ellipsis; margin-top: 2px; }
+.hf-takes .facts { white-space: nowrap; }
+.hf-takes .story { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
+.hf-takes .story, .hf-takes .none { opacity: 0.75; }
+.hf-takes .none { padding: 8px; }
+`;
+
+let takes = []; // as the server lists them, shared by all nodes
+const lists = new Set();
+
+/** An entry as people read it: without the name of the run, which tells takes apart. */
+const labelOf = ({ take, length, story, size, date }) =>
+  [`Take ${take}`, length, story, size, date].filter(Boolean).join(" · ");
+
+/** The take that a value of the widget means, in any of the forms that lists have had. */
+const takeOf = (value) =>
+  takes.find(({ name }) => value === name || value.startsWith(`${name} `) || value.endsWith(` (${name})`));
+
+async function fetchTakes() {
+  try {
+    const answer = await app.api.fetchApi("/headforcing/takes");
+    if (answer.ok) takes = (await answer.json()).takes;
+  } catch {
+    return; // the server is away: what is shown stays
+  }
+  for (const list of lists) list.show();
+}
+
+function make(tag, className, text) {
+  const element = document.createElement(tag);
+  element.className = className;
+  if (text) element.textContent = element.title = text;
+  return element;
+}
+
+function pictures(take) {
+  const strip = make("div", "pictures");
+  for (let number = 0; number < take.pictures; number++) {
+    const image = document.createElement("img");
+    image.loading = "lazy";
+    image.alt = "";
+    image.addEventListener("error", () => image.remove());
+    const query = new URLSearchParams({ run: take.name, number });
+    image.src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
+    strip.append(image);
+  }
+  return strip;
+}
+
+/** A list box beside a combo widget: it shows the widget's value and sets it. */
+class TakeList {
+  constructor(node, combo) {
+    Object.assign(this, { node, combo, shown: null, drawn: "" });
+    this.element = make("div", "hf-takes");
+    this.element.tabIndex = 0;
+    this.element.dataset.captureWheel = "true"; // Nodes 2.0: the list scrolls, not the canvas
+    this.element.setAttribute("role", "listbox");
+    this.element.setAttribute("aria-label", "Takes");
+    this.element.addEventListener("keydown", (event) => this.onKey(event));
+    this.element.addEventListener("wheel", (event) => event.stopPropagation());
+    combo.options.getOptionLabel = (value) => {
+      const take = takeOf(String(value ?? ""));
+      return take ? labelOf(take) : String(value ?? "");
+    };
+  }
+
+  /** Draw what the server listed. */
+  show() {
+    if (takes.length) this.combo.options.values = takes.map((take) => take.value);
+    const drawn = JSON.stringify(takes);
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const rows = takes.map((take, place) => {
+      const row = make("div", "take");
+      row.id = `hf-take-${this.node.id}-${place}`;
+      row.setAttribute("role", "option");
+      const facts = [`Take ${take.take}`, take.length, take.size, take.date].filter(Boolean).join(" · ");
+      row.append(pictures(take), make("div", "facts", facts), make("div", "story", take.story));
+      row.addEventListener("click", () => this.choose(take));
+      return row;
+    });
+    const style = document.createElement("style");
+    style.textContent = STYLE;
+    this.element.replaceChildren(style, ...(rows.length ? rows : [make("div", "none", "No runs are stored yet.")]));
+    this.rows = rows;
+    this.mark(true);
+  }
+
+  /** Mark the row of the widget's value. */
+  mark(always = false) {
+    const value = String(this.combo.value ?? "");
+    if (value === this.shown && !always) return;
+    this.shown = value;
+    const place = takes.indexOf(takeOf(value));
+    for (const [number, row] of (this.rows ?? []).entries()) row.setAttribute("aria-selected", number === place);
+    const row = this.rows?.[place];
+    if (row) this.element.setAttribute("aria-activedescendant", row.id);
+    else this.element.removeAttribute("aria-activedescendant");
+    row?.scrollIntoView?.({ block: "nearest" });
+  }
+
+  choose(take) {
+    app.canvas?.emitBeforeChange?.(); // for the undo of the graph
+    this.combo.value = take.value;
+    this.combo.callback?.(take.value);
+    app.canvas?.emitAfterChange?.();
+    this.node.graph?.setDirtyCanvas?.(true, true);
+    this.mark();
+  }
+
+  onKey(event) {
+    const place = takes.indexOf(takeOf(String(this.combo.value ?? "")));
+    const last = takes.length - 1;
+    const places = { ArrowDown: Math.min(place + 1, last), ArrowUp: Math.max(place - 1, 0), Home: 0, End: last };
+    if (!(event.key in places) || last < 0) return;
+    event.preventDefault();
+    event.stopPropagation(); // the canvas has shortcuts of its own
+    this.choose(takes[places[event.key]]);
+  }
+}
+
+app.registerExtension({
+  name: "HeadForcing.Takes",
+  setup() {
+    for (const end of ["success", "error", "interrupted"]) {
+      app.api.addEventListener(`execution_${end}`, () => lists.size && fetchTakes());
+    }
+  },
+  refreshComboInNodes() {
+    if (lists.size) return fetchTakes();
+  },
+  nodeCreated(node) {
+    const combo = node.widgets?.find((widget) => widget.name === "run");
+    if (node.comfyClass !== "HeadForcingLoadRun" || !combo) return;
+    const list = new TakeList(node, combo);
+    // Last and never serialised, so that the values of saved workflows stay in their places.
+    const options = { serialize: false, getMinHeight: () => HEIGHT, getValue: () => "" };
+    node.addDOMWidget("takes", "headforcing_takes", list.element, options).serialize = false;
+    node.setSize?.([Math.max(node.size[0], WIDTH), node.size[1]]); // a saved node gets its own size after this
+
+    let timer = null;
+    function begin() {
+      lists.add(list);
+      timer ??= setInterval(() => list.mark(), POLL_MS); // values change in many ways; looking is the same for all
+    }
+    const { onAdded, onRemoved } = node;
+    node.onAdded = function (...args) {
+      onAdded?.apply(this, args);
+      begin();
+    };
+    node.onRemoved = function (...args) {
+      onRemoved?.apply(this, args);
+      clearInterval(timer);
+      timer = null;
+      lists.delete(list);
+    };
+    begin();
+    list.show();
+    fetchTakes();
+  },
+});
