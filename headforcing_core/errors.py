@@ -1,6 +1,8 @@
 """The exception for errors that a user can cause."""
 
+import difflib
 import unicodedata
+from collections.abc import Iterable
 
 MAX_MESSAGE = 1000  # characters
 
@@ -15,6 +17,14 @@ class HeadForcingError(ValueError):
 
     def __init__(self, message: object = ""):
         super().__init__(one_line(message))
+
+
+def unknown_name(field: str, name: object, choices: Iterable[str]) -> HeadForcingError:
+    """The error for a name that is none of the choices: the one that was meant, or all of them."""
+    names, given = list(choices), str(name)[:60]
+    if meant := difflib.get_close_matches(given, names, 1, 0.75):
+        return HeadForcingError(f"{field} has no {given!r}; did you mean {meant[0]}?")
+    return HeadForcingError(f"{field} must be one of {', '.join(names)}, got {given!r}")
 
 
 def one_line(text: object, most: int = MAX_MESSAGE) -> str:

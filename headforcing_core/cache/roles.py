@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, unknown_name
 
 Roles = Sequence[Sequence[str]]  # roles[layer][head]
 
@@ -127,7 +127,7 @@ class RolePolicies:
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise HeadForcingError if the value is not one of the choices."""
     if value not in choices:
-        raise HeadForcingError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise unknown_name(name, value, choices)
 
 
 ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled")

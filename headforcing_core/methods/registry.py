@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..cache.method import Method
 from ..cache.policy import PRESETS
-from ..errors import HeadForcingError
+from ..errors import unknown_name
 from ..rollout.schedule import Schedule, schedule
 from .causvid import CausVid
 from .deep_forcing import DeepForcing
@@ -162,7 +162,7 @@ def method_policy(name: str) -> Method:
     if name in METHODS:
         return METHODS[name].policy
     if name not in PRESETS:
-        raise HeadForcingError(f"method must be one of {', '.join(method_names())}, got {name!r}")
+        raise unknown_name("method", name, method_names())
     return PRESETS[name]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..cache.method import Method
 from ..cache.policy import ROLE_ARRANGEMENTS, CachePolicy
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, unknown_name
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..methods.registry import method_policy, method_schedule
@@ -67,7 +67,7 @@ class RenderOptions:
         if not (math.isfinite(self.state_seconds) and self.state_seconds >= 0):
             raise HeadForcingError(f"state_seconds must be 0 (never) or more, got {self.state_seconds}")
         if self.roles not in ROLE_ARRANGEMENTS:
-            raise HeadForcingError(f"roles must be one of {', '.join(ROLE_ARRANGEMENTS)}, got {self.roles!r}")
+            raise unknown_name("roles", self.roles, ROLE_ARRANGEMENTS)
         _ = self.cache_policy, self.schedule  # whose constructors check the other options
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, unknown_name
 
 MAX_STEPS = 100
 
@@ -81,6 +81,6 @@ SCHEDULES: dict[str, Schedule] = {
 def schedule(name: str, sigmas: str = "") -> Schedule:
     """The schedule of a model family, its noise levels replaced by `sigmas` if that text is not empty."""
     if name not in SCHEDULES:
-        raise HeadForcingError(f"model_family must be one of {', '.join(SCHEDULES)}, got {name!r}")
+        raise unknown_name("model_family", name, SCHEDULES)
     row = SCHEDULES[name]
     return Schedule.parse(sigmas, row.frames_per_block) if sigmas.strip() else row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,7 @@ from ..cache.method import Method
 from ..cache.policy import CachePolicy
 from ..drift.metrics import Numbers
 from ..drift.report import Progress, report_video
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, unknown_name
 from ..methods.registry import describe_method, method_names, method_policy
 from ..render.describe import format_bytes
 from ..render.options import RenderOptions
@@ -81,11 +80,10 @@ def entries_of(text: str) -> list[Entry]:
     names = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
     choices = method_names()
     unknown = next((name for name in names if name not in choices), None)
-    if unknown is not None and (meant := difflib.get_close_matches(unknown[:60], choices, 1, 0.75)):
-        raise HeadForcingError(f"methods has no {unknown[:60]!r}; did you mean {meant[0]}?")
-    if unknown is not None or not names:
-        given = "nothing" if unknown is None else repr(unknown[:60])
-        raise HeadForcingError(f"methods must be names out of {', '.join(choices)}, got {given}")
+    if unknown is not None:
+        raise unknown_name("methods", unknown, choices)
+    if not names:
+        raise HeadForcingError(f"methods must be names out of {', '.join(choices)}, got nothing")
     return [Entry(name, name) for name in dict.fromkeys(names)]
 
 

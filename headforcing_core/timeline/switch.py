@@ -17,7 +17,7 @@ from typing import overload
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, unknown_name
 
 SWITCHES = ("reset", "recache", "flush")
 MAX_BLEND_BLOCKS = 16
@@ -56,7 +56,7 @@ class Switch:
 
     def __post_init__(self) -> None:
         if self.kind not in SWITCHES:
-            raise HeadForcingError(f"a prompt switch must be one of {', '.join(SWITCHES)}, got {self.kind!r}")
+            raise unknown_name("switch", self.kind, SWITCHES)
         if not 0 <= self.blend_blocks <= MAX_BLEND_BLOCKS:
             raise HeadForcingError(f"a blend takes 0 to {MAX_BLEND_BLOCKS} blocks, got {self.blend_blocks}")
 

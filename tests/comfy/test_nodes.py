@@ -594,7 +594,7 @@ def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
 # node, widget, wrong value, what is said
 QUEUE_ERRORS: dict[str, tuple[str, str, Any, tuple[str, ...]]] = {
     "width": ("sampler", "width", 5000, ("width",)),
-    "height": ("sampler", "height", 8, ("height",)),
+    "height": ("sampler", "height", -16, ("height",)),
     "file name": ("sampler", "filename_prefix", "../x", ("filename_prefix", "inside")),
     "length": ("timeline", "seconds", -1.0, ("seconds",)),
     "timeline": ("timeline", "prompts", f"0:03 {BALL}\n\n0:01 {RING}", ("prompts", "line 3")),
@@ -604,7 +604,7 @@ QUEUE_ERRORS: dict[str, tuple[str, str, Any, tuple[str, ...]]] = {
 }
 DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "width": ({"width": 100}, ("width", "multiple of 16", "100")),
-    "height": ({"height": 72}, ("height", "multiple of 16", "72")),
+    "height": ({"height": 8}, ("height", "multiple of 16", "8")),
     "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
     "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "decreasing")),
     "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
@@ -781,6 +781,8 @@ def test_unknown_and_hostile_profile_names_are_refused(comfy_server: ComfyServer
 @pytest.mark.parametrize("widget", ["method", "roles"])
 def test_unknown_choices_name_the_widget(comfy_floor: ComfyServer, widget: str):
     failed(comfy_floor, short_graph(**{widget: "from_the_future"}), widget, "from_the_future", "must be one of")
+    meant = {"method": "head_forcing", "roles": "shuffled"}[widget]
+    failed(comfy_floor, short_graph(**{widget: meant[:-1]}), f"{widget} has no '{meant[:-1]}'; did you mean {meant}?")
 
 
 REFUSED = [

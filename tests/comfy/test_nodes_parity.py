@@ -153,6 +153,13 @@ def test_a_model_can_be_loaded_once_more_for_another_device(probes: dict[str, An
     assert found["again"] == [[True, False, True]] * 2 and found["difference"] == 0
 
 
+def test_the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches(probes: dict[str, Any]):
+    found = of(probes, "open_sampler")
+    assert found["asked"] == [found["own"]] * 2, "one block and its caches, whatever the length and the batch"
+    assert found["made"] > 4 and (found["left"], found["left_after_gc"]) == (0, 0)
+    assert found["difference"] == 0
+
+
 def test_options_of_a_split_over_gpus_do_not_reach_the_calls(probes: dict[str, Any]):
     found = of(probes, "split_over_gpus")
     assert found["seen"] == ["other", "transformer_options"]

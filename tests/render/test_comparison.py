@@ -137,7 +137,7 @@ def test_a_method_that_is_not_there_is_refused_with_all_names(names: str, tmp_pa
     assert len(str(refused.value).splitlines()) == 1 and len(str(refused.value)) < 1500
     assert all(name in str(refused.value) for name in method_names())
     assert compare(tmp_path, methods=[names]) == 2
-    assert capsys.readouterr().err.startswith("error: methods must be names out of head_forcing")
+    assert capsys.readouterr().err.startswith("error: methods must be one of head_forcing")
     assert list(tmp_path.iterdir()) == []
 
 

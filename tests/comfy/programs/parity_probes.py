@@ -18,6 +18,7 @@ import weakref
 
 import comfy.model_management as mm
 import comfy.sample
+import comfy.samplers
 import comfy.sd
 import comfy.supported_models
 import comfy.taesd.taehv
@@ -599,22 +600,60 @@ class Stop(Exception):
     pass
 
 
+def asked_for(run):
+    """The memory that ComfyUI is asked for when `run` loads its model."""
+    load, asked = mm.load_models_gpu, []
+
+    def record(models, memory_required=0, *args, minimum_memory_required=None, **kwargs):
+        asked.append([memory_required, minimum_memory_required])
+        raise Stop
+
+    mm.load_models_gpu = record
+    try:
+        run()
+    except Stop:
+        pass
+    finally:
+        mm.load_models_gpu = load
+    return asked[0]
+
+
+@probe
+def open_sampler():
+    """The SAMPLER of Apply Head Forcing: the memory it is given and what it leaves behind."""
+    rollout, model = module(".nodes.host.open_sampler"), native()
+    options = core.options.RenderOptions(profile=core.profile.HeadProfile("tiny", 2, 2, ROLES), width=80, height=48)
+
+    @torch.inference_mode()
+    def run(videos, seconds):
+        request = rollout.Request(options, core.timeline.parse_timeline("one | two", seconds), EMBEDS)
+        guider = comfy.samplers.CFGGuider(rollout.applied(model, request))
+        guider.inner_set_conds({"positive": [[EMBEDS[0][None], {"pooled_output": None}]]})
+        empty = torch.zeros(videos, 16, (request.length() + 3) // 4, 6, 10)
+        sampler, sigmas = rollout.RolloutSampler(request), request.sigmas()
+        return guider.sample(torch.randn_like(empty), empty, sampler, sigmas, disable_pbar=True, seed=7)
+
+    @torch.inference_mode()
+    def own(seconds):
+        timeline = core.timeline.parse_timeline("one | two", seconds)
+        render = render_video.HostRender(model, dataclasses.replace(options, seed=7), timeline, EMBEDS)
+        return render_video.sample(render, render.plan(), 0, Watcher(lambda *_: None)).latents
+
+    kept = []
+    found = leftovers(lambda: kept.append(run(1, 3.0)))
+    return found | {
+        "asked": [asked_for(lambda: run(1, 120.0)), asked_for(lambda: run(2, 120.0))],
+        "own": asked_for(lambda: own(120.0)),
+        "difference": apart(kept[0][0].transpose(0, 1), own(3.0)),
+    }
+
+
 @probe
 def memory_asked_for():
-    model, load, asked = native(), mm.load_models_gpu, {}
+    model, asked = native(), {}
 
     def needs(name, run):
-        def record(models, memory_required=0, *args, minimum_memory_required=None, **kwargs):
-            asked[name] = [memory_required, minimum_memory_required]
-            raise Stop
-
-        mm.load_models_gpu = record
-        try:
-            run()
-        except Stop:
-            pass
-        finally:
-            mm.load_models_gpu = load
+        asked[name] = asked_for(run)
 
     plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
     for name, plan in plans.items():
