@@ -139,9 +139,10 @@ def preview(files: Sequence[OutputFile]) -> Any:
 
 
 def workflow_id(hidden: Any) -> str:
-    """The id of the graph that was queued; empty where a script queued it."""
+    """The id of the graph that was queued; empty where it has none, as when a script queued it."""
     workflow = (hidden.extra_pnginfo or {}).get("workflow")
-    return str(workflow.get("id", "")) if isinstance(workflow, dict) else ""
+    graph = str(workflow.get("id", "")) if isinstance(workflow, dict) else ""
+    return graph if graph.strip("0-") else ""  # all zeros is that of a graph without one, until its page is reloaded
 
 
 def graph_tags(hidden: Any) -> dict[str, str]:

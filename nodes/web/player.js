@@ -5,6 +5,7 @@ import { app } from "../../scripts/app.js";
 
 const NAME = "head_forcing_player";
 const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
+const NODES = ["HeadForcingSampler", "HeadForcingCompareMethods"];
 const PIECE = 1 << 20; // bytes of one request
 const messages = new Map(); // the last one of each node: nodes are made anew when another workflow was open
 const views = new WeakMap(); // a node's View
@@ -90,7 +91,7 @@ class View {
     this.node = node;
     const make = (tag, style) => Object.assign(document.createElement(tag), { style });
     const picture = "flex: 1 1 0; min-height: 0; width: 100%; object-fit: contain; display: none";
-    this.root = make("div", "display: flex; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
+    this.root = make("div", "display: none; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
     this.text = make("div", "flex: none; font-size: 12px; line-height: 16px; max-height: 32px; overflow: hidden");
     [this.image, this.video] = [make("img", picture), make("video", picture)];
     Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
@@ -102,13 +103,16 @@ class View {
     this.root.addEventListener("wheel", (event) => {
       if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
     });
-    const options = { serialize: false, hideOnZoom: false, getMinHeight: () => this.height() + 20 };
+    const options = { serialize: false, hideOnZoom: false, getMinHeight: () => this.height() };
     node.addDOMWidget(NAME, NAME, this.root, options).serialize = false;
-    this.fit();
   }
 
   update({ text, state, video, preview, files }) {
     this.text.textContent = this.text.title = text;
+    if (this.root.style.display === "none") {
+      this.root.style.display = "flex";
+      this.fit();
+    }
     if (files) this.finish(files);
     else if (video?.bytes && grows) this.follow(video, state !== "running");
     else if (preview) {
@@ -141,9 +145,8 @@ class View {
   play(place, from = 0) {
     this.file = this.files[place % this.files.length];
     this.video.loop = this.files.length === 1;
-    const seek = () => (this.video.currentTime = Math.min(from, this.video.duration - 0.1));
-    if (from) this.video.addEventListener("loadedmetadata", seek, { once: true });
     this.video.src = api.apiURL(address(this.file)) + (app.getRandParam?.() ?? "");
+    this.video.currentTime = from; // where it will begin
   }
 
   stop() {
@@ -161,12 +164,13 @@ class View {
   }
 
   height() {
-    return 36 + Math.min((this.node.size[0] - 20) * (this.ratio ?? 0), 360);
+    if (this.root.style.display === "none") return 0;
+    return 56 + Math.min((this.node.size[0] - 20) * (this.ratio ?? 0), 360); // two lines of text and the margins
   }
 
   /** Make the node as tall as it must be, never wider or lower. */
   fit() {
-    this.root.style.minHeight = `${this.height()}px`;
+    this.root.style.minHeight = `${this.height() - 20}px`;
     if (LiteGraph.vueNodesMode) return;
     this.node.setSize([this.node.size[0], Math.max(this.node.size[1], this.node.computeSize()[1])]);
     this.node.graph?.setDirtyCanvas(true, true);
@@ -189,9 +193,12 @@ function nodeOf(id) {
 function show(message) {
   if (message.workflow && graph()?.id && message.workflow !== graph().id) return; // another one is open
   const node = nodeOf(message.node);
-  if (!node?.comfyClass?.startsWith("HeadForcing")) return;
+  if (NODES.includes(node?.comfyClass)) viewOf(node).update(message);
+}
+
+function viewOf(node) {
   if (!views.has(node)) views.set(node, new View(node));
-  views.get(node).update(message);
+  return views.get(node);
 }
 
 function remember(message) {
@@ -211,7 +218,7 @@ function onProgress({ detail }) {
 function onExecuted({ detail }) {
   const [id, files] = [detail.display_node ?? detail.node, detail.output?.video];
   const node = nodeOf(id);
-  if (!node?.comfyClass?.startsWith("HeadForcing")) return;
+  if (!NODES.includes(node?.comfyClass)) return;
   const known = [...messages.values()].filter((message) => message.node === String(id)).at(-1);
   if (files?.length) remember({ node: String(id), workflow: graph()?.id ?? "", text: "", ...known, files });
   else if (detail.output?.images && views.has(node)) {
@@ -223,7 +230,7 @@ function onExecuted({ detail }) {
 let registered;
 let grows = "MediaSource" in globalThis; // whether this browser plays growing files; all play finished ones
 
-/** Show previews until the file is finished, e.g. where --disable-api-nodes lets a page play files of the server only. */
+/** Show previews until the file is finished, as where --disable-api-nodes forbids media that a page makes itself. */
 function refuse(error) {
   console.info("Head Forcing: this page cannot play a growing video", error);
   grows = false;
@@ -257,6 +264,10 @@ app.registerExtension({
       return register();
     });
     await register();
+  },
+  nodeCreated(node) {
+    // the first Nodes 2.0 showed no widgets that came later; the canvas would leave room for an empty one
+    if (LiteGraph.vueNodesMode && NODES.includes(node.comfyClass)) viewOf(node);
   },
   afterConfigureGraph() {
     messages.forEach(show);

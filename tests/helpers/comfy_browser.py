@@ -150,7 +150,7 @@ class Browser:
 
     def toasts(self) -> list[str]:
         """Texts of the messages now shown in the editor's corner."""
-        return self.page.locator(".p-toast-message").all_inner_texts()
+        return self.page.locator(".p-toast-message, [data-testid=toast]").all_inner_texts()
 
     def _only_local(self, route: Route) -> None:
         url = urlparse(route.request.url)

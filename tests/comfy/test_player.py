@@ -1,0 +1,230 @@
+"""The player on the sampler, in real browsers: frontends of 0.3.75 and 0.30.0 and the newest, in both renderers."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfy_browser import Browser
+from comfy_graphs import RING, Graph, changed, demo_graph
+from comfy_harness import ComfyServer
+from websockets.sync.client import connect
+
+pytestmark = pytest.mark.comfy
+
+DEMO = Path(__file__).resolve().parents[2] / "workflows" / "demo.json"
+
+_SAMPLER = "app.graph.nodes.find((node) => node.type === 'HeadForcingSampler')"
+_PLAYER = f"{_SAMPLER}?.widgets.find((widget) => widget.name === 'head_forcing_player')?.element"
+_VIDEO = f"({_PLAYER})?.querySelector('video')"
+# notes what the player plays, ten times a second
+_WATCH = f"""() => {{
+  clearInterval(window.__watch);
+  window.__seen = [];
+  window.__watch = setInterval(() => {{
+    const video = {_VIDEO};
+    if (video?.readyState >= 2)
+      window.__seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime]);
+  }}, 100);
+}}"""
+_VALUES = f"() => JSON.stringify(app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values)"
+
+
+def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
+    graph = changed(demo_graph(vae=["demo", 2], filename_prefix=prefix, **sampler), "timeline", seconds=seconds)
+    del graph["video"]
+    return graph
+
+
+@pytest.fixture(params=["comfy", "comfy_floor", "comfy_latest"])
+def editor(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    with Browser(request.getfixturevalue(request.param), any_source=True) as browser:
+        yield browser
+
+
+def use_nodes_2(editor: Browser, on: bool) -> None:
+    editor.page.evaluate("(on) => app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)", on)
+    editor.page.wait_for_timeout(1000)
+
+
+def bring_into_view(editor: Browser) -> None:
+    """Move the canvas to the player: a browser does not begin to play what is out of sight."""
+    editor.page.wait_for_function(f"({_PLAYER})?.firstChild.textContent", timeout=60_000)
+    editor.page.evaluate(
+        f"""() => {{
+          const box = {_PLAYER}.getBoundingClientRect(), ds = app.canvas.ds;
+          ds.offset[0] += (innerWidth / 2 - box.x) / ds.scale;
+          ds.offset[1] += (innerHeight / 3 - box.y) / ds.scale;
+          app.canvas.setDirty(true, true);
+        }}"""
+    )
+
+
+def watched(editor: Browser, timeout: float = 120) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Press Run, wait for the end, and return (duration, time) of the growing and then of the finished video."""
+    editor.page.evaluate(_WATCH)
+    editor.queue()
+    bring_into_view(editor)
+    assert editor.wait_done(timeout) == "success"
+    editor.page.wait_for_function("window.__seen.some(([grows]) => !grows)", timeout=20_000)
+    seen = editor.page.evaluate("window.__seen")
+    grew = [(long, at) for grows, long, at in seen if grows]
+    finished = [(long, at) for grows, long, at in seen if not grows]
+    assert [long for long, _ in grew + finished] == [long for _, long, _ in seen], "first it grows, then it is finished"
+    return grew, finished
+
+
+def text_of(editor: Browser) -> str:
+    return editor.page.evaluate(f"({_PLAYER})?.firstChild.textContent ?? ''")
+
+
+@pytest.mark.slow
+def test_the_video_plays_in_the_node_while_it_grows(editor: Browser):
+    for nodes_2 in (False, True):
+        use_nodes_2(editor, nodes_2)
+        check_playing(editor, nodes_2)
+
+
+def check_playing(editor: Browser, nodes_2: bool) -> None:
+    editor.load_api(growing_graph(f"player/{nodes_2}", 12.0, seed=100 + nodes_2))
+    values, prompt = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]
+    grew, finished = watched(editor)
+    durations = [duration for duration, _ in grew]
+    assert durations == sorted(durations) and len(set(durations)) > 2 and durations[0] < 8 < durations[-1] <= 12.2
+    assert grew[-1][1] > 0.5, "it plays by itself"
+    assert finished[0][0] == pytest.approx(12, abs=0.05)
+    assert abs(finished[0][1] - grew[-1][1]) < 1.5, "it goes on where it was"
+
+    assert text_of(editor).startswith(f"wrote output/player/{nodes_2}_00001_.mp4 - 17 blocks in 0:")
+    assert editor.page.locator("video").count() == 1, "the frontend shows no second one"
+    assert editor.page.locator("img[src^='blob:']").count() == 0, "and no preview"
+    assert not editor.page.evaluate(f"{_SAMPLER}.imgs?.length")
+    assert (editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]) == (values, prompt), "nothing of it is stored"
+    box = editor.page.locator("video").bounding_box()
+    assert box and min(box["width"], box["height"]) > 100
+    assert editor.page_errors == []
+
+
+@pytest.mark.slow
+def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(editor: Browser):
+    """A sampler dragged onto the canvas, Run, Cancel, Run."""
+    use_nodes_2(editor, False)
+    editor.load_api(changed(growing_graph("unused/v", 30.0), "timeline", prompts=RING))
+    editor.page.evaluate(
+        """() => {
+          const old = app.graph.nodes.find((node) => node.type === "HeadForcingSampler");
+          const fresh = LiteGraph.createNode("HeadForcingSampler");
+          app.graph.add(fresh);
+          for (const input of old.inputs) {
+            const link = input.link == null ? null : app.graph.getLink?.(input.link) ?? app.graph.links[input.link];
+            if (!link) continue;
+            const name = input.name, from = app.graph.getNodeById(link.origin_id);
+            from.connect(link.origin_slot, fresh, fresh.inputs.findIndex((other) => other.name === name));
+          }
+          const report = app.graph.nodes.find((node) => node.type === "PreviewAny");
+          fresh.connect(fresh.outputs.findIndex((output) => output.name === "report"), report, 0);
+          app.graph.remove(old);
+          const set = { width: 64, height: 64, filename_prefix: "player/fresh" };
+          for (const widget of fresh.widgets) if (widget.name in set) widget.value = set[widget.name];
+        }"""
+    )
+    editor.queue()
+    editor.page.wait_for_function(f"{_VIDEO}?.duration > 3 && {_VIDEO}.duration < 30", timeout=60_000)
+    editor.page.evaluate("() => app.api.interrupt(null)")
+    assert editor.wait_done(30) == "interrupted"
+    editor.page.wait_for_timeout(700)
+    assert re.match(r"stopped in block \d+ of 41; the others are kept in output/head_forcing/\w+, queue", text_of(editor))
+    assert any("queue again to go on" in toast for toast in editor.toasts())
+    assert 3 < editor.page.evaluate(f"{_VIDEO}.duration") < 30
+    grew, finished = watched(editor)
+    assert finished[0][0] == pytest.approx(30, abs=0.05)
+    history = editor.server.get_json("/history?max_items=1")
+    ((report,),) = [out["text"] for run in history.values() for out in run["outputs"].values() if "text" in out]
+    assert re.search(r"reused \d+ blocks of an earlier render", report)
+    assert editor.page_errors == []
+
+
+@pytest.mark.slow
+def test_the_demo_workflow_with_a_vae_plays_to_its_end(comfy_latest: ComfyServer):
+    with Browser(comfy_latest, any_source=True) as editor:
+        editor.load_workflow(DEMO)
+        editor.page.evaluate(
+            f"""() => {{
+              const sampler = {_SAMPLER}, vae = sampler.inputs.findIndex((input) => input.name === "vae");
+              const demo = app.graph.nodes.find((node) => node.type === "HeadForcingLoadDemo");
+              demo.connect(demo.outputs.findIndex((output) => output.type === "VAE"), sampler, vae);
+            }}"""
+        )
+        grew, finished = watched(editor, timeout=180)
+        assert grew[0][0] < 30 < grew[-1][0] and finished[0][0] == pytest.approx(60, abs=0.1)
+        editor.page.evaluate(f"() => {{ const video = {_VIDEO}; video.currentTime = 58.5; }}")
+        editor.page.wait_for_function(f"{_VIDEO}.currentTime > 59.7", timeout=20_000)
+        assert editor.page_errors == []
+
+
+@pytest.mark.slow
+def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes_on(comfy: ComfyServer):
+    """--disable-api-nodes forbids media that a page makes itself: the video comes when it is finished."""
+    with Browser(comfy) as editor:
+        editor.load_api(growing_graph("player/forbidden", 60.0, seed=102))
+        editor.page.evaluate(_WATCH)
+        editor.queue()
+        editor.page.wait_for_function(f"/block [3-9]/.test(({_PLAYER})?.firstChild.textContent)", timeout=60_000)
+        preview = f"({_PLAYER}).querySelector('img')"
+        editor.page.wait_for_function(f"{preview}.naturalWidth > 0 && {preview}.style.display === ''", timeout=20_000)
+        before = editor.page.evaluate(f"{preview}.src")
+        editor.page.wait_for_function(f"(before) => {preview}.src !== before", arg=before, timeout=20_000)
+        editor.page.reload(wait_until="domcontentloaded")
+        back = f"window.app?.graph && ({_PLAYER})?.firstChild.textContent.startsWith('block')"
+        editor.page.wait_for_function(back, timeout=60_000)
+        editor.page.wait_for_function(f"{_VIDEO}.duration > 59", timeout=120_000)
+
+
+def registered(server: ComfyServer, client: str, grows: str = "true") -> list[dict[str, Any]]:
+    return server.get_json(f"/head_forcing/player?client={client}&grows={grows}")
+
+
+def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: ComfyServer):
+    """What the script in the browser relies on; a script without a player gets ComfyUI's own, see test_nodes_stream."""
+    client, graph = "a-player", growing_graph("player/raw", 6.0, seed=103)
+    address = f"ws://127.0.0.1:{comfy_server.port}/ws?clientId="
+    with connect(address + client, max_size=None, proxy=None) as asked, connect(
+        address + "other", max_size=None, proxy=None
+    ) as other:
+        asked.recv(timeout=10)
+        assert registered(comfy_server, client) == []
+        assert registered(comfy_server, "other") == []
+        extra = {"extra_pnginfo": {"workflow": {"id": "the-graph", "nodes": []}}}
+        comfy_server.post("/prompt", {"prompt": graph, "client_id": client, "extra_data": extra})
+        messages, output = [], None
+        while output is None:
+            data = asked.recv(timeout=60)
+            assert isinstance(data, str), "neither ComfyUI's preview nor its text"
+            event = json.loads(data)
+            if event["type"] == "head_forcing.progress":
+                messages.append(event["data"])
+            elif event["type"] == "executed" and event["data"]["node"] == "sampler":
+                output = event["data"]["output"]
+        for _ in range(100):
+            try:
+                assert "head_forcing" not in str(other.recv(timeout=0.2))
+            except TimeoutError:
+                break
+        last = registered(comfy_server, client)
+    assert {(message["node"], message["workflow"]) for message in messages} == {("sampler", "the-graph")}
+    sizes = [message["video"]["bytes"] for message in messages if message["state"] == "running"]
+    assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[-1]
+    shown = [message for message in messages if "preview" in message]
+    assert shown and all(message["video"]["bytes"] == 0 for message in shown), "a preview until there is a video"
+    assert any("prompt 1: a red ball bouncing on a teal… - " in message["text"] for message in messages)
+    assert messages[-1]["state"] == "done" and messages[-1]["text"].startswith("wrote output/player/raw_00001_.mp4")
+    assert output == {"video": [{"filename": "raw_00001_.mp4", "subfolder": "player", "type": "output"}]}
+    assert [message["text"] for message in last] == [messages[-1]["text"]]
+
+
+@pytest.mark.parametrize("client", ["", "nobody", "x" * 5000, "a%00b"])
+def test_only_connected_editors_can_register(comfy_server: ComfyServer, client: str):
+    with pytest.raises(OSError, match="40[03]"):
+        registered(comfy_server, client)

@@ -1,0 +1,36 @@
+"""The scripts for the browser: plain modules that use the frontend's extension interface only."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = sorted((Path(__file__).resolve().parents[2] / "nodes" / "web").rglob("*.js"))
+FORBIDDEN = {
+    "text of others as HTML": r"\b(innerHTML|outerHTML|insertAdjacentHTML|srcdoc)\b|document\.write",
+    "code made from text": r"\beval\s*\(|new\s+Function\b",
+    "patching of the frontend's classes": r"\.prototype\b|__proto__|setPrototypeOf",
+    "other machines": r"https?://",
+    "what is left of debugging": r"\bdebugger\b|console\.log",
+    "old variables": r"^\s*var\s",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_small_and_leaves_the_page_alone(script: Path):
+    code = script.read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 350 and max(map(len, code.splitlines())) <= 120
+    for reason, pattern in FORBIDDEN.items():
+        assert not re.search(pattern, code, re.MULTILINE), reason
+    assert set(re.findall(r'from "([^"]+)"', code)) <= {"../../scripts/app.js", "../../scripts/api.js"}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="without Node.js the browser tests alone parse the scripts")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_a_module_without_errors_of_syntax(script: Path):
+    done = subprocess.run(
+        ["node", "--input-type=module", "--check"], input=script.read_bytes(), capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr.decode()
