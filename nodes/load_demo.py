@@ -5,6 +5,8 @@ from comfy_api.latest import io
 from ..headforcing_core.demo import word_hash
 from .host import bridge, helpers, toy_world
 
+_HELP = word_hash.HELP.replace("{", "").replace("}", "")  # braces are placeholders in the frontend's messages
+
 
 class LoadDemoModel(io.ComfyNode):
     @classmethod
@@ -15,7 +17,9 @@ class LoadDemoModel(io.ComfyNode):
             category=f"{helpers.CATEGORY}/loaders",
             description=(
                 "A tiny model of moving shapes that comes with the pack and runs without a graphics card, with the "
-                "same engine as Self Forcing. It makes videos of 64x64 only. " + word_hash.HELP + "."
+                "same engine as Self Forcing. It makes videos of 64x64 only. "
+                + word_hash.HELP.translate({ord(brace): None for brace in "{}"})
+                + "."
             ),
             inputs=[],
             outputs=[

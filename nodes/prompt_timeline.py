@@ -26,8 +26,8 @@ class PromptTimeline(io.ComfyNode):
             category=f"{helpers.CATEGORY}/prompts",
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
-                "by |, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend 3] before a "
-                "prompt sets its prompt switch. Other samplers use the first prompt only."
+                "by vertical bars, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend "
+                "3] before a prompt sets its prompt switch. Other samplers use the first prompt only."
             ),
             inputs=[
                 io.Clip.Input("clip", tooltip="Load CLIP with umt5_xxl, type wan (or the demo model's)."),

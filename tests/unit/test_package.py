@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from PIL import Image
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -170,3 +171,27 @@ def test_every_shipped_profile_loads_and_says_where_it_comes_from(name):
 
 def test_profiles_are_shipped_for_the_model_and_the_demo():
     assert {"self_forcing", "toy_world"} <= set(bundled_profiles())
+
+
+def test_icon_and_banner_are_in_the_repository_at_their_addresses():
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["comfy"]
+    for key, size in (("Icon", (400, 400)), ("Banner", (1260, 540))):
+        start = "https://raw.githubusercontent.com/headforcing/ComfyUI-HeadForcing/main/"
+        assert tool[key].startswith(start)
+        with Image.open(ROOT / tool[key].removeprefix(start)) as picture:
+            assert picture.size == size
+
+
+def test_comfyui_finds_workflows_subgraphs_and_locales_at_the_top():
+    for folder, pattern in (("workflows", "*.json"), ("subgraphs", "*.json"), ("locales", "*/nodeDefs.json")):
+        assert list((ROOT / folder).glob(pattern)), folder
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    assert {"workflows/*", "subgraphs/*", "locales/**/*"} <= set(packed["headforcing"])
+
+
+def test_help_pages_show_small_pictures_that_are_there():
+    pages = ROOT / "nodes" / "web" / "docs"
+    shown = {link for page in pages.glob("*.md") for link in re.findall(r"!\[.+\]\((.+)\)", page.read_text("utf-8"))}
+    pictures = list((pages / "images").iterdir())
+    assert shown == {f"images/{picture.name}" for picture in pictures}
+    assert all(picture.stat().st_size < 150_000 for picture in pictures)

@@ -1,0 +1,94 @@
+"""Writes locales/*/nodeDefs.json: the texts of all nodes in English, as the code has them, and in three translations.
+
+    python tests/helpers/make_locales.py
+
+ComfyUI serves these files and its frontend shows them in the language of the settings. A translation belongs to a text,
+not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and Korean.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from comfy_harness import ComfyServer
+from comfy_setup import ensure
+from headforcing.headforcing_core.methods.registry import method_names
+
+REPO = Path(__file__).resolve().parents[2]
+FOLDER = REPO / "locales"
+LANGUAGES = ("en", "zh", "ja", "ko")
+SYNTAX = "{}|@"  # characters with a meaning in the frontend's messages, which not all of its versions escape alike
+
+Texts = dict[str, Any]
+
+
+def translations() -> dict[str, dict[str, str]]:
+    """By language the translation of every English text."""
+    paragraphs = (Path(__file__).parent / "translations.txt").read_text(encoding="utf-8").strip().split("\n\n")
+    known: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
+    for paragraph in paragraphs:
+        texts = [line.replace("METHODS", ", ".join(method_names())) for line in paragraph.split("\n")]
+        if len(texts) != len(LANGUAGES):
+            raise ValueError(f"expected {len(LANGUAGES)} lines, one per language: {paragraph}")
+        for language, text in zip(LANGUAGES, texts, strict=True):
+            known[language][texts[0]] = text
+    return known
+
+
+def english(nodes: dict[str, Any]) -> Texts:
+    """The texts of the pack's nodes from ComfyUI's /object_info, as a nodeDefs.json has them."""
+    return {name: _node(info) for name, info in sorted(nodes.items()) if name.startswith("HeadForcing")}
+
+
+def _node(info: dict[str, Any]) -> Texts:
+    given = {**info["input"].get("required", {}), **info["input"].get("optional", {})}
+    inputs = {
+        name: _described(spec[1].get("display_name", name), spec[1].get("tooltip")) for name, spec in given.items()
+    }
+    tooltips = info.get("output_tooltips") or [None] * len(info["output_name"])
+    named = zip(info["output_name"], tooltips, strict=True)
+    outputs = {str(place): _described(name, tooltip) for place, (name, tooltip) in enumerate(named)}
+    texts = {"display_name": info["display_name"], "description": info["description"]}
+    return texts | {key: value for key, value in (("inputs", inputs), ("outputs", outputs)) if value}
+
+
+def _described(name: str, tooltip: str | None) -> Texts:
+    return {"name": name} | ({"tooltip": tooltip} if tooltip else {})
+
+
+def strings(texts: Texts) -> list[str]:
+    """All strings of a nodeDefs.json."""
+    return [text for value in texts.values() for text in (strings(value) if isinstance(value, dict) else [value])]
+
+
+def translated(texts: Texts, known: dict[str, str]) -> Texts:
+    """The texts in another language; a text without a translation stays English."""
+    return {
+        key: translated(value, known) if isinstance(value, dict) else known.get(value, value)
+        for key, value in texts.items()
+    }
+
+
+def missing(texts: Texts) -> list[str]:
+    """English texts without a translation."""
+    known = translations()["en"]
+    return sorted({text for text in strings(texts) if text not in known})
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as base, ComfyServer(ensure(), Path(base)) as server:
+        texts = english(server.object_info())
+    for language, known in translations().items():
+        path = FOLDER / language / "nodeDefs.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(translated(texts, known), ensure_ascii=False, indent=1)
+        path.write_text(content + "\n", encoding="utf-8")
+    for text in missing(texts):
+        sys.stderr.write(f"no translation in translations.txt: {text}\n")
+    return 1 if missing(texts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

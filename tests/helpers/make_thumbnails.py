@@ -1,0 +1,143 @@
+"""Writes workflows/*.jpg and the pictures of the help pages: frames of videos that the demo model makes here.
+
+    python tests/helpers/make_thumbnails.py
+
+The workflows for real weights show the demo model, too, and every picture says so: nothing else can be rendered without
+a download.
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+from headforcing.headforcing_core.commands.cli import main as headforcing
+from headforcing.headforcing_core.demo.assets import DEMO_STORY
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core.plots.head_profile import profile_picture
+from headforcing.headforcing_core.video.contact_sheet import font
+from PIL import Image, ImageDraw
+from workflow_stories import COMPARE_PROMPTS, SHAPES
+
+FOLDER = Path(__file__).resolve().parents[2] / "workflows"
+SIDE, FOOTER, GAP = 480, 26, 4
+BACKGROUND, TEXT = "#15171c", "#9aa3b2"
+
+SEA = """0:00 a blue ball gliding on a sand floor
+0:10 a cyan star gliding on a navy stripes
+0:20 a blue ring circling on a teal floor
+0:30 a yellow star bouncing on a navy floor panning left
+0:40 a orange ring circling on a grey stripes
+0:50 a yellow ball gliding on a teal stripes"""
+NIGHT = """0:00 a orange triangle bouncing on a brown floor
+0:10 a orange triangle bouncing on a brown checkerboard panning right
+0:20 a pink star circling on a black floor
+0:30 a pink star circling on a navy stripes
+0:40 a purple ring gliding on a maroon floor
+0:50 a cyan ball bouncing on a grey checkerboard"""
+EIGHT = """0:00 a green triangle gliding on a sand floor
+0:40 a yellow triangle gliding on a sand stripes
+1:20 a red square bouncing on a olive floor
+2:00 a red square bouncing on a grey floor
+2:30 [flush, re-anchor] a orange ring circling on a maroon stripes
+3:10 a orange ring circling on a brown floor
+3:50 [flush, re-anchor] a purple star gliding on a teal checkerboard
+4:30 a cyan star gliding on a black stripes"""
+
+Frame = Image.Image
+
+
+def frames(folder: Path, prompts: str, seconds: float, times: Sequence[float], *more: str) -> list[Frame]:
+    """The frames at these times of a video of the demo model."""
+    given = ["demo", "--prompts", prompts, "--seconds", str(seconds), "--scale", "1", "--out", str(folder), *more]
+    if headforcing([*given, "--runs", str(folder / "runs")]):
+        raise RuntimeError(f"the render of {prompts!r} failed")
+    wanted = {round(time * 16): place for place, time in enumerate(times)}
+    found: list[Frame | None] = [None] * len(times)
+    with av.open(str(max(folder.glob("*.mp4"), key=lambda path: path.stat().st_mtime_ns))) as video:
+        for number, frame in enumerate(video.decode(video=0)):
+            if number in wanted:
+                found[wanted[number]] = frame.to_image()
+    return [frame for frame in found if frame is not None]
+
+
+def sheet(rows: Sequence[Sequence[Frame]], labels: Sequence[str] = ()) -> Image.Image:
+    """Rows of frames, each row with its label, in a square."""
+    columns = len(rows[0])
+    label = 20 if labels else 0
+    room = SIDE - FOOTER - len(rows) * label
+    side = min((SIDE - GAP) // columns, room // len(rows)) - GAP
+    picture = Image.new("RGB", (SIDE, SIDE), BACKGROUND)
+    pen = ImageDraw.Draw(picture)
+    height = len(rows) * (side + GAP + label)
+    left, y = (SIDE - columns * (side + GAP) + GAP) // 2, (SIDE - FOOTER - height) // 2 + GAP
+    for number, row in enumerate(rows):
+        if labels:
+            pen.text((left, y + 2), labels[number], TEXT, font(13))
+            y += label
+        for column, frame in enumerate(row):
+            tile = frame.resize((side, side), Image.Resampling.NEAREST)
+            picture.paste(tile, (left + column * (side + GAP), y))
+        y += side + GAP
+    return footed(picture, "frames of the demo model")
+
+
+def footed(picture: Image.Image, words: str) -> Image.Image:
+    """The picture with what it shows written below."""
+    pen = ImageDraw.Draw(picture)
+    pen.text((SIDE // 2, SIDE - FOOTER // 2), words, TEXT, font(14), anchor="mm")
+    return picture
+
+
+def profile_sheet() -> Image.Image:
+    """The head profile of the demo model."""
+    plot = profile_picture(load_profile(bundled_profiles()["toy_world"]), theme="dark")
+    plot.thumbnail((SIDE, SIDE - FOOTER))
+    picture = Image.new("RGB", (SIDE, SIDE), BACKGROUND)
+    picture.paste(plot, ((SIDE - plot.width) // 2, (SIDE - FOOTER - plot.height) // 2))
+    return footed(picture, "head profile of the demo model")
+
+
+def halves(row: list[Frame], columns: int = 3) -> list[list[Frame]]:
+    """A row as several of `columns` frames."""
+    return [row[start : start + columns] for start in range(0, len(row), columns)]
+
+
+def pictures(folder: Path) -> dict[str, Image.Image]:
+    """All thumbnails by the name of their workflow."""
+    scenes = [4.5 + 10 * scene for scene in range(6)]
+    one_prompt = "a red ball bouncing on a teal floor"
+    plain = SHAPES.replace("[seed 7] ", "")
+    changed = NIGHT.replace("a purple ring gliding on a maroon floor", "a green square gliding on a sand floor")
+    methods = ("head_forcing", "self_forcing_window_21", "infinity_rope")
+
+    def made(prompts: str, times: Sequence[float] = scenes, seconds: float = 60, *more: str) -> list[Frame]:
+        return frames(folder, prompts, seconds, times, *more)
+
+    compared = [made(COMPARE_PROMPTS, [1, 7, 12, 19], 20, "--method", method) for method in methods]
+    return {
+        "demo": sheet(halves(made(DEMO_STORY.strip()))),
+        "single_prompt_60s": sheet(halves(made(one_prompt, [1, 20, 40, 59]), 2)),
+        "six_prompts_60s": sheet(halves(made(SEA))),
+        "five_minutes_streaming": sheet(halves(made(EIGHT, [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)),
+        "re_roll_one_scene": sheet([made(plain)[1:5], made(SHAPES)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
+        "live_story": sheet([made(NIGHT)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")),
+        "two_gpus": sheet(halves(made(SEA, scenes, 60, "--seed", "3"))),
+        "native_sampling": sheet(halves(made(DEMO_STORY.strip(), scenes, 60, "--seed", "2"))),
+        "minute_video_app": sheet(halves(made(NIGHT, scenes, 60, "--seed", "5"))),
+        "extend_a_video": sheet(halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)),
+        "compare_methods": sheet(compared, methods),
+        "profile_heads": profile_sheet(),
+    }
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, picture in pictures(Path(folder)).items():
+            picture.save(FOLDER / f"{name}.jpg", quality=82, optimize=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""A workflow as one node: the subgraph blueprint that ComfyUI offers in its node library."""
+
+import uuid
+from typing import Any
+
+NAME = "Prompt to Minute-Long Video (Head Forcing)"
+DESCRIPTION = "A video of any length from prompts with times, with Self Forcing and Head Forcing."
+ALIASES = ["long video", "prompt travel", "text to video", "head forcing", "self forcing", "story"]
+# node, its widget, and the name of the input on the blueprint
+INPUTS = (
+    ("prompt", "prompts", "prompts"),
+    ("prompt", "seconds", "seconds"),
+    ("sampler", "width", "width"),
+    ("sampler", "height", "height"),
+    ("sampler", "seed", "seed"),
+    ("sampler", "filename_prefix", "filename_prefix"),
+    ("model", "checkpoint", "checkpoint"),
+    ("clip", "clip_name", "text_encoder"),
+    ("vae", "vae_name", "vae"),
+)
+OUTPUTS = (("sampler", "video", "video"), ("sampler", "report", "report"))
+INPUT_NODE, OUTPUT_NODE = -10, -20
+_NAMESPACE = uuid.UUID("6f1d7a52-52a4-4f0a-9a2c-7d6f3a1c0b11")
+
+
+def stable_id(name: str) -> str:
+    """The same identifier whenever a file is written."""
+    return str(uuid.uuid5(_NAMESPACE, name))
+
+
+def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
+    """A saved workflow with all of `graph` (a saved workflow, too) inside one node.
+
+    `numbers` are the ids of the nodes that `INPUTS` and `OUTPUTS` name. The note, previews and groups stay as they are.
+    """
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    links = [
+        dict(zip(("id", "origin_id", "origin_slot", "target_id", "target_slot", "type"), link, strict=True))
+        for link in graph["links"]
+    ]
+    last = graph["last_link_id"]
+    inputs, outputs, values = [], [], []
+    for place, (node, widget, label) in enumerate(INPUTS):
+        slot, target = _slot(nodes[numbers[node]], "inputs", widget)
+        last += 1
+        target["link"] = last
+        links.append(_link(last, (INPUT_NODE, place), (numbers[node], slot), target["type"]))
+        inputs.append({"id": stable_id(f"input {label}"), "name": label, "type": target["type"], "linkIds": [last]})
+        values.append(_value(nodes[numbers[node]], widget))
+    for place, (node, name, label) in enumerate(OUTPUTS):
+        slot, source = _slot(nodes[numbers[node]], "outputs", name)
+        last += 1
+        source["links"] = [*(source["links"] or []), last]
+        links.append(_link(last, (numbers[node], slot), (OUTPUT_NODE, place), source["type"]))
+        outputs.append({"id": stable_id(f"output {label}"), "name": label, "type": source["type"], "linkIds": [last]})
+    inside = {
+        "id": stable_id(NAME),
+        "version": 1,
+        "state": {
+            "lastGroupId": len(graph["groups"]),
+            "lastNodeId": graph["last_node_id"],
+            "lastLinkId": last,
+            "lastRerouteId": 0,
+        },
+        "revision": 0,
+        "config": {},
+        "name": NAME,
+        "inputNode": {"id": INPUT_NODE, "bounding": [-320, 60, 160, 40 + 20 * len(inputs)]},
+        "outputNode": {"id": OUTPUT_NODE, "bounding": [_right(graph) + 120, 60, 120, 40 + 20 * len(outputs)]},
+        "inputs": inputs,
+        "outputs": outputs,
+        "widgets": [],
+        "nodes": graph["nodes"],
+        "groups": graph["groups"],
+        "links": links,
+        "extra": {"workflowRendererVersion": "LG"},
+        "category": "Video generation and editing/Text to video",
+        "description": DESCRIPTION,
+    }
+    return {
+        "id": stable_id(f"{NAME} blueprint"),
+        "revision": 0,
+        "last_node_id": 1,
+        "last_link_id": 0,
+        "nodes": [_outside(inside, values)],
+        "links": [],
+        "groups": [],
+        "definitions": {"subgraphs": [inside]},
+        "config": {},
+        "extra": {
+            "workflowRendererVersion": "LG",
+            "BlueprintDescription": DESCRIPTION,
+            "BlueprintSearchAliases": ALIASES,
+        },
+        "version": 0.4,
+    }
+
+
+def _outside(inside: dict[str, Any], values: list[Any]) -> dict[str, Any]:
+    """The node that stands for the subgraph."""
+    return {
+        "id": 1,
+        "type": inside["id"],
+        "pos": [0, 0],
+        "size": [480, 520],
+        "flags": {},
+        "order": 0,
+        "mode": 0,
+        "inputs": [
+            {"name": given["name"], "type": given["type"], "widget": {"name": given["name"]}, "link": None}
+            for given in inside["inputs"]
+        ],
+        "outputs": [{"name": given["name"], "type": given["type"], "links": None} for given in inside["outputs"]],
+        "title": NAME,
+        "properties": {"proxyWidgets": [["-1", given["name"]] for given in inside["inputs"]]},
+        "widgets_values": values,
+    }
+
+
+def _link(number: int, origin: tuple[int, int], target: tuple[int, int], kind: str) -> dict[str, Any]:
+    return {
+        "id": number,
+        "origin_id": origin[0],
+        "origin_slot": origin[1],
+        "target_id": target[0],
+        "target_slot": target[1],
+        "type": kind,
+    }
+
+
+def _slot(node: dict[str, Any], side: str, name: str) -> tuple[int, dict[str, Any]]:
+    return next((place, slot) for place, slot in enumerate(node[side]) if slot["name"] == name)
+
+
+def _value(node: dict[str, Any], widget: str) -> Any:
+    """The value of a widget, which the file keeps by position; a seed is followed by what is done to it after a run."""
+    widgets = [slot["name"] for slot in node["inputs"] if "widget" in slot]
+    values = list(node["widgets_values"])
+    for name in ("seed",):
+        if name in widgets:
+            del values[widgets.index(name) + 1]
+    return values[widgets.index(widget)]
+
+
+def _right(graph: dict[str, Any]) -> float:
+    return max(node["pos"][0] + node["size"][0] for node in graph["nodes"])

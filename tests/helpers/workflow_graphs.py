@@ -1,0 +1,322 @@
+"""The shipped workflows: nodes, links, and the columns they are drawn in."""
+
+from typing import Any
+
+from headforcing.headforcing_core.demo.assets import DEMO_STORY
+from workflow_layout import Column, Group, Node, Workflow
+from workflow_stories import (
+    APP_NOTE,
+    COMPARE_NOTE,
+    COMPARE_PROMPTS,
+    DEMO_NOTE,
+    EXTEND_NOTE,
+    FIVE_NOTE,
+    FOX,
+    LIGHTHOUSE,
+    LIVE_NOTE,
+    NATIVE_NOTE,
+    PROFILE_NOTE,
+    SHAPES,
+    SINGLE_NOTE,
+    SIX_NOTE,
+    TAKES_NOTE,
+    TWO_GPUS_NOTE,
+    VALLEY,
+)
+
+BLUE, AMBER, GREEN, VIOLET = "#3f789e", "#b58b2a", "#8A8", "#88A"  # colours that the editor offers for groups
+
+RUNNABLE = ("demo", "profile_heads", "compare_methods", "re_roll_one_scene")  # without downloads
+NEWER_CORE = ("two_gpus",)  # has a node of ComfyUI that the oldest supported version lacks
+
+SELF_FORCING = {
+    "model": Node("HeadForcingLoadModel", {"checkpoint": "self_forcing_dmd.pt"}),
+    "clip": Node(
+        "CLIPLoader",
+        {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"},
+        "Text encoder (umT5)",
+    ),
+    "vae": Node("VAELoader", {"vae_name": "wan_2.1_vae.safetensors"}, "Wan 2.1 VAE"),
+}
+DEMO = {"model": Node("HeadForcingLoadDemo")}
+PROFILE = {"profile": Node("HeadForcingLoadProfile", {"profile": "self_forcing"})}
+
+
+def _sampler(positive: str = "prompt", seconds: float = 0.0, **more: Any) -> dict[str, Node]:
+    inputs = {"model": ["model", 0], "positive": [positive, 0], "width": 832, "height": 480, "seconds": seconds}
+    return {"sampler": Node("HeadForcingSampler", inputs | {"seed": 0} | more)}
+
+
+def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
+    inputs = {"samples": ["sampler", 0], "vae": vae, "filename_prefix": f"video/{name}", "fps": 16.0}
+    return {"decode": Node("HeadForcingDecodeVideo", inputs | more)}
+
+
+def _timeline(prompts: str, seconds: float, clip: list[Any], height: int = 420) -> dict[str, Node]:
+    inputs = {"clip": clip, "prompts": prompts, "seconds": seconds}
+    return {"prompt": Node("HeadForcingPromptTimeline", inputs, height=height)}
+
+
+def _report(source: list[Any], title: str = "Report", height: int = 220) -> Node:
+    return Node("PreviewAny", {"source": source}, title, height)
+
+
+def _loaders(note_height: int, *names: str) -> Column:
+    return Column(350, (Group("1 Models", BLUE, names or ("model", "clip", "vae")),), note_height)
+
+
+def _column(number: int, title: str, width: int, *names: str) -> Column:
+    return Column(width, (Group(f"{number} {title}", (BLUE, AMBER, GREEN, VIOLET)[min(number, 4) - 1], names),))
+
+
+_PROMPT = Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 Head roles", AMBER, ("profile",))))
+_SAMPLING = _column(3, "Sampling", 380, "sampler")
+_RESULT = _column(4, "Result", 520, "report", "decode")
+
+WORKFLOWS: dict[str, Workflow] = {
+    "demo": Workflow(
+        DEMO
+        | _timeline(DEMO_STORY.strip(), 60.0, ["model", 1])
+        | _sampler(width=64, height=64)
+        | _decode("demo", ["model", 2], upscale=6)
+        | {"report": _report(["sampler", 1])},
+        (_loaders(400, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _RESULT),
+        DEMO_NOTE,
+    ),
+    "single_prompt_60s": Workflow(
+        SELF_FORCING
+        | {"prompt": Node("CLIPTextEncode", {"clip": ["clip", 0], "text": FOX}, "Prompt", 220)}
+        | PROFILE
+        | _sampler(seconds=60.0, head_profile=["profile", 0])
+        | _decode("red_fox", ["vae", 0])
+        | {"report": _report(["sampler", 1])},
+        (_loaders(270), _PROMPT, _SAMPLING, _RESULT),
+        SINGLE_NOTE,
+    ),
+    "six_prompts_60s": Workflow(
+        SELF_FORCING
+        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | PROFILE
+        | _sampler(head_profile=["profile", 0])
+        | _decode("lighthouse", ["vae", 0])
+        | {"report": _report(["sampler", 1])},
+        (_loaders(270), _PROMPT, _SAMPLING, _RESULT),
+        SIX_NOTE,
+    ),
+    "five_minutes_streaming": Workflow(
+        SELF_FORCING
+        | _timeline(VALLEY, 300.0, ["clip", 0])
+        | PROFILE
+        | _sampler(head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/alpine_valley")
+        | {
+            "report": _report(["sampler", 1]),
+            "drift": Node("HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}),
+            "picture": Node("PreviewImage", {"images": ["drift", 0]}, "Drift over five minutes"),
+        },
+        (
+            _loaders(310),
+            _PROMPT,
+            _column(3, "Sampling, the video grows here", 520, "sampler"),
+            _column(4, "Report", 400, "report", "drift"),
+            _column(5, "Drift", 480, "picture"),
+        ),
+        FIVE_NOTE,
+    ),
+    "two_gpus": Workflow(
+        SELF_FORCING
+        | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})}
+        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | _sampler(vae=["second", 0], filename_prefix="video/two_gpus", decode_in_background=True)
+        | {"report": _report(["sampler", 1])},
+        (
+            _loaders(290),
+            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 VAE on the second GPU", AMBER, ("second",)))),
+            _column(3, "Sampling, the video grows here", 520, "sampler"),
+            _column(4, "Report", 420, "report"),
+        ),
+        TWO_GPUS_NOTE,
+    ),
+    "live_story": Workflow(
+        SELF_FORCING
+        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0], 520)
+        | _sampler(vae=["vae", 0], filename_prefix="video/live_story")
+        | {"report": _report(["sampler", 1])},
+        (
+            _loaders(300),
+            _column(2, "Story, edit it while it renders", 560, "prompt"),
+            _column(3, "Sampling, the video grows here", 520, "sampler"),
+            _column(4, "Report", 420, "report"),
+        ),
+        LIVE_NOTE,
+    ),
+    "re_roll_one_scene": Workflow(
+        DEMO
+        | _timeline(SHAPES, 60.0, ["model", 1])
+        | _sampler(width=64, height=64)
+        | _decode("shapes", ["model", 2], upscale=6)
+        | {
+            "report": _report(["sampler", 1]),
+            "run": Node("HeadForcingLoadRun", {}, muted=True),
+            "take": Node(
+                "HeadForcingDecodeVideo",
+                {
+                    "samples": ["run", 0],
+                    "vae": ["model", 2],
+                    "filename_prefix": "video/earlier_take",
+                    "fps": 16.0,
+                    "upscale": 6,
+                },
+                "Earlier take",
+                muted=True,
+            ),
+        },
+        (
+            _loaders(270, "model"),
+            _column(2, "Story", 480, "prompt"),
+            Column(400, (Group("3 Sampling", GREEN, ("sampler",)), Group("An earlier take", VIOLET, ("run",)))),
+            _RESULT,
+            _column(5, "An earlier take", 420, "take"),
+        ),
+        TAKES_NOTE,
+    ),
+    "profile_heads": Workflow(
+        DEMO
+        | {
+            "known": Node("HeadForcingLoadProfile", {"profile": "toy_world"}, "Profile that comes with the pack"),
+            "measure": Node(
+                "HeadForcingProfileHeads",
+                {
+                    "model": ["model", 0],
+                    "clip": ["model", 1],
+                    "preset": "quick",
+                    "width": 64,
+                    "height": 64,
+                    "seed": 0,
+                    "save_name": "my_model",
+                },
+            ),
+            "inspect": Node(
+                "HeadForcingInspectProfile", {"head_profile": ["measure", 0], "compare_with": ["known", 0]}
+            ),
+            "prompt": Node(
+                "HeadForcingPromptTimeline",
+                {"clip": ["model", 1], "prompts": "a yellow ring circling on a navy checkerboard", "seconds": 10.0},
+                height=300,
+            ),
+        }
+        | _sampler(head_profile=["measure", 0], width=64, height=64)
+        | _decode("my_profile", ["model", 2], upscale=6)
+        | {
+            "report": _report(["measure", 2], "What was measured", 260),
+            "picture": Node("PreviewImage", {"images": ["measure", 1]}, "Head roles, measured"),
+            "agreement": Node("PreviewImage", {"images": ["inspect", 0]}, "Agreement with the pack's profile"),
+        },
+        (
+            Column(350, (Group("1 Models", BLUE, ("model", "known")),), 300),
+            Column(440, (Group("2 Measure", AMBER, ("measure",)), Group("2 Story", AMBER, ("prompt",)))),
+            Column(380, (Group("3 Compare", GREEN, ("inspect",)), Group("3 Sampling", GREEN, ("sampler",)))),
+            Column(460, (Group("4 Result", VIOLET, ("report", "decode")),)),
+            Column(420, (Group("5 Head roles", VIOLET, ("picture",)),)),
+            Column(420, (Group("6 Agreement", VIOLET, ("agreement",)),)),
+        ),
+        PROFILE_NOTE,
+    ),
+    "compare_methods": Workflow(
+        DEMO
+        | _timeline(COMPARE_PROMPTS, 20.0, ["model", 1], 340)
+        | {
+            "compare": Node(
+                "HeadForcingCompareMethods",
+                {
+                    "model": ["model", 0],
+                    "positive": ["prompt", 0],
+                    "vae": ["model", 2],
+                    "methods": "head_forcing\nself_forcing_window_21\ninfinity_rope",
+                    "width": 64,
+                    "height": 64,
+                    "seconds": 0.0,
+                    "seed": 0,
+                    "filename_prefix": "video/methods",
+                },
+            ),
+            "table": _report(["compare", 1], "Table", 480),
+        },
+        (
+            _loaders(270, "model"),
+            _column(2, "Story", 480, "prompt"),
+            _column(3, "Videos side by side", 640, "compare"),
+            _column(4, "Table", 560, "table"),
+        ),
+        COMPARE_NOTE,
+    ),
+    "extend_a_video": Workflow(
+        SELF_FORCING
+        | {
+            "load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330),
+            "frames": Node("GetVideoComponents", {"video": ["load", 0]}),
+            "encode": Node("VAEEncode", {"pixels": ["frames", 0], "vae": ["vae", 0]}, "Encode the frames"),
+        }
+        | _timeline(LIGHTHOUSE.replace("0:00 ", "").split("\n")[0], 15.0, ["clip", 0], 360)
+        | _sampler(start_frames=["encode", 0])
+        | _decode("extended", ["vae", 0])
+        | {"report": _report(["sampler", 1])},
+        (
+            _loaders(270),
+            Column(320, (Group("2 Video to extend", AMBER, ("load",)),)),
+            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("Its frames", AMBER, ("frames",)))),
+            Column(260, (Group("Its latents", AMBER, ("encode",)),)),
+            _SAMPLING,
+            _RESULT,
+        ),
+        EXTEND_NOTE,
+    ),
+    "native_sampling": Workflow(
+        SELF_FORCING
+        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | {
+            "apply": Node("HeadForcingApply", {"model": ["model", 0], "positive": ["prompt", 0]}),
+            "noise": Node("RandomNoise", {"noise_seed": 0}),
+            "guider": Node("BasicGuider", {"model": ["apply", 0], "conditioning": ["prompt", 0]}),
+            "empty": Node(
+                "EmptyHunyuanLatentVideo",
+                {"width": 832, "height": 480, "length": ["apply", 3], "batch_size": 1},
+                "Empty latent",
+            ),
+            "sampler": Node(
+                "SamplerCustomAdvanced",
+                {
+                    "noise": ["noise", 0],
+                    "guider": ["guider", 0],
+                    "sampler": ["apply", 1],
+                    "sigmas": ["apply", 2],
+                    "latent_image": ["empty", 0],
+                },
+            ),
+        }
+        | _decode("native_sampling", ["vae", 0]),
+        (
+            _loaders(270),
+            _column(2, "Story", 480, "prompt"),
+            _column(3, "Head Forcing", 320, "apply"),
+            Column(320, (Group("4 Native nodes", GREEN, ("guider", "noise", "empty")),)),
+            Column(320, (Group("5 Sampling", GREEN, ("sampler",)),)),
+            Column(520, (Group("6 Result", VIOLET, ("decode",)),)),
+        ),
+        NATIVE_NOTE,
+    ),
+    "minute_video_app": Workflow(
+        SELF_FORCING
+        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | _sampler(vae=["vae", 0], filename_prefix="video/story")
+        | {"report": _report(["sampler", 1])},
+        (
+            _loaders(220),
+            _column(2, "Story", 480, "prompt"),
+            _column(3, "Sampling, the video grows here", 520, "sampler"),
+            _column(4, "Report", 420, "report"),
+        ),
+        APP_NOTE,
+        controls=(("prompt", "prompts"), ("prompt", "seconds"), ("sampler", "seed"), ("sampler", "filename_prefix")),
+        results=("sampler",),
+    ),
+}
