@@ -16,7 +16,10 @@ from ..methods.forcing_kv import ForcingKV
 from ..methods.infinity_rope import InfinityRope
 from ..methods.longlive import LongLive
 from ..methods.memflow import MemFlow
+from ..methods.memrope import MemRoPE
+from ..methods.reward_forcing import RewardForcing
 from ..methods.rolling_forcing import RollingForcing
+from ..methods.rolling_sink import RollingSink
 
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
@@ -98,6 +101,21 @@ def _causal_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     return preset("self_forcing")
 
 
+def _rolling_sink(run: Config, config: Config, tensors: Tensors) -> Method:
+    return RollingSink(run["window"], run["sink"])
+
+
+def _memrope(run: Config, config: Config, tensors: Tensors) -> Method:
+    if run["compression"] == "eviction":  # the authors' own comparison: no memory frames
+        return LongLive(run["window"], run["sink"], infinite=True, sinks_from_first_pass=True)
+    rates = (run["ema_alpha_long"], run["ema_alpha_short"])
+    return MemRoPE(run["window"], run["sink"], *rates, adaptive=run["ema_adaptive"], sinks_from_first_pass=True)
+
+
+def _reward_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
+    return RewardForcing(run["window"], run["sink"], kept_share=run["alpha"])
+
+
 _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "longlive": _longlive,
     "infinity_rope": _infinity_rope,
@@ -106,5 +124,8 @@ _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "dummy_forcing": _dummy_forcing,
     "memflow": _memflow,
     "causal_forcing": _causal_forcing,
+    "rolling_sink": _rolling_sink,
+    "memrope": _memrope,
+    "reward_forcing": _reward_forcing,
     "rolling_forcing": lambda run, config, tensors: RollingForcing(),
 }

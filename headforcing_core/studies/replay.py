@@ -215,11 +215,15 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     steps = [step for step in steps if step]  # some authors name the clean end, too
     schedule = Schedule.warped(steps, need(config, "timestep_shift", float), frames_per_block, run.get("first_chunk"))
     kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[frames_per_block] if "per_block" in run else "renoise"
-    noise, given = case.tensor("noise")[0], run.get("input_frames", 0)
+    noise, given = case.tensor("noise")[0], run.get("input_frames") or run.get("initial_frames", 0)
+    if run.get("repeat_noise"):  # one author's script draws the noise of one block for all
+        noise = noise[:frames_per_block].repeat(len(noise) // frames_per_block, 1, 1, 1)
     source = "initial_latent" if "initial_latent" in case.tensors else f"latents/{run_name}"
     start = case.tensor(source)[0, :given] if given else None
-    blocks = (run.get("frames") or len(noise)) // frames_per_block
+    # some authors count the given frames among a run's, some do not
+    blocks = ((run.get("frames") or len(noise)) + run.get("initial_frames", 0)) // frames_per_block
     embeds = list(case.tensor("prompt_embeds"))
+    embeds = [embeds[index] for index in run.get("prompt_order", range(len(embeds)))]
 
     # a new prompt begins at the first block that starts at its frame or later
     first_blocks = [-(-frame // frames_per_block) for frame in run.get("switch", [])]

@@ -17,6 +17,7 @@ from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
 from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
+from headforcing.headforcing_core.methods.memrope import MemRoPECache
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -68,6 +69,9 @@ RUNS = {
         "switch_late_bank3",
         "switch_bank3_noglobalsink",
     ],
+    "rolling_sink": ["w21", "w21_fresh_noise", "w12", "w9", "w15_s3", "w9_from12"],
+    "memrope": ["w12_s3", "w12_s3_adaptive", "w12_s3_strong", "w9_s1_adaptive", "w10_s4", "eviction_w12_s3"],
+    "reward_forcing": ["w9_s3", "w12_s3", "w9_s3_alpha09", "w9_s1", "w12_s6", "w10_s3", "w9_s3_from12"],
     "causal_forcing": [
         "chunkwise",
         "chunkwise_from3",
@@ -90,6 +94,11 @@ SUBSET = [
     ("memflow", "single_bank2_interval2"),
     ("memflow", "single_bank3_interval3_sma"),
     ("memflow", "switch_early_bank3"),
+    ("rolling_sink", "w9"),
+    ("memrope", "w9_s1_adaptive"),
+    ("memrope", "w10_s4"),
+    ("reward_forcing", "w9_s3_alpha09"),
+    ("reward_forcing", "w10_s3"),
     ("causal_forcing", "framewise_1step"),
     ("causal_forcing", "framewise_2step_i2v"),
 ]
@@ -140,6 +149,8 @@ def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
         ("memflow", "memflow", "single_bank3_interval3"),
         ("memflow", "memflow", "switch_late_bank3"),
         ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
+        ("rolling_sink", "rolling_sink", "w21"),
+        ("reward_forcing", "reward_forcing", "w9_s3"),
     ],
 )
 def test_what_people_choose_by_name_is_what_was_recorded(peers, name, method, run):
@@ -181,12 +192,15 @@ def by_head(stored: torch.Tensor, frame_tokens: int) -> torch.Tensor:
     return stored[0].unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
 
 
-@runs_of("longlive", "infinity_rope", "memflow")
+@runs_of("longlive", "infinity_rope", "memflow", "rolling_sink", "memrope", "reward_forcing")
 def test_the_window_ends_with_the_recorded_keys_and_values(peers, method, run):
     case = peers(method)
+    if f"cache_k_last_layer/{run}" not in case.tensors:
+        pytest.skip("the end of this run's cache was not recorded")
     cache = roll_out(case, run)
     k = by_head(case.tensor(f"cache_k_last_layer/{run}"), cache.rope.frame_tokens)
-    if cache.policy.rope == "contiguous":  # recorded without any rotation; slot 0 of Infinity-RoPE is rotated already
+    # recorded without any rotation, in slot 0 of Infinity-RoPE with it; MemRoPE stores keys like that, too
+    if cache.policy.rope == "contiguous" and not isinstance(cache, MemRoPECache):
         turned = cache.rope.rotate_spatial(k)
         k = torch.cat((k[:, :1], turned[:, 1:]), dim=1) if method == "infinity_rope" else turned
     assert (cache.k[-1] - k).abs().max() < TOLERANCE
@@ -196,6 +210,55 @@ def test_the_window_ends_with_the_recorded_keys_and_values(peers, method, run):
     else:
         v = by_head(case.tensor(f"cache_v_last_layer/{run}"), cache.rope.frame_tokens)
         assert (cache.v[-1] - v).abs().max() < TOLERANCE
+
+
+@runs_of("rolling_sink", "memrope", "reward_forcing")
+def test_every_slot_holds_the_recorded_frame_at_the_recorded_position(peers, method, run):
+    case = peers(method)
+    recorded = read_run(case, run)
+    cache = new_cache(case, recorded, "cpu", "sdpa")
+    made: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values of all frames, as the last pass stored them
+    held = []
+
+    def note_pass(layer: int, k: torch.Tensor, v: torch.Tensor, write=cache.write) -> None:
+        write(layer, k, v)
+        if layer == cache.shape.layers - 1:
+            s = cache.rope.frame_tokens
+            made[cache.start :] = zip(keys_by_head(k, s).unbind(1), keys_by_head(v, s).unbind(1), strict=True)
+
+    def note_slots(prompt, commit=cache.commit):
+        event = commit(prompt)
+        held.append([slot_of(cache, made, slot) for slot in range(cache.filled)])
+        return event
+
+    cache.write, cache.commit = note_pass, note_slots
+    model = WanVideoModel(case.model(), recorded.embeds, torch.float32)
+    for _ in rollout(model, cache, recorded.schedule, recorded.noise, recorded.prompts, recorded.start):
+        pass
+    frames, positions = (case.tensor(f"slot_{name}/{run}").tolist() for name in ("frames", "positions"))
+    first_pass = method == "memrope" and run == "w10_s4"  # frame 3 stays as its noisiest pass made it
+    for slots, row, places in zip(held, frames, positions, strict=True):
+        expected = [(max(frame, -2), place) for frame, place in zip(row, places, strict=True) if frame != -1]
+        expected = [(-2 if frame == -3 else frame, place) for frame, place in expected]
+        for slot, (found, wanted) in enumerate(zip(slots, expected, strict=True)):
+            assert found == wanted or (first_pass and wanted[0] == 3), f"slot {slot}: {found} instead of {wanted}"
+
+
+def keys_by_head(x: torch.Tensor, frame_tokens: int) -> torch.Tensor:
+    return x.clone().unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
+
+
+def slot_of(cache: MethodCache, made: list, slot: int) -> tuple[int, int]:
+    """The frame in a slot of the last layer, -2 for an average, and the temporal position of its keys."""
+    v = cache.v[-1][:, slot]
+    frame = next((number for number, (_, value) in enumerate(made) if torch.equal(value, v)), -2)
+    if cache.policy.rope == "contiguous":
+        return frame, slot
+    k = cache.rope.rotate_spatial(made[frame][0][:, None])
+    for position in range(len(made)):
+        if torch.allclose(cache.rope.rotate_temporal(k, [position]), cache.k[-1][:, slot : slot + 1], atol=1e-6):
+            return frame, position
+    return frame, -1
 
 
 @runs_of("deep_forcing")
