@@ -21,6 +21,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV, WanConfig
+from ..rollout.loop import JointModel
 from ..timeline.switch import Switch
 
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
@@ -207,3 +208,20 @@ class MethodCache:
     def _open(self, start: int, end: int, recaching: bool) -> None:
         self.start, self.end, self.recaching = start, end, recaching
         self.open()
+
+
+class TellsCleanPasses:
+    """A model for `rollout.loop.rollout` that sets `clean` on a method's cache during clean passes."""
+
+    def __init__(self, model: JointModel):
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def write_clean(self, latents: Tensor, cache: Any) -> None:
+        cache.clean = True
+        try:
+            self._model.write_clean(latents, cache)
+        finally:
+            cache.clean = False

@@ -20,6 +20,7 @@ from .infinity_rope import InfinityRope
 from .longlive import LongLive
 from .memflow import MemFlow
 from .memrope import MemRoPE
+from .pyramid_forcing import PyramidForcing
 from .reward_forcing import RewardForcing
 from .rolling_forcing import RollingForcing
 from .rolling_sink import RollingSink
@@ -69,6 +70,7 @@ _MEMFLOW_STORES = (
     "first"
 )
 _MEMROPE = ("MemRoPE: Training-Free Infinite Video Generation via Evolving Memory Tokens", "2603.12513")
+_PYRAMID = ("Pyramid Forcing: Head-Aware Pyramid KV Cache Policy for High-Quality Long Video Generation", "2605.13111")
 _DEEP_FORCING = (
     "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
     "2512.05081",
@@ -161,6 +163,23 @@ METHODS: dict[str, PublishedMethod] = {
         *_MEMROPE,
         "Self Forcing or LongLive, LoRA merged (Apache-2.0)",
         differs="the authors' option for averages per place in the frame and a rate that follows the change",
+    ),
+    "pyramid_forcing": PublishedMethod(
+        PyramidForcing(),
+        *_PYRAMID,
+        differs="the rules of the authors' Python cache without its two side effects; labels that a head profile lacks "
+        "are taken from its roles",
+    ),
+    "pyramid_forcing_cuda": PublishedMethod(
+        PyramidForcing(overlaps_recent=True),
+        *_PYRAMID,
+        differs="the rules of the authors' CUDA cache, which reads middle frames that are recent twice",
+    ),
+    "pyramid_forcing_python": PublishedMethod(
+        PyramidForcing(leftover_frame=True, stale_readout=True),
+        *_PYRAMID,
+        differs="the authors' Python cache with its side effects: one early frame stays for ever, later frames of a "
+        "block read the phase of an earlier one; an interrupted render starts from the beginning",
     ),
     "reward_forcing": PublishedMethod(
         RewardForcing(),

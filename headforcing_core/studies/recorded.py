@@ -17,6 +17,7 @@ from ..methods.infinity_rope import InfinityRope
 from ..methods.longlive import LongLive
 from ..methods.memflow import MemFlow
 from ..methods.memrope import MemRoPE
+from ..methods.pyramid_forcing import ANCHOR, VEIL, WAVE, PyramidForcing
 from ..methods.reward_forcing import RewardForcing
 from ..methods.rolling_forcing import RollingForcing
 from ..methods.rolling_sink import RollingSink
@@ -39,6 +40,8 @@ def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Meth
         for layer in config["head_splits"][run["split"]]:
             for head in layer["static"]:
                 roles[layer["layer"]][head] = "anchor"
+    if "labels" in run:
+        roles = [[_LABELS[label] for label in layer] for layer in run["labels"]]
     return policy, roles
 
 
@@ -112,10 +115,32 @@ def _memrope(run: Config, config: Config, tensors: Tensors) -> Method:
     return MemRoPE(run["window"], run["sink"], *rates, adaptive=run["ema_adaptive"], sinks_from_first_pass=True)
 
 
+def _pyramid_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
+    wave, anchor, veil = (run["sink_frames"][str(label)] for label in _LABELS)
+    return PyramidForcing(
+        wave_sinks=wave,
+        anchor_sinks=anchor,
+        veil_sinks=veil,
+        recent_frames=run["recent_frames"],
+        period=run["cyclic_period"],
+        phase_frames=run["cyclic_places"],
+        stride=run["stride_interval"],
+        stride_frames=run["stride_places"],
+        patch=run["merge_patch"],
+        merged_blocks=run["merge_blocks"],
+        nearest=run["far_clamp"][0],
+        farthest=run["far_clamp"][1],
+        overlaps_recent=run["mega"],
+        leftover_frame=run["anchor_leftover_frame"],
+        stale_readout=run["stale_readout"],
+    )
+
+
 def _reward_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     return RewardForcing(run["window"], run["sink"], kept_share=run["alpha"])
 
 
+_LABELS = {-1: WAVE, 1: ANCHOR, 2: VEIL}
 _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "longlive": _longlive,
     "infinity_rope": _infinity_rope,
@@ -126,6 +151,7 @@ _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "causal_forcing": _causal_forcing,
     "rolling_sink": _rolling_sink,
     "memrope": _memrope,
+    "pyramid_forcing": _pyramid_forcing,
     "reward_forcing": _reward_forcing,
     "rolling_forcing": lambda run, config, tensors: RollingForcing(),
 }

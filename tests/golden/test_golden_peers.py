@@ -18,6 +18,7 @@ from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
 from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.methods.memrope import MemRoPECache
+from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, Heads
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -72,6 +73,21 @@ RUNS = {
     "rolling_sink": ["w21", "w21_fresh_noise", "w12", "w9", "w15_s3", "w9_from12"],
     "memrope": ["w12_s3", "w12_s3_adaptive", "w12_s3_strong", "w9_s1_adaptive", "w10_s4", "eviction_w12_s3"],
     "reward_forcing": ["w9_s3", "w12_s3", "w9_s3_alpha09", "w9_s1", "w12_s6", "w10_s3", "w9_s3_from12"],
+    "pyramid_forcing": [
+        "mixed",
+        "mixed_two_prompts",
+        "all_wave",
+        "all_anchor",
+        "all_veil",
+        "mixed_from_3_frames",
+        "mixed_odd_grid",
+        "mixed_other_constants",
+        "all_anchor_leftover",
+        "all_wave_stale_readout",
+        "mixed_leftover_and_stale_readout",
+        "mixed_mega",
+        "all_wave_mega",
+    ],
     "causal_forcing": [
         "chunkwise",
         "chunkwise_from3",
@@ -99,6 +115,8 @@ SUBSET = [
     ("memrope", "w10_s4"),
     ("reward_forcing", "w9_s3_alpha09"),
     ("reward_forcing", "w10_s3"),
+    ("pyramid_forcing", "mixed"),
+    ("pyramid_forcing", "mixed_leftover_and_stale_readout"),
     ("causal_forcing", "framewise_1step"),
     ("causal_forcing", "framewise_2step_i2v"),
 ]
@@ -151,6 +169,9 @@ def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
         ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
         ("rolling_sink", "rolling_sink", "w21"),
         ("reward_forcing", "reward_forcing", "w9_s3"),
+        ("pyramid_forcing", "pyramid_forcing", "mixed"),
+        ("pyramid_forcing_cuda", "pyramid_forcing", "mixed_mega"),
+        ("pyramid_forcing_python", "pyramid_forcing", "mixed_leftover_and_stale_readout"),
     ],
 )
 def test_what_people_choose_by_name_is_what_was_recorded(peers, name, method, run):
@@ -259,6 +280,45 @@ def slot_of(cache: MethodCache, made: list, slot: int) -> tuple[int, int]:
         if torch.allclose(cache.rope.rotate_temporal(k, [position]), cache.k[-1][:, slot : slot + 1], atol=1e-6):
             return frame, position
     return frame, -1
+
+
+@runs_of("pyramid_forcing")
+def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(peers, monkeypatch, method, run):
+    case = peers(method)
+    if case.run(run)["stale_readout"]:
+        pytest.skip("what a stale readout holds is compared through the latents alone")
+    seen: dict[tuple, list] = {}
+    read = Heads.read
+
+    def noting(self, frame):
+        sinks, recent, middle = parts = read(self, frame)
+        far = ([*sinks.at, *(middle.at if self.label != VEIL else [])] or [-1])[0]
+        frames = [[entry.at for entry in part.entries] for part in (sinks, recent, middle)]
+        seen.setdefault((self.label, frame), []).append([far, *map(sorted, frames)])
+        return parts
+
+    monkeypatch.setattr(Heads, "read", noting)
+    replay(case, run)
+    recorded, steps = case.config["facts"][run]["attended"], 4
+    layers = len(case.run(run)["labels"])
+    checked = 0
+    for number, label in ((-1, WAVE), (1, ANCHOR), (2, VEIL)):
+        holding = sum(number in layer for layer in case.run(run)["labels"])
+        for block, passes in enumerate(recorded.get(str(number), [])):
+            for place in range(3):
+                found = seen[label, 3 * block + place]
+                noisy = steps * holding if len(found) > layers else 0  # given frames have a clean pass alone
+                if noisy:
+                    assert found[:noisy] == [as_read(passes["noisy"][place])] * noisy
+                # the last layer's output of a clean pass is not needed, so that nothing is read there
+                assert all(entry == as_read(passes["clean"][place]) for entry in found[noisy:])
+                checked += len(found)
+    assert checked == sum(map(len, seen.values()))
+
+
+def as_read(recorded: list) -> list:
+    far, *frames = recorded
+    return [far, *map(sorted, frames)]
 
 
 @runs_of("deep_forcing")
