@@ -330,7 +330,7 @@ def test_the_consensus_profile_says_how_far_its_two_lists_agree_and_where_they_d
     pyramid, forcing_kv = (load_profile(bundled_profiles()[name]) for name in ("pyramid_self_forcing", "self_forcing"))
     broad = [
         [(a == "anchor", b == "memory") for a, b in zip(*rows, strict=True)]
-        for rows in zip(pyramid.labels, forcing_kv.roles)
+        for rows in zip(pyramid.labels, forcing_kv.roles, strict=True)
     ]
     disputed = [[i, j] for i, row in enumerate(broad) for j, (a, b) in enumerate(row) if a != b]
     assert consensus.provenance["disputed"] == disputed and len(disputed) == 74
