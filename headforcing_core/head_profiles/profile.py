@@ -39,12 +39,12 @@ class HeadProfile:
         roles: `roles[layer][head]`, each "local", "anchor" or "memory".
         shares: `shares[layer][head]` = fractions of attention to (sink frame, middle, current block), with sum 1; None
             if only roles are known.
-        labels: `labels[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing; None without.
         anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None without shares.
         families: model families (keys of `rollout.schedule.SCHEDULES`) that the profile is for.
         measured: conditions of the measurement: window_frames, rope, prompts_hash, seed, blocks, steps, model
             fingerprint. Empty for imported profiles.
         provenance: origin of the profile: source, licence, note.
+        labels: `labels[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing; None without.
     """
 
     name: str
@@ -52,12 +52,12 @@ class HeadProfile:
     num_heads: int
     roles: tuple[tuple[str, ...], ...]
     shares: Shares | None = None
-    labels: tuple[tuple[str, ...], ...] | None = None
     anchor_fraction: float | None = ANCHOR_FRACTION
     local_fraction: float | None = LOCAL_FRACTION
     families: tuple[str, ...] = ()
     measured: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    labels: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
