@@ -11,15 +11,18 @@ from typing import Any
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
 from ..render.describe import format_bytes
+from ..runs.entries import list_takes
 from ..runs.stored import folder_bytes, prune, survey
 from .arguments import Result
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
-    """Add `runs list | show | prune` to the command line."""
+    """Add `runs list | takes | show | prune` to the command line."""
     runs = group("runs", "List, show and prune run folders.")
     sub = command("list", list_runs, "List stored videos: finished blocks, size of the folder, prompt.", runs)
     sub.add_argument("folder", type=Path, help="the folder given to --runs; ComfyUI's is output/head_forcing")
+    sub = command("takes", list_run_takes, "List stored videos as a table: take, date, length, size, prompts.", runs)
+    sub.add_argument("folder", type=Path, help="as for `runs list`; default: the current folder", nargs="?")
     sub = command("show", show_run, "Report drift of a stored video's latents, and decisions of episodic memory.", runs)
     sub.add_argument("folder", type=Path)
     sub.add_argument("name", help="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
@@ -44,6 +47,19 @@ def list_runs(args: argparse.Namespace) -> Result:
         )
     lines = [*(lines or [f"no runs in {args.folder}"]), *_told(problems)]
     return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
+
+
+def list_run_takes(args: argparse.Namespace) -> Result:
+    """Table of all takes, the last rendered first."""
+    folder = args.folder or Path()
+    _check_folder(folder)
+    takes, problems = list_takes(folder)
+    rows = [("take", "date", "length", "size", "name", "prompts")]
+    rows += [(str(e.video.take.number), e.date, e.length, e.size, e.video.name, e.story) for e in takes]
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    table = ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
+    lines = [*(table if takes else [f"no runs in {folder}"]), *_told(problems)]
+    return {"text": "\n".join(lines), "json": {"takes": [take.to_dict() for take in takes], "problems": problems}}
 
 
 def show_run(args: argparse.Namespace) -> Result:

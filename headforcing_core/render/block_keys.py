@@ -32,7 +32,7 @@ END = "end"  # stands in a block's key for the prompt of a block after the end o
 def setup_hash(
     plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
 ) -> str:
-    """The hash of everything a block depends on, except the prompts, their switches and the length of the video."""
+    """The hash of everything a block depends on, except the prompts with their switches and seeds, and the length."""
     shape = plan.shape
     parts: list[Any] = [
         _KEYS_VERSION,
@@ -61,20 +61,25 @@ def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
     return count_blocks(parent / setup[:SHORT], keys)
 
 
-def video_keys(plan: RenderPlan, setup: str, embeds: Sequence[Tensor], autoencoder: str = "") -> list[str]:
+def video_keys(
+    plan: RenderPlan, setup: str, embeds: Sequence[Tensor], autoencoder: str = "", seed: int | None = None
+) -> list[str]:
     """The key of every block after the start blocks, from the plan's embeddings (`RenderPlan.embeddings`).
 
     With a method that denoises several blocks together, a block depends on the prompts of the next ones, too, and near
     the end of the video on how many of them there are. In a video of several rollouts, those after the first depend on
-    the `autoencoder`, which is given as `FrameCodec.fingerprint`.
+    the `autoencoder`, which is given as `FrameCodec.fingerprint`. A seed in the timeline counts where it differs from
+    the one before it, at first the render's `seed`.
     """
     hashes = [digest(embed) for embed in embeds]
-    switches = plan.switches
+    switches, seeds = plan.switches, plan.later_seeds(seed)
     parts = []
     for block in range(plan.blocks - plan.new_blocks, plan.blocks):
         part = hashes[plan.prompts[block]]
         if block in switches:
             part = digest(part, switches[block].kind, switches[block].re_anchor)
+        if block in seeds:
+            part = digest(part, "seed", seeds[block])
         if plan.overlap is not None and block == plan.overlap.blocks:
             part = digest(part, autoencoder)
         parts.append(part)

@@ -81,7 +81,7 @@ class RenderJob:
     def keys(self) -> list[str]:
         """The key of each block."""
         codec = self.codec.fingerprint() if self.codec is not None and self.plan.restart_frames else ""
-        return block_keys.video_keys(self.plan, self.setup, self.embeds, codec)
+        return block_keys.video_keys(self.plan, self.setup, self.embeds, codec, self.seed)
 
     @property
     def finished_blocks(self) -> int:

@@ -154,6 +154,15 @@ class RenderPlan:
         switches = {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
         return {block: switch for block, switch in switches.items() if switch.changes_cache}
 
+    def later_seeds(self, seed: int | None) -> dict[int, int]:
+        """By block number, the noise seed from there on, where the timeline changes the render's `seed`."""
+        seeds: dict[int, int] = {}
+        start_blocks = self.blocks - self.new_blocks
+        for segment in self.timeline.segments:
+            if segment.seed is not None and segment.seed != seed:
+                seed = seeds[start_blocks + segment.start_block] = segment.seed
+        return seeds
+
     @property
     def novelty_threshold(self) -> float | None:
         """Similarity below which a candidate is admitted to episodic memory; None without episodic memory."""

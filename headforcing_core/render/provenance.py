@@ -30,6 +30,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "prompts": [segment.text for segment in segments],
         "starts_seconds": [video_frame / clock.fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
+        "seeds": [segment.seed for segment in segments],
         "pictures": plan.video_frames,
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,

@@ -66,7 +66,7 @@ class VideoRollout:
         self._reencode = reencode
         plan.check_encoder(reencode is not None, "give `reencode`")
         self.start_latents = None if start_latents is None else start_latents.to(device)
-        self.noise = SeededNoise(seed, plan.block_shape, video)
+        self.noise = SeededNoise(seed, plan.block_shape, video, plan.later_seeds(seed))
         self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
         self.events: list[MemoryEvent] = []
         self._made: list[StoredBlock] = []

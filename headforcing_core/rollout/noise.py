@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -26,10 +28,22 @@ class SeededNoise:
     Args:
         shape: `(frames_per_block, channels, h, w)`.
         video: number of the video within a batch.
+        later: by block, the seed that replaces `seed` from that block on, until the next one in here.
     """
 
-    def __init__(self, seed: int, shape: tuple[int, int, int, int], video: int = 0):
-        self.seed, self.shape, self.video = seed, shape, video
+    def __init__(
+        self,
+        seed: int,
+        shape: tuple[int, int, int, int],
+        video: int = 0,
+        later: Mapping[int, int] = MappingProxyType({}),
+    ):
+        self.seed, self.shape, self.video, self.later = seed, shape, video, later
+
+    def seed_of(self, block: int) -> int:
+        """The seed that the noise of a block is drawn with."""
+        first = max((first for first in self.later if first <= block), default=None)
+        return self.seed if first is None else self.later[first]
 
     def initial(self, block: int) -> Tensor:
         return self._draw(block, -1)
@@ -39,7 +53,7 @@ class SeededNoise:
 
     def _draw(self, block: int, step: int) -> Tensor:
         # a hash and not a sum, so that a seed's first block never has the noise of another seed's later block
-        key = struct.pack("<Qqqq", self.seed % 2**64, self.video, block, step)
+        key = struct.pack("<Qqqq", self.seed_of(block) % 2**64, self.video, block, step)
         generator = torch.Generator().manual_seed(
             int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little", signed=True)
         )

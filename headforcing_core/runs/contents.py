@@ -48,6 +48,7 @@ _MORE_ABOUT: dict[str, Fits] = {
     "size": _text,
     "fps": lambda value: _number(value) and value > 0,
     "starts_seconds": _list_of(_number),
+    "seeds": _list_of(_none_or(_whole)),
     "frames_per_block": _positive,
     "start_frames": _whole,
     "restart_frames": _list_of(_whole),
@@ -75,7 +76,13 @@ def _about(value: Any) -> bool:
 
 _FIELDS: dict[str, dict[str, Fits]] = {
     "run": {"setup": _text, "about": lambda value: isinstance(value, dict)},
-    "video": {"setup": _text, "keys": lambda value: bool(value) and _list_of(_text)(value), "about": _about},
+    "video": {
+        "setup": _text,
+        "keys": lambda value: bool(value) and _list_of(_text)(value),
+        "about": _about,
+        "take": _none_or(_positive),  # versions before did not count
+        "begun": _none_or(_number),
+    },
     "found": {"profile": _text, "events": _list_of(_event)},
     "opening": {"events": _list_of(_event)},
     "seconds": {"seconds": _none_or(_number)},

@@ -13,7 +13,7 @@ cache state that of its block, so that blocks of two renders with equal keys but
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from .files import (
     write_note,
     write_tensors,
 )
+from .takes import take_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,11 @@ Content = TypeVar("Content")
 
 def count_blocks(folder: Path, keys: Sequence[str]) -> int:
     """Number of leading `keys` with a block file in a run folder; the files are not read."""
-    stored = files_of(folder, "block")
+    return count_stored(files_of(folder, "block"), keys)
+
+
+def count_stored(stored: Container[str], keys: Sequence[str]) -> int:
+    """Number of leading `keys` that are among `stored`, the keys in the names of block files."""
     return next((place for place, key in enumerate(keys) if key[:SHORT] not in stored), len(keys))
 
 
@@ -223,7 +228,9 @@ class RunFolder(RunReader):
 
     def save_video(self, keys: Sequence[str], about: dict[str, Any]) -> None:
         """Store which blocks make up a video, in order, and its description."""
-        self.save_note("video", keys[-1], {"setup": self.setup, "keys": list(keys), "about": about})
+        take = take_of(self.folder, keys[-1])
+        fields = {"setup": self.setup, "keys": list(keys), "about": about}
+        self.save_note("video", keys[-1], {**fields, "take": take.number, "begun": take.begun})
 
     def save_note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
         """Store JSON fields that belong to a block, or to the whole setup if `key` is empty."""

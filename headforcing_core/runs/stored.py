@@ -18,6 +18,7 @@ from ..errors import HeadForcingError
 from ..files import explained, lock, reason, unlock
 from .files import FORMAT_VERSION, FOUND, OPENING, DamagedFile, own_files, read_note
 from .folder import RunReader, StoredBlock, count_blocks
+from .takes import Take, number_takes
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class StoredVideo:
         keys: of its blocks, in order.
         about: description stored at the start of the render: prompts, number of video frames, fps, seed ...
         earlier: whether an earlier version of the pack made it, whose blocks no render continues.
+        take: its number among the videos of its run folder.
     """
 
     name: str
@@ -39,6 +41,7 @@ class StoredVideo:
     keys: list[str]
     about: dict[str, Any]
     earlier: bool = False
+    take: Take = Take(1, 0.0)
 
     @property
     def folder(self) -> Path:
@@ -100,25 +103,45 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
     problems: list[str] = []
     for folder in _folders(parent):
         try:
-            notes = [path for path in own_files(folder) if path.name.startswith(("run-", "video-"))]
-            for path in notes:  # sorted, so run-*.json is first: a run of a newer format is skipped as a whole
-                try:
-                    note = read_note(path)
-                except FileNotFoundError:  # a render has just replaced it
-                    continue
-                except (DamagedFile, OSError) as error:
-                    problems.append(f"{folder.name}: {_why(path, error)}; repeating the same render restores it")
-                    continue
-                if path.name.startswith("video-"):
-                    name, run = f"{folder.name}/{path.stem.split('-')[1]}", RunReader(folder, note["setup"])
-                    earlier = note["format_version"] != FORMAT_VERSION
-                    video = StoredVideo(name, run, note["keys"], note["about"], earlier)
-                    videos.append((path.stat().st_mtime, video))
+            videos += _videos_of(folder, problems)
         except (HeadForcingError, OSError) as error:
             problems.append(_why(folder, error))
-    # of two with one name, which a killed process can leave, the later one
-    by_name = {video.name: video for _, video in sorted(videos, key=lambda entry: entry[0])}
-    return list(reversed(by_name.values())), problems
+    newest = sorted(videos, key=lambda entry: (entry[0], entry[1].take), reverse=True)
+    return [video for _, video in newest], problems
+
+
+def find_video(parent: Path, name: str) -> StoredVideo | None:
+    """The video of that name in a folder of runs; only its own run folder is read."""
+    folder = next((folder for folder in _folders(parent) if name.rpartition("/")[0] == folder.name), None)
+    if folder is None:
+        return None
+    with suppress(HeadForcingError, OSError):  # as if it were not there; `survey` says why
+        return next((video for _, video in _videos_of(folder, []) if video.name == name), None)
+    return None
+
+
+def _videos_of(folder: Path, problems: list[str]) -> list[tuple[float, StoredVideo]]:
+    """The videos of a run folder, each with the time of its note; adds to `problems`."""
+    notes: dict[str, tuple[dict[str, Any], float]] = {}
+    # sorted, so run-*.json is first: a run of a newer format is skipped as a whole
+    for path in (path for path in own_files(folder) if path.name.startswith(("run-", "video-"))):
+        try:
+            note, written = read_note(path), path.stat().st_mtime
+        except FileNotFoundError:  # a render has just replaced it
+            continue
+        except (DamagedFile, OSError) as error:
+            problems.append(f"{folder.name}: {_why(path, error)}; repeating the same render restores it")
+            continue
+        kind, key = path.stem.split("-")[:2]
+        # of two with one key, which a killed process can leave, the later one
+        if kind == "video" and (key not in notes or written >= notes[key][1]):
+            notes[key] = note, written
+    takes, videos = number_takes(notes), []
+    for key, (note, written) in notes.items():
+        run, earlier = RunReader(folder, note["setup"]), note["format_version"] != FORMAT_VERSION
+        video = StoredVideo(f"{folder.name}/{key}", run, note["keys"], note["about"], earlier, takes[key])
+        videos.append((written, video))
+    return videos
 
 
 def folder_bytes(folder: Path) -> int:

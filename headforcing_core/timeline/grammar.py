@@ -53,7 +53,7 @@ class Prompt:
         line: 1-based line of the prompt in the timeline.
         start, end: in seconds, None where not given.
         token: the time as the user wrote it, for messages.
-        switch: from the tag in front of the text, None without a tag.
+        switch, seed: from the tag in front of the text, None where it does not name them.
     """
 
     text: str
@@ -62,6 +62,7 @@ class Prompt:
     end: float | None = None
     token: str = ""
     switch: Switch | None = None
+    seed: int | None = None
 
 
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
@@ -104,10 +105,10 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
 
 def _read_switch(prompt: Prompt) -> Prompt:
     try:
-        switch, text = read_tag(prompt.text)
+        switch, seed, text = read_tag(prompt.text)
     except HeadForcingError as error:
         raise TimelineError(str(error), prompt.line) from None
-    return replace(prompt, text=text, switch=switch)
+    return replace(prompt, text=text, switch=switch, seed=seed)
 
 
 def _match_time(line: str, decades: bool) -> re.Match[str] | None:

@@ -2,6 +2,8 @@
 
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
 `[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
+
+The same tag can set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`.
 """
 
 from __future__ import annotations
@@ -19,10 +21,17 @@ from ..errors import HeadForcingError
 
 SWITCHES = ("reset", "recache", "flush")
 MAX_BLEND_BLOCKS = 16
+MAX_SEED = 2**64 - 1
 
-_WORD = r"(?:reset|recache|flush|re-anchor|blend \d{1,4})"
+_WORD = r"(?:reset|recache|flush|re-anchor|blend \d{1,4}|seed \d{1,40})"
 _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
-_TAG_WORDS = (*SWITCHES, "re-anchor", "blend")
+_TAG_WORDS = (*SWITCHES, "re-anchor", "blend", "seed")
+_NUMBERS = {"blend": "3", "seed": "1"}  # words that need a number, and the one that a message suggests
+_OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
+_ALMOST_SEED = re.compile(  # "[seed: 7]", "[recache, seed -1]", "[seed 7.5]"
+    rf"\[ ?(?:{_WORD}(?:, ?| )){{0,7}}seed ?[:=#]? ?[-+]?\d[\d.,_]{{0,40}} ?\]", re.ASCII | re.IGNORECASE
+)
+_SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
 _WORDS_IN_BRACKETS = re.compile(r"\[ ?([a-z][\w-]{0,15}(?:(?:, ?| )[\w-]{1,16}){0,7}) ?\]", re.ASCII | re.IGNORECASE)
 _SAME_WORD = 0.85  # ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
 
@@ -67,31 +76,72 @@ class Switch:
 RESET = Switch()
 
 
-def read_tag(text: str) -> tuple[Switch | None, str]:
-    """The switch of the tag in front of a one-line text, and the text after the tag.
+def read_tag(text: str) -> tuple[Switch | None, int | None, str]:
+    """The switch and the seed of the tag in front of a one-line text, None for what it does not name, and the text
+    after the tag.
 
-    Without a tag, returns None and the whole text: a bracket with other words belongs to the prompt. A tag replaces the
-    default switch. Raises HeadForcingError for two kinds or two blends in one tag, and for a misspelt tag.
+    A bracket with other words belongs to the prompt. A switch replaces the default one. A tag of a seed alone may stand
+    beside one of a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
     """
     tag = _TAG.match(text)
     if tag is None:
-        if meant := _misspelt_tag(text):
-            raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean {meant}?")
-        return None, text
-    words = re.findall(_WORD, tag[1].lower())
+        _refuse_almost_tag(text)
+        return None, None, text
+    switch, seed = _parse_tag(tag[1])
+    beside = _TAG.match(text, tag.end())
+    if switch is None:
+        if beside is None:
+            _refuse_almost_tag(text[tag.end() :])
+        elif not has_seed(beside[0]):
+            tag, (switch, _) = beside, _parse_tag(beside[1])
+    elif seed is None and switch != RESET and beside is not None and _SEED_ALONE.fullmatch(beside[1]):
+        tag, (_, seed) = beside, _parse_tag(beside[1])  # not after [reset], where all is text: see `write_tag`
+    return switch, seed, text[tag.end() :]
+
+
+def has_seed(text: str) -> bool:
+    """Whether the tag in front of a text names a seed."""
+    tag = _TAG.match(text)
+    return tag is not None and "seed" in tag[1].lower()
+
+
+def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
+    """Switch and seed of the words in a tag's brackets."""
+    words = re.findall(_WORD, tag.lower())
     kinds = [word for word in words if word in SWITCHES]
-    blends = [int(word.removeprefix("blend ")) for word in words if word.startswith("blend ")]
-    if len(kinds) > 1 or len(blends) > 1:
-        raise HeadForcingError(f"[{tag[1]}] is contradictory; write one of {', '.join(SWITCHES)} and at most one blend")
+    blends, seeds = (
+        [int(word[len(name) :]) for word in words if word.startswith(name)] for name in ("blend ", "seed ")
+    )
+    if len(kinds) > 1 or len(blends) > 1 or len(seeds) > 1:
+        raise HeadForcingError(
+            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one blend and at most one seed"
+        )
+    if seeds and seeds[0] > MAX_SEED:
+        raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seeds[0]}")
+    if len(words) == len(seeds):
+        return None, seeds[0]
     switch = Switch(kinds[0] if kinds else "reset", blends[0] if blends else 0, "re-anchor" in words)
-    return switch, text[tag.end() :]
+    return switch, seeds[0] if seeds else None
 
 
-def write_tag(switch: Switch, text: str) -> str:
-    """The inverse of `read_tag`: the text with the switch's tag, which is omitted for a plain reset where possible."""
-    if switch == RESET and not _TAG.match(text) and not _misspelt_tag(text):
-        return text
-    return f"[{switch}] {text}"
+def write_tag(switch: Switch, text: str, seed: int | None = None) -> str:
+    """The inverse of `read_tag`: the text with its tag; a plain reset is left out where it can be."""
+    words = [] if switch == RESET and not _is_read_as_tag(text) else [str(switch)]
+    words += [] if seed is None else [f"seed {seed}"]
+    return f"[{', '.join(words)}] {text}" if words else text
+
+
+def _is_read_as_tag(text: str) -> bool:
+    return bool(_TAG.match(text) or _ALMOST_SEED.match(text) or _misspelt_tag(text))
+
+
+def _refuse_almost_tag(text: str) -> None:
+    if meant := _misspelt_tag(text):
+        raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean {meant}?")
+    if almost := _ALMOST_SEED.match(text):
+        raise HeadForcingError(
+            f"{almost[0]} is not a tag; a seed is written as [seed 7], a whole number from 0 to {MAX_SEED}"
+        )
 
 
 def _misspelt_tag(text: str) -> str | None:
@@ -102,15 +152,18 @@ def _misspelt_tag(text: str) -> str | None:
     words: list[str] = []
     misspelt = False
     for given in re.split(", ?| ", found[1].lower()):
-        if given.isdigit():  # of a blend
+        if given.isdigit():
+            if words and words[-1] in _NUMBERS:
+                words[-1] += f" {given}"
             continue
-        near = difflib.get_close_matches(given, _TAG_WORDS, 1, _SAME_WORD)
-        if not near or near[0][0] != given[0]:
+        near = difflib.get_close_matches(given, (*_TAG_WORDS, *_OTHER_WORDS), 1, _SAME_WORD)
+        if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
             return None
-        words += near
+        number = re.search(r"\d+$", given)
+        words.append(f"{near[0]} {number[0]}" if number and near[0] in _NUMBERS else near[0])
         misspelt |= near[0] != given
-    blocks = re.search(r"\d+", found[1])
-    words = [f"blend {blocks[0] if blocks else 3}" if word == "blend" else word for word in words]
+    misspelt |= "seed" in words  # without its number
+    words = [f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words]
     return f"[{', '.join(words)}]" if misspelt else None
 
 

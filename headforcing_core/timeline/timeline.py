@@ -12,6 +12,11 @@ In all of them a tag in front of a prompt selects the kind of prompt switch (`sw
 
     0:20 [recache] text / text | [flush, re-anchor] text / Scene 2: [blend 3] text
 
+and a seed in it re-rolls: from that prompt's first block on, until the next tag with a seed, noise is drawn with this
+seed in place of the render's. The blocks before keep their noise, and finished ones are reused:
+
+    0:20 [seed 7] text / text | [flush, seed 7] text / [seed 7] [recache] text
+
 A text without times lasts 10 s per prompt. Times have millisecond resolution and are moved to the nearest block start.
 """
 
@@ -19,10 +24,11 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
 from .grammar import SEPARATORS, Prompt, TimelineError, fold, read_prompts
-from .switch import RESET, Blend, Switch, write_tag
+from .switch import RESET, Blend, Switch, has_seed, write_tag
 
 SECONDS_PER_PROMPT = 10.0
 MAX_TEXT_BYTES = 1 << 20
@@ -31,12 +37,16 @@ MAX_SHARED_CHARACTERS = 4_000  # the shared prompt is repeated in every segment
 
 @dataclass(frozen=True)
 class Segment:
-    """One prompt, its blocks (`end_block` exclusive) and the switch from the prompt before it."""
+    """One prompt, its blocks (`end_block` exclusive) and the switch from the prompt before it.
+
+    `seed`, from 0 to 2**64 - 1, is that of the noise from this prompt on; None goes on with the one before it.
+    """
 
     text: str
     start_block: int
     end_block: int
     switch: Switch = RESET
+    seed: int | None = None
 
     @property
     def blended_blocks(self) -> int:
@@ -76,15 +86,18 @@ class Timeline:
 
         `video_frames_before` is the length of the video that is continued; it is added to frame numbers only.
         """
-        rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "picture", "block", "switch", "prompt")]
+        rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "picture", "block", "switch", "seed", "prompt")]
         for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
             block = segment.start_block
             times = format_time(start), format_time(self.clock.start_seconds(block))
             video_frame = str(video_frames_before + self.clock.start_video_frame(block))
             switch = "-" if number == 1 else str(segment.switch)
-            rows.append((str(number), *times, video_frame, str(block), switch, segment.text))
-        if all(segment.switch == RESET for segment in self.segments):
-            rows = [(*row[:5], row[6]) for row in rows]
+            seed = "" if segment.seed is None else str(segment.seed)
+            rows.append((str(number), *times, video_frame, str(block), switch, seed, segment.text))
+        switched = any(segment.switch != RESET for segment in self.segments)
+        seeded = any(segment.seed is not None for segment in self.segments)
+        used = [True] * 5 + [switched, seeded, True]
+        rows = [tuple(compress(row, used)) for row in rows]
         widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
         lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in rows]
         for number, segment in enumerate(self.segments, 1):
@@ -135,9 +148,11 @@ def parse_timeline(
     starts = _snap(prompts, spans, clock)
     ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
     shared = fold(shared_prompt)
+    if has_seed(shared):
+        raise TimelineError("a seed belongs in front of one prompt of the timeline; remove it from the shared prompt")
     texts = [_join(shared, prompt.text) for prompt in prompts]
     switches = [RESET, *(prompt.switch or switch for prompt in prompts[1:])]
-    segments = tuple(map(Segment, texts, starts, ends, switches))
+    segments = tuple(map(Segment, texts, starts, ends, switches, (prompt.seed for prompt in prompts)))
     return Timeline(segments, clock, spans[-1][1], tuple(spans))
 
 
@@ -145,7 +160,7 @@ def format_timeline(timeline: Timeline) -> str:
     """A timeline as text, one `[m:ss.mmm-m:ss.mmm] prompt` per line; parsing it with the same clock restores it."""
     lines = []
     for segment, (start, end) in zip(timeline.segments, timeline.requested, strict=True):
-        text = write_tag(segment.switch, segment.text)
+        text = write_tag(segment.switch, segment.text, segment.seed)
         guard = "- " if text.startswith(tuple(SEPARATORS)) else ""  # the parser removes one separator
         lines.append(f"[{format_time(start)}-{format_time(end)}] {guard}{text}")
     return "\n".join(lines)

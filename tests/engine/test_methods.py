@@ -255,6 +255,26 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
     assert ("starts from the beginning" in describe(made, torch.float32)) == (not made.shape.policy.replays)
 
 
+@pytest.mark.parametrize("name", ["rolling_forcing", "causvid", "dummy_forcing", "memflow"])
+def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(backbone, name):
+    straight, take = plan(name, TWO, seed=3), plan(name, TWO.replace("0:04.5 ", "0:04.5 [seed 7] "), seed=3)
+    first = straight.timeline.segments[1].start_block
+    kept = 3 * (first - (straight.blocks_per_pass - 1))  # a window has the noise of its newest block in all of them
+    before, after = latents_of(straight, backbone), latents_of(take, backbone)
+    assert torch.equal(before[:kept], after[:kept]) and not torch.equal(before[kept : kept + 3], after[kept : kept + 3])
+    keys = [keys_of(made) for made in (straight, take)]
+    assert [old == new for old, new in zip(*keys, strict=True)] == [
+        3 * block < kept for block in range(straight.blocks)
+    ]
+    whole = plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3)
+    assert torch.equal(latents_of(whole, backbone), latents_of(plan(name, TWO, seed=3), backbone, seed=7))
+
+
+def test_roles_that_the_seed_shuffles_stay_those_of_the_renders_own(backbone):
+    shuffled, take = (plan("head_forcing", f"0:00 {tag} a", seed=3, roles="shuffled") for tag in ("", "[seed 7]"))
+    assert shuffled.shape == take.shape != plan("head_forcing", "0:00 a", seed=7, roles="shuffled").shape
+
+
 def test_run_folders_of_methods_and_of_their_settings_differ():
     policies = [method_policy(name) for name in OWN_CACHE] + [LongLive(sink_frames=1), InfinityRope(window_frames=9)]
     setups = {setup_hash(plan(policy), "toy", 3, 0, torch.float32, None) for policy in policies}

@@ -500,10 +500,11 @@ def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
 
 
 @pytest.mark.parametrize("switch", [*EVERY_SWITCH, Switch("flush", 16, True), Switch(blend_blocks=3)], ids=str)
+@pytest.mark.parametrize("seed", [None, 0, 2**64 - 1])
 @pytest.mark.parametrize("text", ["a fox", "[flush] a fox", "[closeup] a fox", "- a", "[blend 3, flush flush] x"])
-def test_a_switch_and_its_text_are_written_so_that_they_read_back(switch, text):
-    found, rest = read_tag(write_tag(switch, text))
-    assert (found or Switch(), rest) == (switch, text)
+def test_a_switch_and_its_text_are_written_so_that_they_read_back(switch, seed, text):
+    found, reroll, rest = read_tag(write_tag(switch, text, seed))
+    assert (found or Switch(), reroll, rest) == (switch, seed, text)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Render:
         self.state_seconds = state_seconds
         self.attention = None
         self.setup = setup_hash(self.plan, "toy", seed, 0, torch.float32, start)
-        self.keys = video_keys(self.plan, self.setup, self.embeds)
+        self.keys = video_keys(self.plan, self.setup, self.embeds, seed=seed)
 
     def go(self, stop_after=None, on_step=lambda block, step, latents: None, model=None):
         """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is stopped."""
@@ -56,6 +56,7 @@ class Render:
         with RunFolder(self.folder, self.setup, {"about": "a test"}) as run:
             prompts = [segment.text for segment in self.plan.timeline.segments]
             about = {"prompts": prompts, "pictures": self.plan.video_frames, "start_frames": self.plan.start_frames}
+            about["seeds"] = [segment.seed for segment in self.plan.timeline.segments]
             run.save_video(self.keys, about)
             video = VideoRollout(
                 self.plan,

@@ -224,6 +224,75 @@ def test_a_misspelt_tag_is_refused_with_the_one_that_was_meant(tag):
     assert kept.segments[1].text == f"{tag} b" and parse_timeline(format_timeline(kept)) == kept
 
 
+SEEDS = {
+    "times": "0:00 [seed 0] a\n0:10 [recache, seed 7] b\n0:20 - [seed 7] [flush, re-anchor] c\n0:30: [blend 3] d",
+    "pipes": "[SEED 0] a | [seed 7 recache] b | [flush re-anchor][ seed 7 ]c|[blend 3]d",
+    "scenes": "Scene 1: [seed 00] a\nScene 2: [recache] [seed 7] b\nScene 3: [flush, seed 7, re-anchor] c\n"
+    "Scene 4:\n[blend 3] d",
+    "json": json.dumps(["[reset, seed 0] a", "[seed 7] [recache] b", "[flush, re-anchor, seed 7] c", "[blend 3] d"]),
+}
+
+
+@pytest.mark.parametrize("case", SEEDS)
+def test_a_seed_in_the_tag_of_a_prompt_is_that_of_its_noise_in_every_grammar(case):
+    timeline = parse_timeline(SEEDS[case], 40)
+    assert [segment.text for segment in timeline.segments] == list("abcd")
+    assert [segment.switch for segment in timeline.segments] == [RESET, RECACHE, CUT, BLEND]
+    assert [segment.seed for segment in timeline.segments] == [0, 7, 7, None]
+    assert parse_timeline(format_timeline(timeline)) == timeline
+
+
+def test_a_seed_alone_keeps_the_switch_that_was_chosen_for_all_prompts():
+    segments = parse_timeline("a | [seed 7] b | [reset, seed 18446744073709551615] c", switch=CUT).segments
+    assert [(segment.switch, segment.seed) for segment in segments] == [(RESET, None), (CUT, 7), (RESET, 2**64 - 1)]
+
+
+def test_what_stands_after_a_whole_tag_is_text_even_if_it_names_a_seed():
+    for text in (
+        "[reset] [seed 7] b",
+        "[reset, seed 7] [flush] b",
+        "[flush, seed 7] [seed 8] b",
+        "[seed 7] [seed 8] b",
+    ):
+        timeline = parse_timeline(f"a | {text}", switch=RECACHE)
+        assert timeline.segments[1].text == text.partition("] ")[2]
+        assert parse_timeline(format_timeline(timeline)) == timeline
+
+
+SEED_LIKE = ("[seed of doubt] b", "[speed 2] b", "[seed 3 of 5 seeds] b", "b [seed 7]", "[seed 7", "(seed 7) b")
+
+
+@pytest.mark.parametrize("text", SEED_LIKE)
+def test_a_bracket_with_more_than_a_seed_belongs_to_the_prompt(text):
+    assert [(part.text, part.seed) for part in parse_timeline(f"{text} | {text}").segments] == [(text, None)] * 2
+
+
+NO_SEEDS = {
+    "[sed 7]": "did you mean [seed 7]?",
+    "[seed7]": "did you mean [seed 7]?",
+    "[recahce, seeds 7]": "did you mean [recache, seed 7]?",
+    "[seed]": "did you mean [seed 1]?",
+    "[seed 7] [flsh]": "[flsh] is not a tag; did you mean [flush]?",
+    "[seed: 7]": "[seed: 7] is not a tag; a seed is written as [seed 7], a whole number from 0 to 18446744073709551615",
+    "[flush, seed -1]": "a seed is written as [seed 7]",
+    "[seed 7.5]": "a seed is written as [seed 7]",
+    "[seed 18446744073709551616]": "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616",
+    "[seed 7, seed 8]": "[seed 7, seed 8] is contradictory",
+}
+
+
+@pytest.mark.parametrize("tag", NO_SEEDS)
+def test_a_seed_that_cannot_be_is_refused(tag):
+    with pytest.raises(TimelineError) as error:
+        parse_timeline(f"0:00 a\n0:10 {tag} b", 20)
+    assert str(error.value).startswith("line 2: ") and NO_SEEDS[tag] in str(error.value)
+
+
+def test_a_seed_in_the_shared_prompt_is_refused():
+    with pytest.raises(TimelineError, match="in front of one prompt"):
+        parse_timeline("a | b", shared_prompt="[flush, seed 7] noir")
+
+
 def test_prompts_without_a_tag_take_over_as_chosen_for_all_of_them():
     segments = parse_timeline("a | b | [reset] c | [blend 3] d", switch=CUT).segments
     assert [segment.switch for segment in segments] == [RESET, CUT, RESET, BLEND]
@@ -278,6 +347,13 @@ def test_the_table_shows_switches_where_there_are_some_and_when_a_blend_is_over(
     assert lines[3].split()[3:] == ["330", "27", "reset", "a", "fox"]
     assert lines[4] == "Prompt 2 is blended in over 2 blocks and used alone from frame 198 on."
     assert len(lines) == 6
+
+
+def test_the_table_shows_seeds_where_there_are_some():
+    lines = parse_timeline("0:00 a cat\n0:10 [seed 7] a dog", 30).table().splitlines()
+    assert lines[0].split() == ["no.", "asked", "starts", "picture", "block", "seed", "prompt"]
+    assert lines[1].split()[4:] == ["0", "a", "cat"]
+    assert lines[2].split()[4:] == ["14", "7", "a", "dog"]
 
 
 def test_the_table_says_when_the_first_prompt_was_moved_to_the_start():
@@ -393,6 +469,7 @@ FRAGMENTS = (
     *("\0", "\u202e", "\ufeff", "\u0660", "\u2028", "\ud800", "é", "👩‍🚀", "3:30 am", "0:0", "[0:1x]", "9" * 20),
     *("[recache]", "[flush, re-anchor]", "[blend 3]", "[reset] ", "[Blend 16 flush]", "[blend 99]", "[flush, "),
     *("[flsh]", "[recahce] ", "[blend3]", "[flash]", "[reanchor, flush] "),
+    *("[seed 7]", "[seed 8] ", "[recache, seed 0]", "[seed: 7]", "[seed 7.5] ", "[sed 7]"),
 )  # fmt: skip
 SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
 

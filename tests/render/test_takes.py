@@ -1,0 +1,165 @@
+"""Takes: a seed before a prompt re-rolls the video from there on, in the run folder that holds all takes."""
+
+import json
+import os
+
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.hashing import file_hash
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.runs.stored import find_video, stored_videos
+from toy_renders import STORY, Render, files
+
+SIX = ("a red ball", "a blue cube", "a pink star", "a yellow ring", "a green cone", "a white disc")
+
+
+def story(**tags):
+    """Six scenes of two blocks, with tags such as `scene_4="[seed 7]"`."""
+    return "\n".join(f"{1.5 * n}s {tags.get(f'scene_{n + 1}', '')} {text}" for n, text in enumerate(SIX))
+
+
+def six(backbone, folder, **tags):
+    return Render(backbone, folder, story(**tags), seed=3)
+
+
+def blocks_on_disk(render):
+    return {path.name: path.read_bytes() for path in files(render) if path.name.startswith("block-")}
+
+
+def test_re_rolling_scene_4_reuses_the_blocks_before_it_and_keeps_both_takes(backbone, tmp_path):
+    first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
+    assert first.setup == second.setup
+    before = first.go()
+    stored = blocks_on_disk(first)
+    after = second.go()
+    scene_4 = first.plan.prompts.index(3)
+    assert 0 < second.video.reused == scene_4 < first.plan.new_blocks
+    assert torch.equal(after, second.straight())
+    assert torch.equal(after[: 3 * scene_4], before[: 3 * scene_4])
+    for block in range(scene_4, first.plan.new_blocks):
+        assert not torch.equal(*(latents[3 * block : 3 * block + 3] for latents in (before, after)))
+    now = blocks_on_disk(first)
+    assert stored.items() <= now.items(), "the blocks of the first take are the same files"
+    assert len(now) == len(stored) + first.plan.new_blocks - scene_4
+
+    made = []
+    for take, expected in ((first, before), (second, after)):  # going back costs nothing
+        assert torch.equal(take.go(on_step=lambda block, step, latents: made.append(latents is not None)), expected)
+        assert take.video.reused == take.plan.new_blocks and not any(made)
+    assert blocks_on_disk(first) == now
+
+
+def test_a_seed_holds_until_the_next_one_and_the_same_again_changes_nothing(backbone, tmp_path):
+    plain, rolled = six(backbone, tmp_path), six(backbone, tmp_path, scene_3="[seed 7]", scene_5="[seed 3]")
+    starts = [plain.plan.prompts.index(scene) for scene in (2, 4)]
+    seeds = [rolled.plan.later_seeds(3), rolled.plan.later_seeds(7)]
+    assert seeds == [{starts[0]: 7, starts[1]: 3}, {starts[1]: 3}]
+    again = six(backbone, tmp_path, scene_1="[seed 3]", scene_3="[seed 7]", scene_4="[seed 7]", scene_5="[seed 3]")
+    assert again.keys == rolled.keys != plain.keys
+    assert six(backbone, tmp_path, scene_1="[seed 3]", scene_4="[seed 3]").keys == plain.keys
+
+
+def test_a_seed_on_the_first_prompt_gives_the_noise_of_a_render_with_that_seed(backbone, tmp_path):
+    rolled = six(backbone, tmp_path, scene_1="[seed 7]")
+    assert rolled.setup == six(backbone, tmp_path).setup
+    assert torch.equal(rolled.straight(), Render(backbone, tmp_path, story(), seed=7).straight())
+
+
+SETTINGS = {
+    "with a switch": {"text": STORY.replace("0:05 ", "0:05 [recache, seed 7] ")},
+    "state restored": {"state_seconds": 1e-9},
+    "roles found while sampling": {"profile": AutoProfile()},
+    "one frame a block": {"family": "causal_forcing_framewise", "seconds": 6.0},
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_take_that_was_stopped_goes_on_to_the_same_bytes(backbone, tmp_path, setting):
+    options = {"text": STORY.replace("0:05 ", "0:05 [seed 7] "), **SETTINGS[setting]}
+    take = Render(backbone, tmp_path, **options)
+    scene_2 = take.plan.prompts.index(1)
+    Render(backbone, tmp_path, **{**SETTINGS[setting], "text": STORY}).go()
+    expected = take.straight()
+    take.go(stop_after=scene_2 + 1)
+    assert take.video.reused == scene_2
+    assert torch.equal(take.go(), expected)
+    assert take.video.reused == scene_2 + 1
+    assert take.video.events == take.straight_events
+
+
+def test_seeds_are_counted_from_the_end_of_the_start_frames(backbone, tmp_path):
+    start = Render(backbone, tmp_path).straight()[:6]
+    plain, take = (Render(backbone, tmp_path, story(scene_4=tag), start=start) for tag in ("", "[seed 7]"))
+    scene_4 = plain.plan.timeline.segments[3].start_block
+    assert take.plan.later_seeds(3) == {scene_4 + 2: 7}
+    before, after = plain.go(), take.go()
+    assert take.video.reused == scene_4
+    assert not torch.equal(before[3 * scene_4 : 3 * scene_4 + 3], after[3 * scene_4 : 3 * scene_4 + 3])
+    assert torch.equal(after, take.straight())
+
+
+# --- numbers, and the list
+
+
+def numbers(folder):
+    return {video.name: video.take.number for video in stored_videos(folder)}
+
+
+def without_takes(path):
+    """Write a video note as versions did that did not count."""
+    note = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("take", "begun")}
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_text(json.dumps(note))
+    path = path.rename(path.with_name(f"{path.stem.rpartition('-')[0]}-{file_hash(path)}.json"))
+    os.utime(path, ns=times)
+
+
+def test_takes_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbone, tmp_path):
+    tags = ({}, {"scene_6": "[seed 7]"}, {"scene_6": "[seed 8]"}, {"scene_6": "[seed 9]"})
+    first, second, third, fourth = (six(backbone, tmp_path, **tag) for tag in tags)
+    name = {take: f"{take.setup[:16]}/{take.keys[-1][:16]}" for take in (first, second, third, fourth)}
+    for age, take in enumerate((first, second, third)):
+        take.go(stop_after=1)
+        note = next(path for path in files(take) if path.name.startswith(f"video-{take.keys[-1][:16]}"))
+        os.utime(note, (1_000_000 + age, 1_000_000 + age))
+    expected = {name[first]: 1, name[second]: 2, name[third]: 3}
+    assert numbers(tmp_path) == expected
+    for note in tmp_path.glob("*/video-*"):
+        without_takes(note)
+    assert numbers(tmp_path) == expected, "those of versions that did not count, by their age"
+    for again in (second, first, fourth, third):
+        again.go(stop_after=1)
+        expected |= {name[fourth]: 4} if again is fourth else {}
+        assert numbers(tmp_path) == expected
+    begun = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
+    assert [begun[number] for number in (1, 2, 3)] == [1_000_000, 1_000_001, 1_000_002] and begun[4] > 1e9
+
+
+def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
+    rolled = six(backbone, tmp_path, scene_4="[seed 7]")
+    six(backbone, tmp_path).go()
+    rolled.go(stop_after=8)
+    assert main(["runs", "takes", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["take", "date", "length", "size", "name", "prompts"]
+    assert lines[2].startswith("1 ") and " 0:09 " in lines[2] and lines[2].endswith("  a red ball")
+    name = f"{rolled.setup[:16]}/{rolled.keys[-1][:16]}"
+    assert lines[1].startswith("2 ") and " 0:05 of 0:09 " in lines[1] and f" {name} " in lines[1]
+    assert lines[1].endswith("  a red ball … [seed 7] a yellow ring")
+    assert main(["runs", "takes", str(tmp_path), "--json"]) == 0
+    newest, _ = json.loads(capsys.readouterr().out)["takes"]
+    assert (newest["take"], newest["name"], newest["finished"], newest["blocks"]) == (2, name, 8, 13)
+    assert newest["seeds"] == [None, None, None, 7, None, None] and newest["prompts"] == list(SIX)
+    (empty := tmp_path / "empty").mkdir()
+    assert main(["runs", "takes", str(empty)]) == 0 and "no runs" in capsys.readouterr().out
+
+
+def test_one_video_is_found_by_its_name_and_by_nothing_else(backbone, tmp_path):
+    six(backbone, tmp_path).go(stop_after=1)
+    (video,) = stored_videos(tmp_path)
+    found = find_video(tmp_path, video.name)
+    assert (found.name, found.keys, found.take) == (video.name, video.keys, video.take)
+    folder, key = video.name.split("/")
+    for name in ("", key, folder, f"{folder}/", f"../{tmp_path.name}/{video.name}", f"./{video.name}", f"{key}/{key}"):
+        assert find_video(tmp_path, name) is None
