@@ -193,3 +193,8 @@ class Method:
     def smaller(self) -> list[tuple[str, Method]]:
         """Alternative settings that need less and less memory, each with a description for error messages."""
         return []
+
+
+def refuse_recall(switch: Switch) -> None:
+    """Raise HeadForcingError for a switch that recalls a scene, where the method has no memory of scenes."""
+    raise HeadForcingError(f"only the method echo_forcing brings scenes back; remove the tag, got [{switch}]")

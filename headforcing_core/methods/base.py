@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
-from ..cache.method import Method
+from ..cache.method import Method, refuse_recall
 from ..cache.roles import Roles
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
@@ -33,9 +33,11 @@ class MethodPolicy(Method):
 
     Attributes:
         cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
+        recalls: whether it may bring an earlier scene back (`recall`).
     """
 
     cuts: ClassVar[bool] = False
+    recalls: ClassVar[bool] = False
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         """Frame-slots of one head, the current block included."""
@@ -56,6 +58,8 @@ class MethodPolicy(Method):
         return shape.bytes_of(max(shape.frame_slots, recached), dtype)
 
     def own_switch(self, switch: Switch) -> Switch:
+        if switch.recall is not None and not self.recalls:
+            refuse_recall(switch)
         if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
             cut = ", with or without re-anchor" if self.cuts else ""
             raise HeadForcingError(

@@ -15,6 +15,7 @@ from ..rollout.schedule import Schedule, schedule
 from .causvid import CausVid
 from .deep_forcing import DeepForcing
 from .dummy_forcing import DummyForcing
+from .echo_forcing import EchoForcing
 from .forcing_kv import ForcingKV
 from .infinity_rope import InfinityRope
 from .longlive import LongLive
@@ -180,6 +181,14 @@ METHODS: dict[str, PublishedMethod] = {
         *_PYRAMID,
         differs="the authors' Python cache with its side effects: one early frame stays for ever, later frames of a "
         "block read the phase of an earlier one; an interrupted render starts from the beginning",
+    ),
+    "echo_forcing": PublishedMethod(
+        EchoForcing(),
+        "Echo-Forcing: A Scene Memory Framework for Interactive Long Video Generation",
+        "2605.16003",
+        differs="a new prompt is a smooth change of scene, [re-anchor] a hard cut, [recall 2] brings the scene of prompt "
+        "2 back and [recall] the most alike one, by the embeddings of whole prompts, of which the authors first remove "
+        "common words; an interrupted render starts from the beginning",
     ),
     "reward_forcing": PublishedMethod(
         RewardForcing(),

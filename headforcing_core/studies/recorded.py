@@ -12,6 +12,7 @@ from ..cache.policy import Roles, preset
 from ..errors import HeadForcingError
 from ..methods.deep_forcing import DeepForcing
 from ..methods.dummy_forcing import DummyForcing
+from ..methods.echo_forcing import EchoForcing
 from ..methods.forcing_kv import ForcingKV
 from ..methods.infinity_rope import InfinityRope
 from ..methods.longlive import LongLive
@@ -108,6 +109,20 @@ def _rolling_sink(run: Config, config: Config, tensors: Tensors) -> Method:
     return RollingSink(run["window"], run["sink"])
 
 
+def _echo_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
+    return EchoForcing(
+        window_frames=run["window"],
+        sink_frames=run["sink_frames"],
+        compressed_frames=run["compressed_frames"],
+        cycle_blocks=run["rolling_cycle"],
+        max_reuse=run["topc_max_reuse"],
+        takes_maximum=run["fusion"] == "max",
+        amplitude=run["use_amplitude_compensation"],
+        gated=run["use_drift_gate"],
+        drift=run["drift_gate_lambda"],
+    ).for_video(seed=0, prompts=len(run["prompts"]))
+
+
 def _memrope(run: Config, config: Config, tensors: Tensors) -> Method:
     if run["compression"] == "eviction":  # the authors' own comparison: no memory frames
         return LongLive(run["window"], run["sink"], infinite=True, sinks_from_first_pass=True)
@@ -149,6 +164,7 @@ _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "dummy_forcing": _dummy_forcing,
     "memflow": _memflow,
     "causal_forcing": _causal_forcing,
+    "echo_forcing": _echo_forcing,
     "rolling_sink": _rolling_sink,
     "memrope": _memrope,
     "pyramid_forcing": _pyramid_forcing,

@@ -225,7 +225,10 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     # some authors count the given frames among a run's, some do not
     blocks = ((run.get("frames") or len(noise)) + run.get("initial_frames", 0)) // frames_per_block
     embeds = list(case.tensor("prompt_embeds"))
-    embeds = [embeds[index] for index in run.get("prompt_order", range(len(embeds)))]
+    order = run.get("prompt_order", range(len(embeds)))
+    if "prompts" in run:  # by name: p0, p1 ...
+        order = [int(name[1:]) for name in run["prompts"]]
+    embeds = [embeds[index] for index in order]
 
     # a new prompt begins at the first block that starts at its frame or later
     first_blocks = [-(-frame // frames_per_block) for frame in run.get("switch", [])]
@@ -236,9 +239,14 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     prompts = [sum(first <= block for first in first_blocks) for block in range(blocks)]
     policy, roles = recorded_policy(config, run, case.tensors)
     cuts = run.get("cut_at_end_of_scene") or [False] * len(first_blocks)
+    recalls: list[int | None] = [None] * len(first_blocks)
+    if "transition_after_scene" in run:
+        ways, by_hand = run["transition_after_scene"], run.get("manual_recall_scene_ids") or [0] * len(run["prompts"])
+        cuts = [way == "hardcut" for way in ways]
+        recalls = [wanted if way == "recall" else None for way, wanted in zip(ways, by_hand[1:], strict=False)]
     switches = {
-        first: Switch(policy.switch, re_anchor=cut)
-        for first, cut in zip(first_blocks, cuts, strict=False)
+        first: Switch(policy.switch, re_anchor=cut, recall=recall)
+        for first, cut, recall in zip(first_blocks, cuts, recalls, strict=False)
         if policy.switch != "reset"
     }
     recorded = RecordedNoise(noise, case.tensor(kind)[..., :width], first_block=given // frames_per_block)

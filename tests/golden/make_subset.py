@@ -51,6 +51,7 @@ PEERS = {
     "causvid": {"single_3step": 6},
     "rolling_sink": {"w9": 21},
     "memrope": {"w9_s1_adaptive": 15, "w10_s4": 15},
+    "echo_forcing": {"single": 24, "smooth_early": 24},
     "pyramid_forcing": {"mixed": 24, "mixed_leftover_and_stale_readout": 24},
     "reward_forcing": {"w9_s3_alpha09": 15, "w10_s3": 15},
 }

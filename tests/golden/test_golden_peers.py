@@ -15,6 +15,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodCache
 from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
+from headforcing.headforcing_core.methods.echo_forcing import EchoForcingCache
 from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.methods.memrope import MemRoPECache
@@ -88,6 +89,17 @@ RUNS = {
         "mixed_mega",
         "all_wave_mega",
     ],
+    "echo_forcing": [
+        "single",
+        "single_reuse2",
+        "single_cycle6_sink9_comp6",
+        "single_nogate_max",
+        "smooth",
+        "smooth_early",
+        "hardcut",
+        "recall",
+        "mixed_manual",
+    ],
     "causal_forcing": [
         "chunkwise",
         "chunkwise_from3",
@@ -115,6 +127,8 @@ SUBSET = [
     ("memrope", "w10_s4"),
     ("reward_forcing", "w9_s3_alpha09"),
     ("reward_forcing", "w10_s3"),
+    ("echo_forcing", "single"),
+    ("echo_forcing", "smooth_early"),
     ("pyramid_forcing", "mixed"),
     ("pyramid_forcing", "mixed_leftover_and_stale_readout"),
     ("causal_forcing", "framewise_1step"),
@@ -169,6 +183,7 @@ def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
         ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
         ("rolling_sink", "rolling_sink", "w21"),
         ("reward_forcing", "reward_forcing", "w9_s3"),
+        ("echo_forcing", "echo_forcing", "single"),
         ("pyramid_forcing", "pyramid_forcing", "mixed"),
         ("pyramid_forcing_cuda", "pyramid_forcing", "mixed_mega"),
         ("pyramid_forcing_python", "pyramid_forcing", "mixed_leftover_and_stale_readout"),
@@ -319,6 +334,45 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
 def as_read(recorded: list) -> list:
     far, *frames = recorded
     return [far, *map(sorted, frames)]
+
+
+@runs_of("echo_forcing")
+def test_echo_forcing_chooses_the_recorded_tokens_and_begins_scenes_as_recorded(peers, monkeypatch, method, run):
+    case = peers(method)
+    chosen = noted(monkeypatch, EchoForcingCache, "choose")
+    begun, slots, weights = [], [], []
+
+    def note_scene(self, *args, switch=EchoForcingCache.switch_prompt):
+        switch(self, *args)
+        _, scene = self.plan[self.block]
+        begun.append((self.block, scene.source, scene.jump, self.layers[0].k[:, 0].clone()))
+
+    def note_block(self, prompt, finish=EchoForcingCache.finish):
+        weights.append([state.weights[: self.kept].flatten().clone() for state in self.layers])
+        slots.append(self.filled)
+        finish(self, prompt)
+
+    monkeypatch.setattr(EchoForcingCache, "switch_prompt", note_scene)
+    monkeypatch.setattr(EchoForcingCache, "finish", note_block)
+    replay(case, run)
+    if f"selected/{run}" in case.tensors:
+        recorded = case.tensor(f"selected/{run}").flatten(0, 1)
+        assert [tokens.tolist() for tokens in chosen] == [row[row >= 0].tolist() for row in recorded]
+    else:
+        assert not chosen
+    tokens = case.config["frame_tokens"]
+    assert [filled * tokens for filled in slots] == case.tensor(f"cache_len_tokens/{run}").tolist()
+    switches = case.config["facts"][run].get("switches", [])
+    expected = [(switch["block"], switch["memory_from_scene"], switch["jump"]) for switch in switches]
+    assert [scene[:3] for scene in begun] == expected
+    for number, (*_, memory) in enumerate(begun):
+        stored = case.tensor(f"memory_k/{run}")[number, 0].transpose(0, 1)
+        assert (memory - stored).abs().max() < TOLERANCE
+    if f"weights/{run}" in case.tensors:
+        for block, per_layer in enumerate(case.tensor(f"weights/{run}")):
+            for recorded, found in zip(per_layer, weights[block], strict=True):
+                assert (recorded[: len(found)] - found).abs().max() < TOLERANCE if len(found) else True
+                assert (recorded[len(found) :] == 1).all()
 
 
 @runs_of("deep_forcing")
