@@ -90,7 +90,8 @@ class EchoForcing(MethodPolicy):
         return EchoForcingCache(*args)
 
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        cache.plan = plan_scenes(model.embeds, video.prompts, video.switches)
+        embeds: Any = getattr(model, "embeds", None)
+        cache.plan = plan_scenes(embeds, video.prompts, video.switches) if video.switches else {}
         return super().rollout(TellsCleanPasses(model), cache, video)
 
 
@@ -133,8 +134,10 @@ class History:
     def append(self, k: Tensor, v: Tensor, frames: range, limit: int) -> None:
         """Add frames `[heads, frames, s, head_dim]` and drop the oldest tokens over `limit`."""
         number = torch.tensor([*frames], device=k.device).repeat_interleave(k.shape[2])
-        self.k = torch.cat((self.k, k.flatten(1, 2)), dim=1)[:, -limit:]
-        self.v = torch.cat((self.v, v.flatten(1, 2)), dim=1)[:, -limit:]
+        self.k, self.v = (  # copies, so that what is dropped is freed
+            torch.cat((old[:, max(0, old.shape[1] + len(number) - limit) :], new.flatten(1, 2)), dim=1)
+            for old, new in ((self.k, k), (self.v, v))
+        )
         self.frame = torch.cat((self.frame, number))[-limit:]
         self.uses = torch.cat((self.uses, torch.zeros_like(number)))[-limit:]
 
@@ -161,20 +164,24 @@ class EchoForcingCache(MethodCache):
         self.kept = 0
         self.ready = False  # whether the query statistics are complete
         self.query_count = self.scene_query_count = 0
-        slots = [self.zeros(frames) for frames in (self.window, self.window, *[self.period + MAX_KEPT] * 2, 0, 0)]
+        first = self.period + MAX_KEPT
+        window_k, window_v, first_k, first_v, k, v = map(self.zeros, (*[self.window] * 2, first, first, 0, 0))
         heads, d = self.shape.heads, self.shape.head_dim
         sums = [torch.zeros(heads, d, device=self.device) for _ in range(2 * self.shape.layers)]
         sizes = [torch.zeros(heads, d // 2, device=self.device) for _ in range(self.shape.layers)]
         none = torch.zeros(0, dtype=torch.long, device=self.device)
         self.layers = [
             Layer(
-                *(of_layers[layer] for of_layers in slots[:4]),
-                History(slots[4][layer].flatten(1, 2), slots[5][layer].flatten(1, 2), none, none),
-                sums[2 * layer],
-                sizes[layer],
-                sums[2 * layer + 1],
-                [],
-                torch.ones(0, self.rope.frame_tokens, device=self.device),
+                k=window_k[layer],
+                v=window_v[layer],
+                first_k=first_k[layer],
+                first_v=first_v[layer],
+                history=History(k[layer].flatten(1, 2), v[layer].flatten(1, 2), none, none),
+                query_sum=sums[2 * layer],
+                query_size=sizes[layer],
+                scene_queries=sums[2 * layer + 1],
+                candidates=[],
+                weights=torch.ones(0, self.rope.frame_tokens, device=self.device),
             )
             for layer in range(self.shape.layers)
         ]
