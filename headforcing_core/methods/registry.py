@@ -187,8 +187,8 @@ METHODS: dict[str, PublishedMethod] = {
         "Echo-Forcing: A Scene Memory Framework for Interactive Long Video Generation",
         "2605.16003",
         differs="a new prompt is a smooth change of scene, [re-anchor] a hard cut, [recall 2] brings the scene of "
-        "prompt 2 back and [recall] the most alike one, by the embeddings of whole prompts, of which the authors first remove "
-        "common words; an interrupted render starts from the beginning",
+        "prompt 2 back and [recall] the most alike one, by the embeddings of whole prompts, of which the authors first "
+        "remove common words; an interrupted render starts from the beginning",
     ),
     "reward_forcing": PublishedMethod(
         RewardForcing(),
