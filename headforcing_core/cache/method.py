@@ -63,12 +63,14 @@ class Method:
     Attributes:
         switch: the kind of `timeline.switch.Switch` that every new prompt causes, for methods with only one kind.
         own_schedule: noise levels that replace those of the model family; None keeps the family's.
+        uses_labels: whether the heads are told apart by the labels of a head profile instead of its roles.
         stores_state: whether the cache's state can be stored (`state`, `restore`); otherwise the cache is rebuilt by
             clean passes over the finished blocks.
     """
 
     switch: ClassVar[str] = "reset"
     own_schedule: ClassVar[Schedule | None] = None
+    uses_labels: ClassVar[bool] = False
     stores_state: ClassVar[bool] = False
 
     # --- the cache
@@ -164,6 +166,8 @@ class Method:
         """Refuse an `arrangement` of head roles (`roles.arrange_roles`), or roles that are not `measured` yet."""
         if arrangement != "profile" and not self.needs_profile:
             raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile, and this method uses none")
+        if arrangement != "profile" and self.uses_labels:
+            raise HeadForcingError(f"roles = {arrangement!r} rearranges head roles, and this method uses labels")
         if self.needs_profile and not measured:
             raise HeadForcingError(
                 "this method needs the head roles from the first block on; load or measure a head profile"
@@ -193,3 +197,8 @@ class Method:
     def smaller(self) -> list[tuple[str, Method]]:
         """Alternative settings that need less and less memory, each with a description for error messages."""
         return []
+
+
+def refuse_recall(switch: Switch) -> None:
+    """Raise HeadForcingError for a switch that recalls a scene, where the method has no memory of scenes."""
+    raise HeadForcingError(f"only the method echo_forcing brings scenes back; remove the tag, got [{switch}]")

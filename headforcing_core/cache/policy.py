@@ -11,7 +11,7 @@ from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
 from ..timeline.switch import Switch
 from .head_cache import HeadCache
-from .method import Method, State
+from .method import Method, State, refuse_recall
 from .reference import ReferenceCache
 from .roles import (  # noqa: F401  all names of policies can be imported from here
     ROLE_ARRANGEMENTS,
@@ -54,6 +54,8 @@ class CachePolicy(RolePolicies, Method):
         """Accepts everything: roles may be measured while sampling, and do not matter where all policies are equal."""
 
     def own_switch(self, switch: Switch) -> Switch:
+        if switch.recall is not None:
+            refuse_recall(switch)
         return switch
 
     @property

@@ -169,6 +169,8 @@ def _forcing_kv_list(profile: HeadProfile) -> HeadProfile | None:
         return None
     for name, path in bundled_profiles().items():
         listed = load_profile(path)
+        if listed.labels is not None:
+            continue
         wanted = set(profile.families) & set(listed.families) if profile.families else name == FALLBACKS[0]
         if wanted and listed.shares is None and (listed.num_layers, listed.num_heads) == LISTED_MODEL:
             return listed

@@ -1,7 +1,7 @@
 """Head profiles: the role (`local`, `anchor` or `memory`) of every attention head of a model, stored as JSON.
 
 A measured profile includes every head's attention shares, so that other thresholds need no new measurement. An imported
-profile has roles only.
+profile has roles only. A third kind has the labels of Pyramid Forcing, and roles translated from them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from ..files import replacing
 
 FORMAT_VERSION = 1
 ROLES = ("local", "anchor", "memory")
+LABELS = {"local": "wave", "anchor": "veil", "memory": "anchor"}  # Pyramid Forcing's, by the role that fits best
 ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
 BUNDLED_FOLDER = Path(__file__).parents[2] / "profiles"
-FALLBACKS = ("self_forcing", "krea_14b", "toy_world")  # bundled profiles for families without their own
+# bundled profiles for families without their own
+FALLBACKS = ("self_forcing", "pyramid_self_forcing", "krea_14b", "toy_world")
+LONG_FIELDS = ("roles", "shares", "labels")  # at the end of the file, a layer per line
 
 Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
 
@@ -41,6 +44,7 @@ class HeadProfile:
         measured: conditions of the measurement: window_frames, rope, prompts_hash, seed, blocks, steps, model
             fingerprint. Empty for imported profiles.
         provenance: origin of the profile: source, licence, note.
+        labels: `labels[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing; None without.
     """
 
     name: str
@@ -53,6 +57,7 @@ class HeadProfile:
     families: tuple[str, ...] = ()
     measured: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    labels: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -75,6 +80,15 @@ class HeadProfile:
         if self.shares is not None:
             shares = _grid("shares", self.shares, self.num_layers, self.num_heads, _checked_shares)
             object.__setattr__(self, "shares", shares)
+        if self.labels is not None:
+            labels = _grid("labels", self.labels, self.num_layers, self.num_heads, _checked_label)
+            object.__setattr__(self, "labels", labels)
+
+    def heads_for(self, labelled: bool) -> tuple[tuple[str, ...], ...]:
+        """The role of every head, or its label; labels that are unknown are those that fit the roles best."""
+        if not labelled:
+            return self.roles
+        return self.labels or tuple(tuple(LABELS[role] for role in layer) for layer in self.roles)
 
     def counts(self) -> dict[str, int]:
         """Number of heads of each role, in the order of ROLES."""
@@ -106,9 +120,11 @@ class HeadProfile:
         """The profile as JSON, with one layer of roles or shares per line and exact numbers."""
         try:
             entries = {"format_version": json.dumps(FORMAT_VERSION)}
-            for item in sorted(fields(self), key=lambda item: item.name in ("roles", "shares")):  # the long ones last
+            for item in sorted(fields(self), key=lambda item: item.name in LONG_FIELDS):
                 value = getattr(self, item.name)
-                if item.name in ("roles", "shares") and value is not None:
+                if item.name == "labels" and value is None:  # files of other kinds stay as they were
+                    continue
+                if item.name in LONG_FIELDS and value is not None:
                     entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
                 elif isinstance(value, dict) and value:
                     entries[item.name] = json.dumps(value, indent=2, allow_nan=False).replace("\n", "\n  ")
@@ -173,8 +189,10 @@ def bundled_profiles() -> dict[str, Path]:
     return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
 
 
-def default_profile(num_layers: int, num_heads: int, family: str | None = None) -> HeadProfile:
+def default_profile(num_layers: int, num_heads: int, family: str | None = None, labelled: bool = False) -> HeadProfile:
     """The bundled profile for a model: that of its family, or else the fallback with its dimensions.
+
+    A profile with labels is chosen only if `labelled`, and then before the others.
 
     Raises HeadForcingError if there is none.
     """
@@ -183,6 +201,8 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None) 
         for name, path in bundled_profiles().items()
         if ((profile := load_profile(path)).num_layers, profile.num_heads) == (num_layers, num_heads)
     }
+    published = {name: profile for name, profile in fitting.items() if profile.labels is not None}
+    fitting = (published if labelled else None) or {name: fitting[name] for name in fitting.keys() - published.keys()}
     for profile in fitting.values():
         if family is not None and family in profile.families:
             return profile
@@ -261,6 +281,12 @@ def _checked_role(role: Any, where: str) -> str:
     if not isinstance(role, str) or role not in ROLES:
         raise HeadForcingError(f"the role of {where} must be local, anchor or memory, found {_shown(role)}")
     return ROLES[ROLES.index(role)]  # a plain str, also for members of a str enum
+
+
+def _checked_label(label: Any, where: str) -> str:
+    if label not in LABELS.values():
+        raise HeadForcingError(f"the label of {where} must be wave, anchor or veil, found {_shown(label)}")
+    return str(label)
 
 
 def _checked_shares(shares: Any, where: str) -> tuple[float, ...]:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
-from ..cache.method import Method
+from ..cache.method import Method, refuse_recall
 from ..cache.roles import Roles
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV, WanConfig
+from ..rollout.loop import JointModel
 from ..timeline.switch import Switch
 
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
@@ -32,9 +33,11 @@ class MethodPolicy(Method):
 
     Attributes:
         cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
+        recalls: whether it may bring an earlier scene back (`recall`).
     """
 
     cuts: ClassVar[bool] = False
+    recalls: ClassVar[bool] = False
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         """Frame-slots of one head, the current block included."""
@@ -55,6 +58,8 @@ class MethodPolicy(Method):
         return shape.bytes_of(max(shape.frame_slots, recached), dtype)
 
     def own_switch(self, switch: Switch) -> Switch:
+        if switch.recall is not None and not self.recalls:
+            refuse_recall(switch)
         if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
             cut = ", with or without re-anchor" if self.cuts else ""
             raise HeadForcingError(
@@ -207,3 +212,20 @@ class MethodCache:
     def _open(self, start: int, end: int, recaching: bool) -> None:
         self.start, self.end, self.recaching = start, end, recaching
         self.open()
+
+
+class TellsCleanPasses:
+    """A model for `rollout.loop.rollout` that sets `clean` on a method's cache during clean passes."""
+
+    def __init__(self, model: JointModel):
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def write_clean(self, latents: Tensor, cache: Any) -> None:
+        cache.clean = True
+        try:
+            self._model.write_clean(latents, cache)
+        finally:
+            cache.clean = False

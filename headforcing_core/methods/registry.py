@@ -15,11 +15,16 @@ from ..rollout.schedule import Schedule, schedule
 from .causvid import CausVid
 from .deep_forcing import DeepForcing
 from .dummy_forcing import DummyForcing
+from .echo_forcing import EchoForcing
 from .forcing_kv import ForcingKV
 from .infinity_rope import InfinityRope
 from .longlive import LongLive
 from .memflow import MemFlow
+from .memrope import MemRoPE
+from .pyramid_forcing import PyramidForcing
+from .reward_forcing import RewardForcing
 from .rolling_forcing import RollingForcing
+from .rolling_sink import RollingSink
 
 ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
 LONGLIVE_WEIGHTS = "LongLive 1.3B, LoRA merged (Apache-2.0)"
@@ -65,6 +70,8 @@ _MEMFLOW_STORES = (
     "scripts do, so that adding a second prompt renders the whole video again; memflow_interactive always takes the "
     "first"
 )
+_MEMROPE = ("MemRoPE: Training-Free Infinite Video Generation via Evolving Memory Tokens", "2603.12513")
+_PYRAMID = ("Pyramid Forcing: Head-Aware Pyramid KV Cache Policy for High-Quality Long Video Generation", "2605.13111")
 _DEEP_FORCING = (
     "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
     "2512.05081",
@@ -138,6 +145,58 @@ METHODS: dict[str, PublishedMethod] = {
         True,
         "its own five noise levels replace the model family's unless sigmas are given; a new prompt also affects the "
         "unfinished blocks; start frames are refused",
+    ),
+    "rolling_sink": PublishedMethod(
+        RollingSink(),
+        "Rolling Sink: Bridging Limited-Horizon Training and Open-Ended Testing in Autoregressive Video Diffusion",
+        "2602.07775",
+        "Self Forcing or Causal Forcing, chunkwise (Apache-2.0)",
+        differs="its authors draw the noise of one block for all blocks; here every block has its own",
+    ),
+    "memrope": PublishedMethod(
+        MemRoPE(),
+        *_MEMROPE,
+        "Self Forcing or LongLive, LoRA merged (Apache-2.0)",
+        differs="as in the authors' settings a memory frame is one average over all places of its frames",
+    ),
+    "memrope_adaptive": PublishedMethod(
+        MemRoPE(adaptive=True),
+        *_MEMROPE,
+        "Self Forcing or LongLive, LoRA merged (Apache-2.0)",
+        differs="the authors' option for averages per place in the frame and a rate that follows the change",
+    ),
+    "pyramid_forcing": PublishedMethod(
+        PyramidForcing(),
+        *_PYRAMID,
+        differs="the rules of the authors' Python cache without its two side effects; labels that a head profile lacks "
+        "are taken from its roles",
+    ),
+    "pyramid_forcing_cuda": PublishedMethod(
+        PyramidForcing(overlaps_recent=True),
+        *_PYRAMID,
+        differs="the rules of the authors' CUDA cache, which reads middle frames that are recent twice",
+    ),
+    "pyramid_forcing_python": PublishedMethod(
+        PyramidForcing(leftover_frame=True, stale_readout=True),
+        *_PYRAMID,
+        differs="the authors' Python cache with its side effects: one early frame stays for ever, later frames of a "
+        "block read the phase of an earlier one; an interrupted render starts from the beginning",
+    ),
+    "echo_forcing": PublishedMethod(
+        EchoForcing(),
+        "Echo-Forcing: A Scene Memory Framework for Interactive Long Video Generation",
+        "2605.16003",
+        differs="a new prompt is a smooth change of scene, [re-anchor] a hard cut, [recall 2] brings the scene of "
+        "prompt 2 back and [recall] the most alike one, by the embeddings of whole prompts, of which the authors first "
+        "remove common words; an interrupted render starts from the beginning",
+    ),
+    "reward_forcing": PublishedMethod(
+        RewardForcing(),
+        "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching Distillation",
+        "2512.04678",
+        "Reward Forcing (Apache-2.0)",
+        True,
+        "with blocks of another length than its 3 sinks the authors' code copies evicted frames instead of averaging",
     ),
     "causvid": PublishedMethod(
         CausVid(),

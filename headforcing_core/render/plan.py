@@ -87,7 +87,7 @@ class RenderPlan:
 
         source = "profile"
         if profile is None and policy.needs_profile:
-            source, profile = "bundled profile", _bundled_or_auto(config, family)
+            source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
         name, head_roles, auto = _head_roles(config, policy, profile, source, roles, seed)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
         for segment in timeline.segments[1:]:
@@ -307,9 +307,9 @@ def _numbered(timeline: Timeline, start_blocks: int) -> tuple[tuple[int, ...], t
     return (*[0] * start_blocks, *numbers), tuple(blends)
 
 
-def _bundled_or_auto(config: WanConfig, family: str | None) -> HeadProfile | AutoProfile:
+def _bundled_or_auto(config: WanConfig, family: str | None, labelled: bool) -> HeadProfile | AutoProfile:
     try:
-        return default_profile(config.num_layers, config.num_heads, family)
+        return default_profile(config.num_layers, config.num_heads, family, labelled)
     except HeadForcingError:
         return AutoProfile()
 
@@ -332,6 +332,8 @@ def _head_roles(
         return "to be found in the first seconds", profile.expected_roles(config.num_layers, config.num_heads), profile
     profile.check_model(config.num_layers, config.num_heads)
     name = f"{source} {profile.name!r}"
+    if policy.uses_labels:
+        return name + ("" if profile.labels else ", labels from its roles"), profile.heads_for(labelled=True), None
     if arrangement != "profile":
         name += f", roles {arrangement}"
     return name, arrange_roles(profile.roles, arrangement, seed), None

@@ -224,7 +224,13 @@ class VideoModel(Protocol):
 
 
 class JointModel(VideoModel, Protocol):
-    """A model that also denoises several blocks in one call, frames at different noise levels."""
+    """A model that also denoises several blocks in one call, frames at different noise levels.
+
+    Attributes:
+        embeds: the text embedding of every prompt, `[tokens, text_dim]`.
+    """
+
+    embeds: Sequence[Tensor]
 
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         """Predict the clean latents, same shape, of `latents [frames, c, h, w]` at noise levels `sigmas [frames]`."""

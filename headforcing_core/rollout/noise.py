@@ -71,6 +71,7 @@ class RecordedNoise:
 
     def __init__(self, noise: Tensor, renoise: Tensor, first_block: int = 0):
         self._noise, self._renoise, self._first_block = noise, renoise, first_block
+        self.size = noise.shape[-2:]  # of the latents, (h, w)
 
     def initial(self, block: int) -> Tensor:
         frames = self._renoise.shape[2]

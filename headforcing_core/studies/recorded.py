@@ -12,11 +12,16 @@ from ..cache.policy import Roles, preset
 from ..errors import HeadForcingError
 from ..methods.deep_forcing import DeepForcing
 from ..methods.dummy_forcing import DummyForcing
+from ..methods.echo_forcing import EchoForcing
 from ..methods.forcing_kv import ForcingKV
 from ..methods.infinity_rope import InfinityRope
 from ..methods.longlive import LongLive
 from ..methods.memflow import MemFlow
+from ..methods.memrope import MemRoPE
+from ..methods.pyramid_forcing import ANCHOR, VEIL, WAVE, PyramidForcing
+from ..methods.reward_forcing import RewardForcing
 from ..methods.rolling_forcing import RollingForcing
+from ..methods.rolling_sink import RollingSink
 
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
@@ -36,6 +41,8 @@ def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Meth
         for layer in config["head_splits"][run["split"]]:
             for head in layer["static"]:
                 roles[layer["layer"]][head] = "anchor"
+    if "labels" in run:
+        roles = [[_LABELS[label] for label in layer] for layer in run["labels"]]
     return policy, roles
 
 
@@ -98,6 +105,57 @@ def _causal_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     return preset("self_forcing")
 
 
+def _rolling_sink(run: Config, config: Config, tensors: Tensors) -> Method:
+    return RollingSink(run["window"], run["sink"])
+
+
+def _echo_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
+    return EchoForcing(
+        window_frames=run["window"],
+        sink_frames=run["sink_frames"],
+        compressed_frames=run["compressed_frames"],
+        cycle_blocks=run["rolling_cycle"],
+        max_reuse=run["topc_max_reuse"],
+        takes_maximum=run["fusion"] == "max",
+        amplitude=run["use_amplitude_compensation"],
+        gated=run["use_drift_gate"],
+        drift=run["drift_gate_lambda"],
+    ).for_video(seed=0, prompts=len(run["prompts"]))
+
+
+def _memrope(run: Config, config: Config, tensors: Tensors) -> Method:
+    if run["compression"] == "eviction":  # the authors' own comparison: no memory frames
+        return LongLive(run["window"], run["sink"], infinite=True, sinks_from_first_pass=True)
+    rates = (run["ema_alpha_long"], run["ema_alpha_short"])
+    return MemRoPE(run["window"], run["sink"], *rates, adaptive=run["ema_adaptive"], sinks_from_first_pass=True)
+
+
+def _pyramid_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
+    wave, anchor, veil = (run["sink_frames"][str(label)] for label in _LABELS)
+    return PyramidForcing(
+        wave_sinks=wave,
+        anchor_sinks=anchor,
+        veil_sinks=veil,
+        recent_frames=run["recent_frames"],
+        period=run["cyclic_period"],
+        phase_frames=run["cyclic_places"],
+        stride=run["stride_interval"],
+        stride_frames=run["stride_places"],
+        patch=run["merge_patch"],
+        merged_blocks=run["merge_blocks"],
+        nearest=run["far_clamp"][0],
+        farthest=run["far_clamp"][1],
+        overlaps_recent=run["mega"],
+        leftover_frame=run["anchor_leftover_frame"],
+        stale_readout=run["stale_readout"],
+    )
+
+
+def _reward_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
+    return RewardForcing(run["window"], run["sink"], kept_share=run["alpha"])
+
+
+_LABELS = {-1: WAVE, 1: ANCHOR, 2: VEIL}
 _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "longlive": _longlive,
     "infinity_rope": _infinity_rope,
@@ -106,5 +164,10 @@ _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "dummy_forcing": _dummy_forcing,
     "memflow": _memflow,
     "causal_forcing": _causal_forcing,
+    "echo_forcing": _echo_forcing,
+    "rolling_sink": _rolling_sink,
+    "memrope": _memrope,
+    "pyramid_forcing": _pyramid_forcing,
+    "reward_forcing": _reward_forcing,
     "rolling_forcing": lambda run, config, tensors: RollingForcing(),
 }

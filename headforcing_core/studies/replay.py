@@ -199,7 +199,7 @@ def read_run(case: Case, run_name: str) -> RecordedRun:
 def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> Any:
     """The cache that a run begins with."""
     frames_per_block = run.schedule.frames_per_block
-    sizes = (*case.tensor("noise").shape[-2:], frames_per_block, len(run.prompts) * frames_per_block)
+    sizes = (*run.noise.size, frames_per_block, len(run.prompts) * frames_per_block)
     shape = run.policy.shape(case.dimensions(), run.roles, *sizes)
     if attention == "reference":
         return run.policy.reference_cache(shape, torch.float32, device)
@@ -215,25 +215,41 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     steps = [step for step in steps if step]  # some authors name the clean end, too
     schedule = Schedule.warped(steps, need(config, "timestep_shift", float), frames_per_block, run.get("first_chunk"))
     kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[frames_per_block] if "per_block" in run else "renoise"
-    noise, given = case.tensor("noise")[0], run.get("input_frames", 0)
+    noise, given = case.tensor("noise")[0], run.get("input_frames") or run.get("initial_frames", 0)
+    width = run.get("latent_width", noise.shape[-1])  # one case has a run of fewer columns
+    noise = noise[..., :width]
+    if run.get("repeat_noise"):  # one author's script draws the noise of one block for all
+        noise = noise[:frames_per_block].repeat(len(noise) // frames_per_block, 1, 1, 1)
     source = "initial_latent" if "initial_latent" in case.tensors else f"latents/{run_name}"
     start = case.tensor(source)[0, :given] if given else None
-    blocks = (run.get("frames") or len(noise)) // frames_per_block
+    # some authors count the given frames among a run's, some do not
+    blocks = ((run.get("frames") or len(noise)) + run.get("initial_frames", 0)) // frames_per_block
     embeds = list(case.tensor("prompt_embeds"))
+    order = run.get("prompt_order", range(len(embeds)))
+    if "prompts" in run:  # by name: p0, p1 ...
+        order = [int(name[1:]) for name in run["prompts"]]
+    embeds = [embeds[index] for index in order]
 
     # a new prompt begins at the first block that starts at its frame or later
     first_blocks = [-(-frame // frames_per_block) for frame in run.get("switch", [])]
     if "blocks" in run:
         first_blocks = list(itertools.accumulate(need(run, "blocks", list)))[:-1]
+    if "prompt_schedule" in run:
+        first_blocks = [entry["block"] for entry in run["prompt_schedule"][1:]]
     prompts = [sum(first <= block for first in first_blocks) for block in range(blocks)]
     policy, roles = recorded_policy(config, run, case.tensors)
     cuts = run.get("cut_at_end_of_scene") or [False] * len(first_blocks)
+    recalls: list[int | None] = [None] * len(first_blocks)
+    if "transition_after_scene" in run:
+        ways, by_hand = run["transition_after_scene"], run.get("manual_recall_scene_ids") or [0] * len(run["prompts"])
+        cuts = [way == "hardcut" for way in ways]
+        recalls = [wanted if way == "recall" else None for way, wanted in zip(ways, by_hand[1:], strict=False)]
     switches = {
-        first: Switch(policy.switch, re_anchor=cut)
-        for first, cut in zip(first_blocks, cuts, strict=False)
+        first: Switch(policy.switch, re_anchor=cut, recall=recall)
+        for first, cut, recall in zip(first_blocks, cuts, recalls, strict=False)
         if policy.switch != "reset"
     }
-    recorded = RecordedNoise(noise, case.tensor(kind), first_block=given // frames_per_block)
+    recorded = RecordedNoise(noise, case.tensor(kind)[..., :width], first_block=given // frames_per_block)
     return RecordedRun(schedule, recorded, embeds, prompts, roles, policy, start, switches)
 
 

@@ -3,6 +3,8 @@
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
 `[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
 
+`[recall 2]` brings the scene of the second prompt back, `[recall]` the most alike one, where the method can do that.
+
 The same tag can set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`.
 """
 
@@ -23,9 +25,9 @@ SWITCHES = ("reset", "recache", "flush")
 MAX_BLEND_BLOCKS = 16
 MAX_SEED = 2**64 - 1
 
-_WORD = r"(?:reset|recache|flush|re-anchor|blend \d{1,4}|seed \d{1,40})"
+_WORD = r"(?:reset|recache|flush|re-anchor|recall(?: \d{1,4})?|blend \d{1,4}|seed \d{1,40})"
 _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
-_TAG_WORDS = (*SWITCHES, "re-anchor", "blend", "seed")
+_TAG_WORDS = (*SWITCHES, "re-anchor", "recall", "blend", "seed")
 _NUMBERS = {"blend": "3", "seed": "1"}  # words that need a number, and the one that a message suggests
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _ALMOST_SEED = re.compile(  # "[seed: 7]", "[recache, seed -1]", "[seed 7.5]"
@@ -46,6 +48,8 @@ class Switch:
             drops all latent frames but the first ones and the last two from the cache (KV flush of Infinity-RoPE).
         blend_blocks: number of blocks over which the text embedding is interpolated; 0 changes it at once.
         re_anchor: a scene cut: the first latent frames of the new scene replace the attention sink.
+        recall: number of an earlier prompt, from 1, whose scene comes back; 0 for the one that is most alike, None for
+            no recall.
 
     Raises HeadForcingError for an unknown kind and for `blend_blocks` out of range.
     """
@@ -53,6 +57,7 @@ class Switch:
     kind: str = "reset"
     blend_blocks: int = 0
     re_anchor: bool = False
+    recall: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in SWITCHES:
@@ -63,12 +68,13 @@ class Switch:
     @property
     def changes_cache(self) -> bool:
         """Whether the switch changes the KV cache and not only the prompt."""
-        return self.kind != "reset" or self.re_anchor
+        return self.kind != "reset" or self.re_anchor or self.recall is not None
 
     def __str__(self) -> str:
         """The content of its tag: `flush, re-anchor, blend 3`."""
         words = [self.kind] if self.kind != "reset" else []
         words += ["re-anchor"] if self.re_anchor else []
+        words += [] if self.recall is None else [f"recall {self.recall}" if self.recall else "recall"]
         words += [f"blend {self.blend_blocks}"] if self.blend_blocks else []
         return ", ".join(words or ["reset"])
 
@@ -112,15 +118,17 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     blends, seeds = (
         [int(word[len(name) :]) for word in words if word.startswith(name)] for name in ("blend ", "seed ")
     )
-    if len(kinds) > 1 or len(blends) > 1 or len(seeds) > 1:
+    recalls = [int(word[len("recall") :] or 0) for word in words if word.startswith("recall")]
+    if len(kinds) > 1 or max(map(len, (recalls, blends, seeds))) > 1:
         raise HeadForcingError(
-            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one blend and at most one seed"
+            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall, one blend and one seed"
         )
     if seeds and seeds[0] > MAX_SEED:
         raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seeds[0]}")
     if len(words) == len(seeds):
         return None, seeds[0]
-    switch = Switch(kinds[0] if kinds else "reset", blends[0] if blends else 0, "re-anchor" in words)
+    kind, blend, recall = kinds[0] if kinds else "reset", blends[0] if blends else 0, recalls[0] if recalls else None
+    switch = Switch(kind, blend, "re-anchor" in words, recall)
     return switch, seeds[0] if seeds else None
 
 

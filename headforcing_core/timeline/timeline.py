@@ -152,6 +152,12 @@ def parse_timeline(
         raise TimelineError("a seed belongs in front of one prompt of the timeline; remove it from the shared prompt")
     texts = [_join(shared, prompt.text) for prompt in prompts]
     switches = [RESET, *(prompt.switch or switch for prompt in prompts[1:])]
+    for number, (prompt, own) in enumerate(zip(prompts, switches, strict=True), 1):
+        if own.recall is not None and own.recall >= number:
+            raise TimelineError(
+                f"prompt {number} can recall the scenes of prompts 1 to {number - 1}, got [recall {own.recall}]",
+                prompt.line,
+            )
     segments = tuple(map(Segment, texts, starts, ends, switches, (prompt.seed for prompt in prompts)))
     return Timeline(segments, clock, spans[-1][1], tuple(spans))
 

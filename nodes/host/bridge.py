@@ -120,7 +120,7 @@ class HostedModel:
         embeds: Sequence[Tensor],
         device: torch.device,
     ):
-        self._denoiser, self._extra_args, self._embeds, self._device = denoiser, extra_args, embeds, device
+        self._denoiser, self._extra_args, self.embeds, self._device = denoiser, extra_args, embeds, device
         self._wanted, self._encoded = 0, -1
         # a separate object, because caches refer to it and must not refer to the model, which refers to them
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
@@ -158,7 +158,7 @@ class HostedModel:
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
         self._ran = True
         if self._encoded != self._wanted:
-            self.prompt = encode_prompt(net, self._embeds[self._wanted].to(x.device), x.dtype)
+            self.prompt = encode_prompt(net, self.embeds[self._wanted].to(x.device), x.dtype)
             self._encoded = self._wanted
         latents = x[0].transpose(0, 1)
         self.backbone = net

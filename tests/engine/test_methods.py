@@ -114,6 +114,7 @@ def test_every_name_is_offered_once_and_old_names_come_first():
     assert {"self_forcing", "self_forcing_sink", "causal_forcing", "longlive", "longlive_infinite"} < set(names)
     assert {"infinity_rope", "deep_forcing", "deep_forcing_sink_only"} < set(names)
     assert {"forcing_kv", "dummy_forcing", "memflow", "memflow_sma", "rolling_forcing", "causvid"} < set(names)
+    assert {"rolling_sink", "memrope", "memrope_adaptive", "reward_forcing"} < set(names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -122,7 +123,9 @@ def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
     row = METHODS[name]
     assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
     assert ("were trained for this method" in text) == row.trained
-    assert row.trained == name.startswith(("longlive", "memflow", "causal_forcing", "rolling", "causvid"))
+    assert row.trained == name.startswith(
+        ("longlive", "memflow", "causal_forcing", "rolling_forcing", "reward_forcing", "causvid")
+    )
 
 
 def test_an_unknown_method_is_refused_with_the_list():
@@ -204,7 +207,7 @@ def test_methods_make_different_videos(backbone):
 
 
 @pytest.mark.parametrize("family", ["causal_forcing_framewise", "causal_forcing_framewise_2_steps"])
-@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name != "forcing_kv"])
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE if name not in ("forcing_kv", "echo_forcing")])
 def test_a_method_works_one_frame_at_a_time(backbone, name, family):
     assert latents_of(plan(name, TWO, seconds=7.0, family=family), backbone).isfinite().all()
 

@@ -49,6 +49,11 @@ PEERS = {
     "causal_forcing": {"framewise_1step": 4, "framewise_2step_i2v": 4},
     "rolling_forcing": {"steps4_36": 36},
     "causvid": {"single_3step": 6},
+    "rolling_sink": {"w9": 21},
+    "memrope": {"w9_s1_adaptive": 15, "w10_s4": 15},
+    "echo_forcing": {"single": 24, "smooth_early": 24},
+    "pyramid_forcing": {"mixed": 24, "mixed_leftover_and_stale_readout": 24},
+    "reward_forcing": {"w9_s3_alpha09": 15, "w10_s3": 15},
 }
 NOTES = ("facts", "tensors", "patched_constants", "cache_states_last_layer")  # left out of the subset
 

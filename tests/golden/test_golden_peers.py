@@ -15,8 +15,11 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodCache
 from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
+from headforcing.headforcing_core.methods.echo_forcing import EchoForcingCache
 from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
+from headforcing.headforcing_core.methods.memrope import MemRoPECache
+from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, Heads
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -68,6 +71,35 @@ RUNS = {
         "switch_late_bank3",
         "switch_bank3_noglobalsink",
     ],
+    "rolling_sink": ["w21", "w21_fresh_noise", "w12", "w9", "w15_s3", "w9_from12"],
+    "memrope": ["w12_s3", "w12_s3_adaptive", "w12_s3_strong", "w9_s1_adaptive", "w10_s4", "eviction_w12_s3"],
+    "reward_forcing": ["w9_s3", "w12_s3", "w9_s3_alpha09", "w9_s1", "w12_s6", "w10_s3", "w9_s3_from12"],
+    "pyramid_forcing": [
+        "mixed",
+        "mixed_two_prompts",
+        "all_wave",
+        "all_anchor",
+        "all_veil",
+        "mixed_from_3_frames",
+        "mixed_odd_grid",
+        "mixed_other_constants",
+        "all_anchor_leftover",
+        "all_wave_stale_readout",
+        "mixed_leftover_and_stale_readout",
+        "mixed_mega",
+        "all_wave_mega",
+    ],
+    "echo_forcing": [
+        "single",
+        "single_reuse2",
+        "single_cycle6_sink9_comp6",
+        "single_nogate_max",
+        "smooth",
+        "smooth_early",
+        "hardcut",
+        "recall",
+        "mixed_manual",
+    ],
     "causal_forcing": [
         "chunkwise",
         "chunkwise_from3",
@@ -90,6 +122,15 @@ SUBSET = [
     ("memflow", "single_bank2_interval2"),
     ("memflow", "single_bank3_interval3_sma"),
     ("memflow", "switch_early_bank3"),
+    ("rolling_sink", "w9"),
+    ("memrope", "w9_s1_adaptive"),
+    ("memrope", "w10_s4"),
+    ("reward_forcing", "w9_s3_alpha09"),
+    ("reward_forcing", "w10_s3"),
+    ("echo_forcing", "single"),
+    ("echo_forcing", "smooth_early"),
+    ("pyramid_forcing", "mixed"),
+    ("pyramid_forcing", "mixed_leftover_and_stale_readout"),
     ("causal_forcing", "framewise_1step"),
     ("causal_forcing", "framewise_2step_i2v"),
 ]
@@ -140,6 +181,12 @@ def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
         ("memflow", "memflow", "single_bank3_interval3"),
         ("memflow", "memflow", "switch_late_bank3"),
         ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
+        ("rolling_sink", "rolling_sink", "w21"),
+        ("reward_forcing", "reward_forcing", "w9_s3"),
+        ("echo_forcing", "echo_forcing", "single"),
+        ("pyramid_forcing", "pyramid_forcing", "mixed"),
+        ("pyramid_forcing_cuda", "pyramid_forcing", "mixed_mega"),
+        ("pyramid_forcing_python", "pyramid_forcing", "mixed_leftover_and_stale_readout"),
     ],
 )
 def test_what_people_choose_by_name_is_what_was_recorded(peers, name, method, run):
@@ -181,12 +228,15 @@ def by_head(stored: torch.Tensor, frame_tokens: int) -> torch.Tensor:
     return stored[0].unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
 
 
-@runs_of("longlive", "infinity_rope", "memflow")
+@runs_of("longlive", "infinity_rope", "memflow", "rolling_sink", "memrope", "reward_forcing")
 def test_the_window_ends_with_the_recorded_keys_and_values(peers, method, run):
     case = peers(method)
+    if f"cache_k_last_layer/{run}" not in case.tensors:
+        pytest.skip("the end of this run's cache was not recorded")
     cache = roll_out(case, run)
     k = by_head(case.tensor(f"cache_k_last_layer/{run}"), cache.rope.frame_tokens)
-    if cache.policy.rope == "contiguous":  # recorded without any rotation; slot 0 of Infinity-RoPE is rotated already
+    # recorded without any rotation, in slot 0 of Infinity-RoPE with it; MemRoPE stores keys like that, too
+    if cache.policy.rope == "contiguous" and not isinstance(cache, MemRoPECache):
         turned = cache.rope.rotate_spatial(k)
         k = torch.cat((k[:, :1], turned[:, 1:]), dim=1) if method == "infinity_rope" else turned
     assert (cache.k[-1] - k).abs().max() < TOLERANCE
@@ -196,6 +246,133 @@ def test_the_window_ends_with_the_recorded_keys_and_values(peers, method, run):
     else:
         v = by_head(case.tensor(f"cache_v_last_layer/{run}"), cache.rope.frame_tokens)
         assert (cache.v[-1] - v).abs().max() < TOLERANCE
+
+
+@runs_of("rolling_sink", "memrope", "reward_forcing")
+def test_every_slot_holds_the_recorded_frame_at_the_recorded_position(peers, method, run):
+    case = peers(method)
+    recorded = read_run(case, run)
+    cache = new_cache(case, recorded, "cpu", "sdpa")
+    made: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values of all frames, as the last pass stored them
+    held = []
+
+    def note_pass(layer: int, k: torch.Tensor, v: torch.Tensor, write=cache.write) -> None:
+        write(layer, k, v)
+        if layer == cache.shape.layers - 1:
+            s = cache.rope.frame_tokens
+            made[cache.start :] = zip(keys_by_head(k, s).unbind(1), keys_by_head(v, s).unbind(1), strict=True)
+
+    def note_slots(prompt, commit=cache.commit):
+        event = commit(prompt)
+        held.append([slot_of(cache, made, slot) for slot in range(cache.filled)])
+        return event
+
+    cache.write, cache.commit = note_pass, note_slots
+    model = WanVideoModel(case.model(), recorded.embeds, torch.float32)
+    for _ in rollout(model, cache, recorded.schedule, recorded.noise, recorded.prompts, recorded.start):
+        pass
+    frames, positions = (case.tensor(f"slot_{name}/{run}").tolist() for name in ("frames", "positions"))
+    first_pass = method == "memrope" and run == "w10_s4"  # frame 3 stays as its noisiest pass made it
+    for slots, row, places in zip(held, frames, positions, strict=True):
+        expected = [(max(frame, -2), place) for frame, place in zip(row, places, strict=True) if frame != -1]
+        expected = [(-2 if frame == -3 else frame, place) for frame, place in expected]
+        for slot, (found, wanted) in enumerate(zip(slots, expected, strict=True)):
+            assert found == wanted or (first_pass and wanted[0] == 3), f"slot {slot}: {found} instead of {wanted}"
+
+
+def keys_by_head(x: torch.Tensor, frame_tokens: int) -> torch.Tensor:
+    return x.clone().unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
+
+
+def slot_of(cache: MethodCache, made: list, slot: int) -> tuple[int, int]:
+    """The frame in a slot of the last layer, -2 for an average, and the temporal position of its keys."""
+    v = cache.v[-1][:, slot]
+    frame = next((number for number, (_, value) in enumerate(made) if torch.equal(value, v)), -2)
+    if cache.policy.rope == "contiguous":
+        return frame, slot
+    k = cache.rope.rotate_spatial(made[frame][0][:, None])
+    for position in range(len(made)):
+        if torch.allclose(cache.rope.rotate_temporal(k, [position]), cache.k[-1][:, slot : slot + 1], atol=1e-6):
+            return frame, position
+    return frame, -1
+
+
+@runs_of("pyramid_forcing")
+def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(peers, monkeypatch, method, run):
+    case = peers(method)
+    if case.run(run)["stale_readout"]:
+        pytest.skip("what a stale readout holds is compared through the latents alone")
+    seen: dict[tuple, list] = {}
+    read = Heads.read
+
+    def noting(self, frame):
+        sinks, recent, middle = parts = read(self, frame)
+        far = ([*sinks.at, *(middle.at if self.label != VEIL else [])] or [-1])[0]
+        frames = [[entry.at for entry in part.entries] for part in (sinks, recent, middle)]
+        seen.setdefault((self.label, frame), []).append([far, *map(sorted, frames)])
+        return parts
+
+    monkeypatch.setattr(Heads, "read", noting)
+    replay(case, run)
+    recorded, steps = case.config["facts"][run]["attended"], 4
+    layers = len(case.run(run)["labels"])
+    checked = 0
+    for number, label in ((-1, WAVE), (1, ANCHOR), (2, VEIL)):
+        holding = sum(number in layer for layer in case.run(run)["labels"])
+        for block, passes in enumerate(recorded.get(str(number), [])):
+            for place in range(3):
+                found = seen[label, 3 * block + place]
+                noisy = steps * holding if len(found) > layers else 0  # given frames have a clean pass alone
+                if noisy:
+                    assert found[:noisy] == [as_read(passes["noisy"][place])] * noisy
+                # the last layer's output of a clean pass is not needed, so that nothing is read there
+                assert all(entry == as_read(passes["clean"][place]) for entry in found[noisy:])
+                checked += len(found)
+    assert checked == sum(map(len, seen.values()))
+
+
+def as_read(recorded: list) -> list:
+    far, *frames = recorded
+    return [far, *map(sorted, frames)]
+
+
+@runs_of("echo_forcing")
+def test_echo_forcing_chooses_the_recorded_tokens_and_begins_scenes_as_recorded(peers, monkeypatch, method, run):
+    case = peers(method)
+    chosen = noted(monkeypatch, EchoForcingCache, "choose")
+    begun, slots, weights = [], [], []
+
+    def note_scene(self, *args, switch=EchoForcingCache.switch_prompt):
+        switch(self, *args)
+        _, scene = self.scenes()[self.block]
+        begun.append((self.block, scene.source, scene.jump, self.layers[0].k[:, 0].clone()))
+
+    def note_block(self, prompt, finish=EchoForcingCache.finish):
+        weights.append([state.weights[: self.kept].flatten().clone() for state in self.layers])
+        slots.append(self.filled)
+        finish(self, prompt)
+
+    monkeypatch.setattr(EchoForcingCache, "switch_prompt", note_scene)
+    monkeypatch.setattr(EchoForcingCache, "finish", note_block)
+    replay(case, run)
+    if f"selected/{run}" in case.tensors:
+        recorded = case.tensor(f"selected/{run}").flatten(0, 1)
+        assert [tokens.tolist() for tokens in chosen] == [row[row >= 0].tolist() for row in recorded]
+    else:
+        assert not chosen
+    tokens = case.config["frame_tokens"]
+    assert [filled * tokens for filled in slots] == case.tensor(f"cache_len_tokens/{run}").tolist()
+    switches = case.config["facts"][run].get("switches", [])
+    expected = [(switch["block"], switch["memory_from_scene"], switch["jump"]) for switch in switches]
+    assert [scene[:3] for scene in begun] == expected
+    for number, (*_, memory) in enumerate(begun):
+        stored = case.tensor(f"memory_k/{run}")[number, 0].transpose(0, 1)
+        assert (memory - stored).abs().max() < TOLERANCE
+    if f"weights/{run}" in case.tensors:
+        for block, per_layer in enumerate(case.tensor(f"weights/{run}")):
+            for recorded, found in zip(per_layer, weights[block], strict=True):
+                assert (recorded[: len(found)] - found).abs().max() < TOLERANCE if len(found) else True
+                assert (recorded[len(found) :] == 1).all()
 
 
 @runs_of("deep_forcing")

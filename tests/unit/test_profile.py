@@ -289,6 +289,8 @@ def test_something_that_is_not_a_file_gives_one_clear_error(tmp_path):
         ("longlive", (30, 12), {"local": 0, "anchor": 154, "memory": 206}),
         ("krea_14b", (40, 40), {"local": 0, "anchor": 800, "memory": 800}),
         ("toy_world", (8, 6), {"local": 10, "anchor": 12, "memory": 26}),
+        ("pyramid_self_forcing", (30, 12), {"local": 156, "anchor": 32, "memory": 172}),
+        ("consensus_self_forcing", (30, 12), {"local": 102, "anchor": 96, "memory": 162}),
     ],
 )
 def test_bundled_profiles_load_and_say_where_they_come_from(name, size, counts):
@@ -310,6 +312,31 @@ def test_the_default_follows_the_family_and_then_the_size():
     assert default_profile(8, 6).name == "toy_world"
     with pytest.raises(HeadForcingError, match="7x5 heads; load one"):
         default_profile(7, 5, "self_forcing")
+
+
+def test_labels_are_for_methods_that_use_them():
+    labelled = default_profile(30, 12, "self_forcing", labelled=True)
+    assert labelled.name == "pyramid_self_forcing"
+    assert labelled.heads_for(labelled=True) == labelled.labels and labelled.heads_for(labelled=False) == labelled.roles
+    toy = default_profile(8, 6, labelled=True)
+    assert toy.labels is None and toy.name == "toy_world"
+    assert [set(row) for row in toy.heads_for(labelled=True)[:1]] <= [{"wave", "anchor", "veil"}]
+    with pytest.raises(HeadForcingError, match="label of layer 0, head 0 must be wave, anchor or veil, found 'local'"):
+        HeadProfile("p", 1, 1, [["local"]], labels=[["local"]])
+
+
+def test_the_consensus_profile_says_how_far_its_two_lists_agree_and_where_they_do_not():
+    consensus = load_profile(bundled_profiles()["consensus_self_forcing"])
+    pyramid, forcing_kv = (load_profile(bundled_profiles()[name]) for name in ("pyramid_self_forcing", "self_forcing"))
+    broad = [
+        [(a == "anchor", b == "memory") for a, b in zip(*rows, strict=True)]
+        for rows in zip(pyramid.labels, forcing_kv.roles, strict=True)
+    ]
+    disputed = [[i, j] for i, row in enumerate(broad) for j, (a, b) in enumerate(row) if a != b]
+    assert consensus.provenance["disputed"] == disputed and len(disputed) == 74
+    assert consensus.provenance["agreement"]["agree"] == 360 - len(disputed)
+    roles = [[("memory" if a and b else "other") for a, b in row] for row in broad]
+    assert roles == [["memory" if role == "memory" else "other" for role in row] for row in consensus.roles]
 
 
 def test_shipped_files_equal_a_fresh_import():

@@ -1,0 +1,373 @@
+"""Echo-Forcing: sinks that play the scene's first frames, tokens of the past chosen by score, and a memory of scenes.
+
+The window holds sinks, tokens chosen from the last 21 frames, the block before, and the current block; keys are
+stored without rotary embedding and rotated to their slots. A new prompt begins a scene: the cache is rebuilt from a
+memory frame of an earlier scene, which fades and is dropped after a few blocks (`echo_scenes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..cache.method import Method, RolloutInputs
+from ..errors import HeadForcingError
+from ..model.rope import angles, axis_dims, by_head
+from ..rollout.loop import Block, JointModel
+from ..timeline.switch import Switch
+from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses, WriteClean
+from .echo_scenes import Scene, plan_scenes
+
+CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
+FIRST_SHARE = 0.9  # of the first candidate in a memory frame
+MAX_KEPT = 3  # frames that a scene begins with: the memory frame and the last two
+
+
+@dataclass(frozen=True)
+class EchoForcing(MethodPolicy):
+    """Echo-Forcing's settings (arXiv 2605.16003), in latent frames.
+
+    Attributes:
+        compressed_frames: frames' worth of chosen tokens in the window.
+        cycle_blocks: sinks are replaced by this many first blocks, played backwards and forwards.
+        max_reuse: how many blocks may choose a token; 0: no limit.
+        takes_maximum: a token's score is the maximum over heads and offsets instead of the mean.
+        amplitude, gated: whether scores count the spread of queries, and less where queries have drifted.
+        scenes: of the video; 1 for a single prompt.
+    """
+
+    switch = "flush"
+    cuts = True
+    recalls = True
+    window_frames: int = 21
+    sink_frames: int = 12
+    compressed_frames: int = 3
+    cycle_blocks: int = 4
+    max_reuse: int = 8
+    takes_maximum: bool = False
+    amplitude: bool = True
+    gated: bool = True
+    drift: float = 3.0
+    scenes: int = 1
+
+    @property
+    def rope(self) -> str:
+        return "contiguous"
+
+    @property
+    def replays(self) -> bool:
+        """False: tokens are chosen with queries of a block's noisiest pass, which clean passes cannot reproduce."""
+        return False
+
+    def for_video(self, seed: int, prompts: int) -> Method:
+        return replace(self, scenes=prompts)
+
+    def played_frames(self, frames_per_block: int) -> int:
+        return self.cycle_blocks * frames_per_block
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        first = self.played_frames(frames_per_block) + MAX_KEPT
+        queries = 1  # their sums, in float32, are much less than a frame
+        return 2 * self.window_frames + first + len(CANDIDATES) + queries + self.scenes - 1
+
+    def check(self, shape: MethodShape) -> None:
+        block = shape.frames_per_block
+        if self.sink_frames + self.compressed_frames + 2 * block != self.window_frames or self.sink_frames % block:
+            raise HeadForcingError(
+                f"Echo-Forcing's window of {self.window_frames} frames must hold {self.sink_frames} sinks in whole "
+                f"blocks, {self.compressed_frames} compressed frames and two blocks of {block}; choose a chunkwise "
+                "model family"
+            )
+        if not 0 < self.played_frames(block) <= self.window_frames:
+            raise HeadForcingError(f"Echo-Forcing plays 1 to {self.window_frames // block} blocks in its sinks")
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return EchoForcingCache(*args)
+
+    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+        # asked at every switch, because the prompts of later blocks may change while the video is made
+        cache.scenes = lambda: plan_scenes(model.embeds, video.prompts, video.switches)
+        return super().rollout(TellsCleanPasses(model), cache, video)
+
+
+@dataclass
+class Layer:
+    """One layer's state. Keys and queries are without rotary embedding, in `[heads, ..., s, head_dim]`.
+
+    Attributes:
+        k, v: the window's slots.
+        first_k, first_v: the first frames of the scene, kept ones included.
+        history: keys and values of the last frames' clean passes, with each token's frame and how often it was chosen.
+        query_sum, query_size: sums over queries of the scene's first window, real and in absolute value per pair.
+        scene_queries: sum over all queries of the scene.
+        candidates: keys and values from which the scene's memory frame is made.
+        weights, rates: of kept tokens `[kept frames, s]`, and by what they fade from block to block.
+    """
+
+    k: Tensor
+    v: Tensor
+    first_k: Tensor
+    first_v: Tensor
+    history: History
+    query_sum: Tensor
+    query_size: Tensor
+    scene_queries: Tensor
+    candidates: list[tuple[Tensor, Tensor]]
+    weights: Tensor
+    rates: Tensor | None = None
+
+
+@dataclass
+class History:
+    """Tokens of the last frames: `k, v [heads, tokens, head_dim]`, and of each its frame and number of uses."""
+
+    k: Tensor
+    v: Tensor
+    frame: Tensor
+    uses: Tensor
+
+    def append(self, k: Tensor, v: Tensor, frames: range, limit: int) -> None:
+        """Add frames `[heads, frames, s, head_dim]` and drop the oldest tokens over `limit`."""
+        number = torch.tensor([*frames], device=k.device).repeat_interleave(k.shape[2])
+        self.k, self.v = (  # copies, so that what is dropped is freed
+            torch.cat((old[:, max(0, old.shape[1] + len(number) - limit) :], new.flatten(1, 2)), dim=1)
+            for old, new in ((self.k, k), (self.v, v))
+        )
+        self.frame = torch.cat((self.frame, number))[-limit:]
+        self.uses = torch.cat((self.uses, torch.zeros_like(number)))[-limit:]
+
+
+class EchoForcingCache(MethodCache):
+    policy: EchoForcing
+    reads_queries = True  # their statistics decide which tokens are chosen
+    clean = False  # whether the current pass is a clean one
+    scenes: Callable[[], dict[int, tuple[int, Scene]]]
+
+    def begin_video(self) -> None:
+        self.filled = 0
+        self.memory: dict[int, list[tuple[Tensor, Tensor]]] = {}  # of every scene, per layer
+        self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
+        self.period = self.policy.played_frames(self.shape.frames_per_block)
+        temporal, _, _ = axis_dims(self.shape.head_dim)
+        self.frequencies = angles(torch.arange(2), temporal)[1].float().to(self.device)
+        self.offsets = [2**power for power in range(self.window.bit_length()) if 2**power <= self.window]
+        self._begin_scene(None)
+
+    def _begin_scene(self, scene: Scene | None) -> None:
+        """Empty state of a scene that begins with the next block."""
+        self.scene, self.scene_start, self.scene_blocks = scene, self.frames_seen, 0
+        self.kept = 0
+        self.ready = False  # whether the query statistics are complete
+        self.query_count = self.scene_query_count = 0
+        first = self.period + MAX_KEPT
+        window_k, window_v, first_k, first_v, k, v = map(self.zeros, (*[self.window] * 2, first, first, 0, 0))
+        heads, d = self.shape.heads, self.shape.head_dim
+        sums = [torch.zeros(heads, d, device=self.device) for _ in range(2 * self.shape.layers)]
+        sizes = [torch.zeros(heads, d // 2, device=self.device) for _ in range(self.shape.layers)]
+        none = torch.zeros(0, dtype=torch.long, device=self.device)
+        self.layers = [
+            Layer(
+                k=window_k[layer],
+                v=window_v[layer],
+                first_k=first_k[layer],
+                first_v=first_v[layer],
+                history=History(k[layer].flatten(1, 2), v[layer].flatten(1, 2), none, none),
+                query_sum=sums[2 * layer],
+                query_size=sizes[layer],
+                scene_queries=sums[2 * layer + 1],
+                candidates=[],
+                weights=torch.ones(0, self.rope.frame_tokens, device=self.device),
+            )
+            for layer in range(self.shape.layers)
+        ]
+
+    # --- a call
+
+    def open(self) -> None:
+        self.local = self.start - self.scene_start + self.kept
+        self.rolls = self.local + self.frames > self.window
+        self.filled = min(self.local + self.frames, self.window)
+        self._written: set[int] = set()  # layers that a pass of the current call has written
+        self._undecided: set[int] = set(range(self.shape.layers)) if self.rolls else set()
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        state, frames = self.layers[layer], self.frames
+        if self.rolls and layer not in self._written:
+            self._roll(state)
+        self._written.add(layer)
+        keys, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
+        current = slice(self.filled - frames, self.filled)
+        state.k[:, current], state.v[:, current] = keys, values
+        if not self.rolls and self.local < state.first_k.shape[1]:
+            place = slice(self.local, min(self.local + frames, state.first_k.shape[1]))
+            count = place.stop - place.start
+            state.first_k[:, place], state.first_v[:, place] = keys[:, :count], values[:, :count]
+
+    def _roll(self, state: Layer) -> None:
+        """Move the block before to the recent slots, and play the next first frames in the last sinks."""
+        recent = self.sinks + self.policy.compressed_frames
+        for slots, first in ((state.k, state.first_k), (state.v, state.first_v)):
+            slots[:, : self.sinks - self.frames] = slots[:, self.frames : self.sinks].clone()
+            slots[:, self.sinks - self.frames : self.sinks] = first[:, self.played()]
+            slots[:, recent : recent + self.frames] = slots[:, self.window - self.frames :].clone()
+
+    def played(self) -> list[int]:
+        """The scene's frames that the last sinks take now: forwards and backwards in turn."""
+        begun = self.local - (self.window - self.period)
+        turns = (divmod(begun + i, self.period) for i in range(self.frames))
+        return [self.period - 1 - place if turn % 2 else place for turn, place in turns]
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        state, queries = self.layers[layer], by_head(q, self.shape.frame_tokens)
+        if layer in self._undecided:
+            self._undecided.discard(layer)
+            self._compress(layer, queries)
+        if self.clean:
+            self._remember(layer, queries)
+        current = range(self.filled - self.frames, self.filled)
+        jump = self.scene.jump if self.scene is not None and not self.scene_blocks else 0
+        at = [*range(current.start), *(index + jump for index in current)]
+        k = self.rope.rotate(state.k[:, : self.filled], at)
+        v = state.v[:, : self.filled]
+        if self.kept:
+            weights = state.weights[None, ..., None].to(v.dtype)
+            v = v.clone()
+            k[:, : self.kept] *= weights
+            v[:, : self.kept] *= weights
+        rotated = self.rope.rotate(queries, [index + jump for index in current])
+        return self.attention_over(rotated, k, v).transpose(0, 1)
+
+    def _remember(self, layer: int, queries: Tensor) -> None:
+        """Take a clean pass into history, query statistics and candidates."""
+        state = self.layers[layer]
+        total = queries.float().sum(dim=(1, 2))
+        state.scene_queries += total
+        if not self.ready:
+            state.query_sum += total
+            state.query_size += queries.float().unflatten(-1, (-1, 2)).norm(dim=-1).sum(dim=(1, 2))
+        own = slice(self.filled - self.frames, self.filled)
+        k, v = state.k[:, own], state.v[:, own]
+        state.history.append(k, v, range(self.start, self.end), self.window * self.rope.frame_tokens)
+        for place, frame in enumerate(range(self.start - self.scene_start, self.end - self.scene_start)):
+            if frame in CANDIDATES:
+                state.candidates.append((k[:, place].clone(), v[:, place].clone()))
+
+    # --- the choice of tokens
+
+    def _compress(self, layer: int, queries: Tensor) -> None:
+        """Fill the compressed slots with the tokens of the history that have the highest scores, in order of age."""
+        state, s = self.layers[layer], self.rope.frame_tokens
+        if not self.ready:
+            return
+        chosen = self.choose(layer, queries)
+        state.history.uses[chosen] += 1
+        slots = slice(self.sinks, self.sinks + self.policy.compressed_frames)
+        # as in the authors' code they take the rows and columns of the places where they land
+        for held, of_history in ((state.k, state.history.k), (state.v, state.history.v)):
+            held[:, slots] = of_history[:, chosen].unflatten(1, (-1, s))
+
+    def choose(self, layer: int, queries: Tensor) -> Tensor:
+        """Indices of the chosen tokens of the history, ascending. `queries` are those of the noisiest pass."""
+        state, count = self.layers[layer], self.policy.compressed_frames * self.rope.frame_tokens
+        scores = self.scores(state, queries)
+        scores[-self.frames * self.rope.frame_tokens :] = -torch.inf
+        if self.policy.max_reuse:
+            scores[state.history.uses >= self.policy.max_reuse] = -torch.inf
+        return scores.topk(count).indices.sort().values
+
+    def scores(self, state: Layer, queries: Tensor) -> Tensor:
+        """How much future queries would attend to each token of the history, `[tokens]`."""
+        history = state.history
+        mean = state.query_sum / self.query_count
+        m_real, m_imag = mean.unflatten(-1, (-1, 2))[:, None].unbind(-1)  # [heads, 1, pairs]
+        k_real, k_imag = history.k.float().unflatten(-1, (-1, 2)).unbind(-1)  # [heads, tokens, pairs]
+        # of mean query times conjugate key: turned by a distance in time it is their attention at that distance
+        real, imag = m_real * k_real + m_imag * k_imag, m_imag * k_real - m_real * k_imag
+        temporal = len(self.frequencies)
+        still = real[..., temporal:].sum(dim=-1)
+        if self.policy.amplitude:
+            spread = state.query_size[:, None] / self.query_count - torch.hypot(m_real, m_imag)
+            still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(dim=-1)
+        distance = history.frame[-1] + 1 - history.frame
+        found = []
+        for offset in self.offsets:
+            turn = (distance + offset)[:, None] * self.frequencies
+            moving = real[..., :temporal] * turn.cos() - imag[..., :temporal] * turn.sin()
+            found.append(moving.sum(dim=-1) + still)
+        scores = torch.stack(found)
+        return scores.amax(dim=(0, 1)) if self.policy.takes_maximum else scores.mean(dim=(0, 1))
+
+    def _gate(self, mean: Tensor, queries: Tensor) -> float:
+        """Less than 1 where the current queries point elsewhere than those of the scene's beginning."""
+        if not self.policy.gated:
+            return 1.0
+        cosine = F.cosine_similarity(queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0)
+        return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))
+
+    @property
+    def occupied(self) -> int:
+        first = min(self.period + MAX_KEPT, self.filled) if self.block else 0
+        per_head = (self.filled if self.block else 0) + first + len(self.memory)
+        lists = sum(
+            state.history.v[0].numel() + sum(v[0].numel() for _, v in state.candidates) for state in self.layers
+        )
+        numbers = self.rope.frame_tokens * self.shape.head_dim
+        return (per_head * self.shape.layers + -(-lists // numbers)) * self.shape.heads
+
+    # --- scenes
+
+    def finish(self, prompt: object) -> None:
+        tokens = self.frames * self.rope.frame_tokens
+        self.scene_query_count += tokens
+        if not self.ready:
+            self.query_count += tokens
+            self.ready = self.local + self.frames >= self.window
+        if self.kept and self.scene is not None:
+            for state in self.layers:
+                self._fade(state, self.scene)
+            if self.scene_blocks + 1 == self.scene.kept_blocks:
+                self._drop_kept()
+        self.scene_blocks += 1
+
+    def _fade(self, state: Layer, scene: Scene) -> None:
+        if state.rates is None:
+            new, old = (state.k[:, slot].float().transpose(0, 1).flatten(1) for slot in (self.kept, 0))
+            change = 1 - F.cosine_similarity(new, old, dim=-1)
+            low, high = change.min(), change.max()
+            change = (change - low) / (high - low) if high - low > 1e-6 else torch.zeros_like(change)
+            state.rates = scene.slowest - (scene.slowest - scene.fastest) * change
+        state.weights *= state.rates
+
+    def _drop_kept(self) -> None:
+        kept, self.kept = self.kept, 0
+        for state in self.layers:
+            for slots in (state.k, state.v, state.first_k, state.first_v):
+                slots[:, : slots.shape[1] - kept] = slots[:, kept:].clone()
+
+    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+        ended, scene = self.scenes()[self.block]
+        self.memory[ended] = [self._memory_frame(state) for state in self.layers]
+        last = slice(self.filled - scene.kept_frames, self.filled)
+        stay = [(state.k[:, last], state.v[:, last]) for state in self.layers]
+        self._begin_scene(scene)
+        self.kept = 1 + scene.kept_frames
+        for state, memory, rest in zip(self.layers, self.memory[scene.source], stay, strict=True):
+            for slots, first, frame, frames in zip(
+                (state.k, state.v), (state.first_k, state.first_v), memory, rest, strict=True
+            ):
+                slots[:, 0], slots[:, 1 : self.kept] = frame, frames
+                first[:, : self.kept] = slots[:, : self.kept]
+            state.weights = torch.full((self.kept, self.rope.frame_tokens), scene.first_weight, device=self.device)
+
+    def _memory_frame(self, state: Layer) -> tuple[Tensor, Tensor]:
+        """The finished scene as one frame: mostly its first, and some of the others by likeness to its queries."""
+        k, v = (torch.stack([pair[i] for pair in state.candidates]).float() for i in (0, 1))
+        queries = state.scene_queries / self.scene_query_count
+        share = (k * queries[:, None]).sum(dim=-1).mean(dim=1).softmax(dim=0)[:, None, :, None]
+        k, v = (FIRST_SHARE * x[0] + (1 - FIRST_SHARE) * (share * x).sum(dim=0) if len(x) > 1 else x[0] for x in (k, v))
+        return k.to(self.dtype), v.to(self.dtype)

@@ -1,0 +1,75 @@
+"""Echo-Forcing's scenes: how each prompt begins, and which earlier scene's memory frame it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..timeline.switch import Switch
+
+HARD_CUT_INDEX = 45  # added to the temporal indices of the first block after a hard cut
+MAX_RECALL_INDEX = 6
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The beginning of a scene.
+
+    Attributes:
+        source: number of the scene whose memory frame it gets.
+        jump: added to the temporal indices of its first block.
+        kept_frames: last frames of the scene before that stay, behind the memory frame.
+        first_weight: of the memory frame in the first block.
+        slowest, fastest: limits of the factor by which kept tokens fade from block to block.
+        kept_blocks: after this many blocks they are dropped.
+    """
+
+    source: int
+    jump: int
+    kept_frames: int = 0
+    first_weight: float = 1.0
+    slowest: float = 0.9
+    fastest: float = 0.55
+    kept_blocks: int = 5
+
+
+def plan_scenes(
+    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+) -> dict[int, tuple[int, Scene]]:
+    """For every prompt switch, by its block, the number of the scene that ends there and the beginning of the next.
+
+    Args:
+        embeds: text embeddings `[tokens, text_dim]`, which tell how alike two scenes are.
+        prompts: for every block the number of its embedding.
+    """
+    scenes: dict[int, tuple[int, Scene]] = {}
+    features = [_feature(embeds[prompts[block]]) for block in (0, *sorted(switches))]
+    first = 0  # scene since the last cut or recall
+    for number, (block, switch) in enumerate(sorted(switches.items()), 1):
+        if switch.recall is not None:
+            source, jump = _recalled(features[: number + 1], switch.recall)
+            scenes[block], first = (number - 1, Scene(source, jump)), number
+        elif switch.re_anchor:
+            cut = Scene(number - 1, HARD_CUT_INDEX, first_weight=0.8, slowest=1.0, fastest=1.0, kept_blocks=1)
+            scenes[block], first = (number - 1, cut), number
+        else:
+            scenes[block] = number - 1, Scene(first, 0, kept_frames=2, slowest=0.95, fastest=0.8)
+    return scenes
+
+
+def _feature(embedding: Tensor) -> Tensor:
+    rows = embedding.float()
+    mean = rows[rows.abs().sum(dim=-1) > 0].mean(dim=0)
+    return mean / mean.norm().clamp_min(1e-12)
+
+
+def _recalled(features: Sequence[Tensor], wanted: int) -> tuple[int, int]:
+    """The scene before the last one that is recalled, `wanted` from 1 or 0 for the most alike, and its jump."""
+    likeness = torch.stack([feature @ features[-1] for feature in features[:-1]])
+    source = wanted - 1 if wanted else int(likeness.argmax())
+    gaps = (1 - likeness).clamp_min(0)
+    total = float(gaps.sum())
+    return source, round(MAX_RECALL_INDEX * float(gaps[source]) / total) if total > 1e-6 else 0

@@ -1,0 +1,102 @@
+"""MemRoPE: two memory frames, moving averages of evicted keys and values, between the sinks and the recent frames.
+
+Keys are stored without rotary embedding and are rotated to their slots, so that averages are of unrotated keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..model.rope import by_head
+from .base import MethodCache, MethodShape
+from .longlive import WindowCache, WindowPolicy
+
+
+@dataclass(frozen=True)
+class MemRoPE(WindowPolicy):
+    """MemRoPE's settings (arXiv 2603.12513).
+
+    Attributes:
+        long_rate, short_rate: share of new frames in an update of the long and of the short memory frame.
+        adaptive: averages per place in the frame, and for the short memory a rate per place that grows with the
+            change of its keys. Otherwise, as in the authors' settings, one average over all places.
+        sinks_from_first_pass: a sink after the first block keeps the keys and values of its noisiest pass, as in the
+            authors' code; it has an effect only if the number of sinks is not a multiple of the block's length.
+    """
+
+    long_rate: float = 0.01
+    short_rate: float = 0.1
+    adaptive: bool = False
+    sinks_from_first_pass: bool = False
+
+    @property
+    def rope(self) -> str:
+        return "contiguous"
+
+    def check(self, shape: MethodShape) -> None:
+        super().check(shape)
+        if self.window_frames < self.sink_frames + 2 + shape.frames_per_block:
+            raise HeadForcingError(
+                f"MemRoPE's window holds {self.sink_frames} sinks, 2 memory frames and a block of "
+                f"{shape.frames_per_block}, got {self.window_frames} frames"
+            )
+
+    @property
+    def replays(self) -> bool:
+        return not self.sinks_from_first_pass
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return MemRoPECache(*args)
+
+
+class MemRoPECache(WindowCache):
+    policy: MemRoPE
+
+    def begin_video(self) -> None:
+        super().begin_video()
+        self.remembers = False  # whether the two slots behind the sinks are memory frames yet
+
+    def open(self) -> None:
+        self._written: set[int] = set()  # layers that a pass of the current call has written
+        excess = max(0, self.filled + self.frames - self.window)
+        if excess:
+            for k, v in zip(self.k, self.v, strict=True):
+                self._evict(k, v, excess)
+            self.remembers = True
+        self.filled += self.frames - excess
+
+    def _evict(self, k: Tensor, v: Tensor, excess: int) -> None:
+        """Average the oldest frames into the memory frames and move the others to lower slots."""
+        long, short = self.policy.sink_frames, self.policy.sink_frames + 1
+        rest = short + 1
+        places = 1 if self.policy.adaptive else (1, 2)  # average over frames, or over their tokens, too
+        means = [x[:, rest : rest + excess].float().mean(places, keepdim=True) for x in (k, v)]
+        short_rate: float | Tensor = self.policy.short_rate
+        if self.remembers and self.policy.adaptive:
+            short_rate = self.rates(means[0][:, 0] - k[:, short].float())[None, :, None]
+        for x, mean in zip((k, v), means, strict=True):
+            new = mean.squeeze(1)
+            for slot, rate in ((long, self.policy.long_rate), (short, short_rate)):
+                x[:, slot] = rate * new + (1 - rate) * x[:, slot].float() if self.remembers else new
+            x[:, rest : self.filled - excess] = x[:, rest + excess : self.filled].clone()
+
+    def rates(self, change: Tensor) -> Tensor:
+        """The short memory's rate for each place `[s]`, from the change of its keys `[heads, s, head_dim]`."""
+        size = change.norm(dim=-1).mean(dim=0)
+        low, high = 0.1 * self.policy.short_rate, 5 * self.policy.short_rate
+        return low + size / (size.max() + 1e-8) * (high - low)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        s = self.shape.frame_tokens
+        repeated = self.policy.sinks_from_first_pass and self.start and layer in self._written
+        self.store(layer, by_head(k, s), by_head(v, s), self.sinks if repeated else 0)
+        self._written.add(layer)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        k, v = (slots[layer][:, : self.filled] for slots in (self.k, self.v))
+        k = self.rope.rotate(k, range(self.filled))
+        return self.attention_over(self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled)), k, v)

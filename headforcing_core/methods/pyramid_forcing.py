@@ -1,0 +1,288 @@
+"""Pyramid Forcing: three kinds of heads keep the middle of the video in three ways.
+
+Every head has a label. *Wave* heads keep past frames by their phase in a period, *anchor* heads every sixth frame,
+*veil* heads averages of four frames over patches of tokens. All keep sinks and the last frames, the current block
+included. Each frame of the current block is an attention of its own, whose sinks and middle frames are moved to one
+temporal index at most 21 frames before it. The middle changes in clean passes only, before their attention.
+
+The authors have two caches; this is the one in Python without its two side effects, which are options here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.method import RolloutInputs
+from ..cache.roles import Roles
+from ..errors import HeadForcingError
+from ..model.rope import by_head
+from ..model.wan import WanConfig
+from ..rollout.loop import Block, JointModel
+from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses
+from .pyramid_readout import Entry, FreshReadout, Part, StaleReadout
+
+WAVE, ANCHOR, VEIL = "wave", "anchor", "veil"
+
+
+@dataclass(frozen=True)
+class PyramidForcing(MethodPolicy):
+    """Pyramid Forcing's settings (arXiv 2605.13111), in latent frames.
+
+    Attributes:
+        recent_frames: last frames of every head, the current block included.
+        period, phase_frames: of wave heads; frames kept for each phase of the period.
+        stride, stride_frames: of anchor heads; every `stride`-th frame, and how many of them are kept.
+        patch, merged_blocks: of veil heads; a merged block averages `patch` squared frames over patches of as many
+            tokens.
+        nearest, farthest: limits of the distance between a query and its sinks and middle frames.
+        overlaps_recent: middle frames that are recent, too, are read twice, as by the authors' CUDA cache.
+        leftover_frame: anchor heads keep the first frame after the sinks for ever, as the authors' Python cache does.
+        stale_readout: keys are packed once for several frames of a block, as by the authors' Python cache; see
+            `pyramid_readout.StaleReadout`.
+    """
+
+    needs_profile = True
+    uses_labels = True
+    wave_sinks: int = 1
+    anchor_sinks: int = 3
+    veil_sinks: int = 3
+    recent_frames: int = 4
+    period: int = 6
+    phase_frames: int = 4
+    stride: int = 6
+    stride_frames: int = 4
+    patch: int = 2
+    merged_blocks: int = 4
+    nearest: int = 18
+    farthest: int = 21
+    overlaps_recent: bool = False
+    leftover_frame: bool = False
+    stale_readout: bool = False
+
+    @property
+    def replays(self) -> bool:
+        """False with stale readouts, which depend on what earlier passes packed."""
+        return not self.stale_readout
+
+    def sinks(self, label: str) -> int:
+        return {WAVE: self.wave_sinks, ANCHOR: self.anchor_sinks, VEIL: self.veil_sinks}[label]
+
+    def far(self, frame: int) -> int:
+        """Temporal index of sinks and middle frames for a query of this frame."""
+        return max(0, frame - min(max(frame, self.nearest), self.farthest))
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int, merged: float = 0.25) -> float:
+        """`merged`: a merged block in frame-slots; its running sum is in float32."""
+        middle = {
+            WAVE: self.period * self.phase_frames,
+            ANCHOR: self.stride_frames + self.leftover_frame,
+            VEIL: (self.merged_blocks + 2) * merged,
+        }
+        return self.sinks(role) + self.recent_frames + middle[role]
+
+    def check(self, shape: MethodShape) -> None:
+        if self.recent_frames < shape.frames_per_block:
+            raise HeadForcingError(
+                f"Pyramid Forcing's recent frames must hold a block of {shape.frames_per_block}, got "
+                f"{self.recent_frames}"
+            )
+
+    def shape(self, config: WanConfig, roles: Roles, *sizes: int) -> MethodShape:
+        return PyramidShape.for_model(config, roles, self, *sizes)
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return PyramidForcingCache(*args)
+
+    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+        return super().rollout(TellsCleanPasses(model), cache, video)
+
+
+@dataclass(frozen=True)
+class PyramidShape(MethodShape):
+    """The shape of the cache; patches at the edge of an odd grid are smaller, so that there are more of them."""
+
+    policy: PyramidForcing
+
+    @property
+    def frame_slots(self) -> int:
+        rows, columns = (-(-side // self.policy.patch) for side in (self.rows, self.columns))
+        merged = rows * columns / self.frame_tokens
+        heads = ((layer, label) for layer, labels in enumerate(self.roles) for label in labels)
+        slots = (self.policy.frames_per_head(*head, self.frames_per_block, merged) for head in heads)
+        return -int(-sum(slots) // 1)
+
+
+class PhaseRings:
+    """The last frames of every phase of a period; a query reads those of its own phase."""
+
+    def __init__(self, period: int, frames: int):
+        self.rings: list[deque[Entry]] = [deque(maxlen=frames) for _ in range(period)]
+
+    def add(self, entry: Entry, raw_keys: Tensor) -> None:
+        self.rings[entry.at % len(self.rings)].append(entry)
+
+    def read(self, frame: int) -> list[Entry]:
+        return [*self.rings[frame % len(self.rings)]]
+
+    def held(self) -> list[Entry]:
+        return [entry for ring in self.rings for entry in ring]
+
+
+class StridedFrames:
+    """The last frames whose number is a multiple of `stride`."""
+
+    def __init__(self, stride: int, frames: int):
+        self.stride, self.frames = stride, deque[Entry](maxlen=frames)
+
+    def add(self, entry: Entry, raw_keys: Tensor) -> None:
+        if entry.at % self.stride == 0:
+            self.frames.append(entry)
+
+    def read(self, frame: int) -> list[Entry]:
+        return [*self.frames]
+
+    def held(self) -> list[Entry]:
+        return [*self.frames]
+
+
+class MergedBlocks:
+    """Averages of blocks of `patch` squared frames over square patches of tokens.
+
+    A merged token has the row and column of its patch's first token and the time of the lower middle frame.
+    """
+
+    def __init__(self, cache: PyramidForcingCache):
+        self.rope, self.patch = cache.rope, cache.policy.patch
+        self.frames = self.patch**2
+        self.blocks: deque[Entry] = deque(maxlen=cache.policy.merged_blocks)
+        rows, columns = torch.arange(cache.shape.rows), torch.arange(cache.shape.columns)
+        across = -(-cache.shape.columns // self.patch)
+        patches = (rows // self.patch * across)[:, None] + columns // self.patch
+        first = (rows % self.patch == 0)[:, None] & (columns % self.patch == 0)
+        self.patch_of_token = patches.flatten().to(cache.device)
+        self.first_tokens = first.flatten().nonzero()[:, 0].to(cache.device)
+        self.tokens_in_patch = self.patch_of_token.bincount()[:, None].float()
+        self.sum: list[Tensor] = []  # of the unfinished block's keys and values, float32
+
+    def add(self, entry: Entry, raw_keys: Tensor) -> None:
+        summed = []
+        for x in (raw_keys, entry.v):
+            patches = x.new_zeros(len(x), len(self.first_tokens), x.shape[-1], dtype=torch.float32)
+            summed.append(patches.index_add_(1, self.patch_of_token, x.float()))
+        self.sum = summed if not self.sum else [a + b for a, b in zip(self.sum, summed, strict=True)]
+        if (entry.at + 1) % self.frames:
+            return
+        k, v = ((x / (self.frames * self.tokens_in_patch)).to(entry.v.dtype) for x in self.sum)
+        full = k.new_zeros(len(k), len(self.patch_of_token), k.shape[-1])
+        full[:, self.first_tokens] = k
+        k, self.sum = self.rope.rotate_spatial(full[:, None])[:, 0, self.first_tokens], []
+        first = entry.at + 1 - self.frames
+        self.blocks.append(Entry(first, entry.at, first + (self.frames - 1) // 2, k, v))
+
+    def read(self, frame: int) -> list[Entry]:
+        return [*self.blocks]
+
+    def held(self) -> list[Entry]:
+        return [*self.blocks]
+
+
+class Heads:
+    """What the heads of one label hold in one layer."""
+
+    def __init__(self, cache: PyramidForcingCache, label: str, index: Tensor):
+        policy = cache.policy
+        self.policy, self.label, self.index, self.sink_count = policy, label, index, policy.sinks(label)
+        self.sinks: dict[int, Entry] = {}
+        self.recent: dict[int, Entry] = {}
+        self.middle: Any = MergedBlocks(cache)
+        if label != VEIL:
+            self.middle = PhaseRings(policy.period, policy.phase_frames)
+        if label == ANCHOR:
+            self.middle = StridedFrames(policy.stride, policy.stride_frames)
+
+    def write(self, entry: Entry, raw_keys: Tensor, clean: bool) -> None:
+        """Store a frame of the current block in place of what an earlier pass stored."""
+        if entry.at < self.sink_count:
+            self.sinks[entry.at] = entry
+        else:
+            self.recent[entry.at] = entry
+            oldest = sorted(self.recent)[: -self.policy.recent_frames]
+            for frame in oldest[1 if self.policy.leftover_frame and self.label == ANCHOR else 0 :]:
+                del self.recent[frame]
+        if clean:
+            self.middle.add(entry, raw_keys)
+
+    def read(self, frame: int) -> list[Part]:
+        """The parts of what a query of this frame attends to, with their temporal indices."""
+        far = self.policy.far(frame)
+        middle = [entry for entry in self.middle.read(frame) if not self._left_out(entry, frame)]
+        at = [entry.at if self.label == VEIL else far for entry in middle]
+        return [
+            Part([*self.sinks.values()], [far] * len(self.sinks)),
+            Part([*self.recent.values()], [*self.recent]),
+            Part(middle, at),
+        ]
+
+    def _left_out(self, entry: Entry, frame: int) -> bool:
+        """Whether a middle entry is read as a sink or as a recent frame already."""
+        if self.policy.overlaps_recent:
+            return entry.first < (1 if self.label == VEIL else self.sink_count)
+        return entry.first == 0 or entry.last >= frame - self.policy.recent_frames + 1
+
+    def held(self) -> list[Entry]:
+        entries = [*self.sinks.values(), *self.recent.values(), *self.middle.held()]
+        return [*{id(entry): entry for entry in entries}.values()]
+
+
+class PyramidForcingCache(MethodCache):
+    policy: PyramidForcing
+    clean = False  # whether the current pass is a clean one
+
+    def begin_video(self) -> None:
+        self.layers: list[list[Heads]] = []
+        for labels in self.shape.roles:
+            kinds = []
+            for label in (WAVE, ANCHOR, VEIL):
+                index = [head for head, own in enumerate(labels) if own == label]
+                if index:
+                    kinds.append(Heads(self, label, torch.tensor(index, device=self.device)))
+            self.layers.append(kinds)
+        readout = StaleReadout if self.policy.stale_readout else FreshReadout
+        self.readouts = [readout(self.rope, any(kind.label != WAVE for kind in kinds)) for kinds in self.layers]
+
+    def open(self) -> None:
+        self._written: set[int] = set()  # layers that a pass of the current call has written
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        raw, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
+        keys = self.rope.rotate_spatial(raw)
+        for heads in self.layers[layer]:
+            for place, frame in enumerate(range(self.start, self.end)):
+                entry = Entry(frame, frame, frame, keys[heads.index, place], values[heads.index, place])
+                heads.write(entry, raw[heads.index, place], self.clean)
+        self.readouts[layer].written(self.start, repeated=layer in self._written and not self.clean)
+        self._written.add(layer)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        q, s = self.at_own_index(q), self.rope.frame_tokens
+        out = q.new_empty(q.shape[0], self.frames * s, q.shape[-1])
+        for place, frame in enumerate(range(self.start, self.end)):
+            kinds = self.layers[layer]
+            read = self.readouts[layer].read(frame, range(self.start, self.end), [kind.read(frame) for kind in kinds])
+            for heads, (k, v) in zip(kinds, read, strict=True):
+                out[heads.index, place * s : (place + 1) * s] = self.attention(q[heads.index, place], k, v)
+        return out
+
+    def finish(self, prompt: object) -> None:
+        pass
+
+    @property
+    def occupied(self) -> int:
+        numbers = sum(entry.v.numel() for kinds in self.layers for heads in kinds for entry in heads.held())
+        return -(-numbers // (self.rope.frame_tokens * self.shape.head_dim))

@@ -1,0 +1,63 @@
+"""Reward Forcing: sinks that are moving averages of the frames that leave the window ("EMA sink")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from .base import MethodCache, MethodShape
+from .longlive import WindowCache, WindowPolicy
+
+
+@dataclass(frozen=True)
+class RewardForcing(WindowPolicy):
+    """Reward Forcing's settings (arXiv 2512.04678). `kept_share`: of a sink's old content in an average."""
+
+    window_frames: int = 9
+    kept_share: float = 0.999
+
+    @property
+    def rope(self) -> str:
+        return "contiguous"
+
+    def check(self, shape: MethodShape) -> None:
+        super().check(shape)
+        if self.sink_frames < 1 or not 0 <= self.kept_share <= 1:
+            raise HeadForcingError(
+                f"Reward Forcing needs at least 1 sink and a kept share from 0 to 1, got {self.sink_frames} and "
+                f"{self.kept_share:g}"
+            )
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return RewardForcingCache(*args)
+
+
+class RewardForcingCache(WindowCache):
+    policy: RewardForcing
+
+    def open(self) -> None:
+        excess = max(0, self.filled + self.frames - self.window)
+        if excess:
+            for slots in (*self.k, *self.v):
+                self._feed_sinks(slots, slots[:, self.sinks : self.sinks + excess].clone())
+        super().open()
+
+    def _feed_sinks(self, slots: Tensor, evicted: Tensor) -> None:
+        count = min(self.sinks, evicted.shape[1])
+        if evicted.shape[1] != self.sinks:  # as in the authors' code, a copy and no average
+            slots[:, :count] = evicted[:, :count]
+            return
+        kept, sinks = self.policy.kept_share, slots[:, :count].float()
+        slots[:, :count] = kept * sinks + (1 - kept) * evicted.float()
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.store(layer, k, v)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        used = max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros
+        k = self.rope.rotate_temporal(self.k[layer][:, :used], range(used))
+        q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
+        return self.attention_over(q, k, self.v[layer][:, :used])
