@@ -34,15 +34,17 @@ def feature_frames_reference(
     frames = x.new_empty(PAST_FRAMES + len(x), *x.shape[1:])
     frames[:PAST_FRAMES] = past
     for i, frame in enumerate(x):
-        total = frame.float()
+        total = frame.float()  # x itself in float32
         if bias is not None:
-            total = total + bias
+            total += bias
         if residual is not None:
-            total = total + residual[i]
-        frame.copy_(total)
-        rounded = frame.float()
-        length = torch.linalg.vector_norm(rounded, dim=-1, keepdim=True).clamp_min(_SMALLEST_LENGTH)
-        frames[PAST_FRAMES + i] = F.silu(rounded * (x.shape[-1] ** 0.5 / length) * gamma.float())
+            total += residual[i]
+        if total is not frame:
+            frame.copy_(total)
+            total = frame.float()
+        length = torch.linalg.vector_norm(total, dim=-1, keepdim=True).clamp_min(_SMALLEST_LENGTH)
+        normed = (total * (x.shape[-1] ** 0.5 / length)).mul_(gamma)
+        frames[PAST_FRAMES + i] = F.silu(normed, inplace=True)
     past.copy_(frames[-PAST_FRAMES:])
     return frames
 

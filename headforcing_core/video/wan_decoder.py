@@ -22,8 +22,9 @@ LATENT_CHANNELS = 16
 LEVELS = (4, 4, 2, 1)  # channels from latents to video frames, as multiples of the base width
 DOUBLES_FRAMES = (True, True, False)  # after these levels; height and width are doubled after each but the last
 BLOCKS = 3  # residual blocks of a level
-# A 3x3 convolution of an image whose pixels were each repeated 2x2 is a transposed convolution with 4x4 weights, sums of
-# the nine: 4 products an output pixel instead of 9, and no enlarged image. Rows: of the 4, which of the 3 are summed.
+CHUNK_FRAMES = 4  # latent frames in the longest chunk: a block of three, and one that was held back
+# A 3x3 convolution of an image whose pixels were each repeated 2x2 is a transposed convolution with 4x4 weights, which
+# are sums of the nine: 4 products an output pixel instead of 9, and no enlarged image. Row: which of the 3 are summed.
 _SPREAD = ((0, 0, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0))
 
 
@@ -40,7 +41,7 @@ class Features:
         return sum(frames.nbytes for frames in self._past.values())
 
     def past(self, conv: CausalConv, x: Tensor) -> Tensor:
-        """The frames `[2, H, W, C]` before `x`, the input of `conv`; zeros at first. The caller changes them in place."""
+        """The frames `[2, H, W, C]` before `x`, the input of `conv`; zeros at first. Changed in place by callers."""
         if conv not in self._past:
             self._past[conv] = x.new_zeros(PAST_FRAMES, *x.shape[1:])
         return self._past[conv]
@@ -63,7 +64,9 @@ class Features:
     def fetch(self, device: torch.device) -> None:
         """Bring back what is parked; the memory of the host is kept for the next time."""
         if not self._past:
-            self._past = {conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()}
+            self._past = {
+                conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()
+            }
 
 
 class Activations:
@@ -102,17 +105,35 @@ class CausalConv(nn.Conv3d):
     def __init__(self, inputs: int, outputs: int, side: int = 3):
         super().__init__(inputs, outputs, (PAST_FRAMES + 1, side, side), padding=(0, side // 2, side // 2))
 
+    def rearrange(self) -> None:
+        """Order the weights as they are read: planes of a CPU's images, elsewhere with inputs side by side."""
+        order = (2, 0, 3, 4, 1) if self.weight.device.type == "cpu" else (0, 2, 3, 4, 1)
+        back = [order.index(axis) for axis in range(5)]
+        self.weight.data = self.weight.data.permute(order).contiguous().permute(back)
+
     def forward(self, frames: Tensor) -> Tensor:
         """`[2 + t, H, W, C]` -> `[t, H, W, outputs]`."""
-        x, weight, padding = frames.permute(3, 0, 1, 2)[None], self.weight, (0, *self.kernel_size[1:])
-        padding = tuple(side // 2 for side in padding)
-        if x.is_cuda and x.dtype != torch.float32 and torch.version.hip is None and torch.backends.cudnn.enabled:
+        return self._in_planes(frames) if frames.device.type == "cpu" else self._in_volumes(frames)
+
+    def _in_volumes(self, frames: Tensor) -> Tensor:
+        x, padding, one = frames.permute(3, 0, 1, 2)[None], (0, *self.padding[1:]), (1, 1, 1)
+        cudnn = torch.backends.cudnn
+        if x.is_cuda and x.dtype != torch.float32 and torch.version.hip is None and cudnn.enabled:
             # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in half precision
-            ones, tuned = (1, 1, 1), torch.backends.cudnn.benchmark
-            y = torch.cudnn_convolution(x, weight, padding, ones, ones, 1, tuned, False, True)
+            y = torch.cudnn_convolution(x, self.weight, padding, one, one, 1, cudnn.benchmark, False, True)
         else:
-            y = F.conv3d(x, weight, None, padding=padding)
+            y = F.conv3d(x, self.weight, None, padding=padding)
         return y[0].permute(1, 2, 3, 0).contiguous()
+
+    def _in_planes(self, frames: Tensor) -> Tensor:
+        """The same as a sum of convolutions of images, which CPUs compute without turning their channels around."""
+        images, t = frames.permute(0, 3, 1, 2), len(frames) - PAST_FRAMES
+        y: Tensor | None = None
+        for i, weight in enumerate(self.weight.unbind(2)):
+            part = F.conv2d(images[i : i + t], weight, None, padding=self.padding[1:])
+            y = part if y is None else y.add_(part)
+        assert y is not None
+        return y.permute(0, 2, 3, 1).contiguous()
 
 
 class ResidualBlock(nn.Module):
@@ -198,11 +219,16 @@ class WanDecoder(nn.Module):
         parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, 3)})
         self.decoder = nn.ModuleDict(parts)
 
-    def prepare(self) -> WanDecoder:
-        """Make what is computed from the weights. Call it when they are in place, on their device."""
+    def prepare(self, rearrange: bool = True) -> WanDecoder:
+        """Make what is computed from the weights. Call it when they are in place, on their device.
+
+        `rearrange` also puts the weights into the order in memory in which the device reads them.
+        """
         for layer in self.modules():
             if isinstance(layer, Upsample):
                 layer.prepare()
+            if rearrange and isinstance(layer, CausalConv):
+                layer.rearrange()
         return self.requires_grad_(False).eval()
 
     def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
@@ -237,11 +263,12 @@ def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96)
 
 
 def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96) -> int:
-    """Most memory in bytes while a latent frame of `(h, w)` is decoded, features included, weights left out.
+    """Most memory in bytes while a chunk of latents of `(h, w)` is decoded, features included, weights left out.
 
-    It is reached in the last level, at 4 video frames: input, output and residual, and the input of a convolution with
-    the two frames before. What a library's convolution may take for itself comes on top.
+    It is reached in the last level, at the 4 video frames of the chunk's last latent frame: input, output and residual,
+    and the input of a convolution with the two frames before. What a library's convolution takes for itself is not
+    counted.
     """
-    frames = 4 + 4 + (4 + PAST_FRAMES)
-    video_pixels = 64 * latent_size[0] * latent_size[1]
-    return held_bytes(latent_size, dtype, base) + frames * video_pixels * base * dtype.itemsize
+    activations = (4 + 4 + (4 + PAST_FRAMES)) * base * dtype.itemsize
+    made = 4 * CHUNK_FRAMES * 3 * torch.float32.itemsize
+    return held_bytes(latent_size, dtype, base) + 64 * latent_size[0] * latent_size[1] * (activations + made)
