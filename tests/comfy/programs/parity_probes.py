@@ -655,9 +655,15 @@ def decoded(streaming, latents, size):
 @probe
 def decoder():
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
-    kind = type(vae_decoding.load_decoder(vae, (4, 6))).__name__
+    own, others = vae_decoding.load_decoder(vae, (4, 6)), []
     exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
-    found = {"kind": kind, "exact": {}}
+    patches, hooked = vae.patcher.patches, vae.first_stage_model.decoder.middle[1]
+    vae.patcher.patches = {"decoder.conv1.weight": []}
+    others.append(type(vae_decoding.load_decoder(vae, (4, 6))).__name__)
+    vae.patcher.patches, hook = patches, hooked.register_forward_hook(lambda *_: None)
+    others.append(type(vae_decoding.load_decoder(vae, (4, 6))).__name__)
+    hook.remove()
+    found = {"kind": type(own).__name__, "others": others, "exact": {}, "own": {}}
     with torch.inference_mode():
         for frames in (1, 2, 7, 10):
             latents = torch.randn(frames, 16, 4, 6, generator=torch.Generator().manual_seed(frames))
@@ -665,6 +671,8 @@ def decoder():
             for size in (1, 3):
                 exact.reset()  # one decoder makes one video after another
                 found["exact"][f"{frames} by {size}"] = apart(decoded(exact, latents, size), whole)
+                own.reset()
+                found["own"][f"{frames} by {size}"] = apart(decoded(own, latents, size), whole)
         found["spread"] = float(whole.std())
         joined = decoded(overlap, latents, 3)
         found["overlap"] = {"pictures": len(joined), "error": float((joined - whole).abs().mean())}
