@@ -143,7 +143,7 @@ class ResidualBlock(nn.Module):
         super().__init__()
         first = {"0": Norm(inputs), "2": CausalConv(inputs, outputs)}
         second = {"3": Norm(outputs), "6": CausalConv(outputs, outputs)}
-        self.residual = nn.ModuleDict({**first, **second})
+        self.residual: Any = nn.ModuleDict({**first, **second})
         self.shortcut = nn.Conv3d(inputs, outputs, 1) if inputs != outputs else None
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
@@ -169,7 +169,8 @@ class Attention(nn.Module):
         total = x.total()  # [t, H, W, C]
         pixels = F.normalize(total.float(), dim=-1) * total.shape[-1] ** 0.5 * self.norm.gamma.flatten().float()
         qkv = pointwise(self.to_qkv, pixels.to(total.dtype)).flatten(1, 2)[:, None]  # [t, 1, H W, 3 C]
-        attended = F.scaled_dot_product_attention(*qkv.chunk(3, dim=-1)).view(total.shape)
+        q, k, v = qkv.chunk(3, dim=-1)
+        attended = F.scaled_dot_product_attention(q, k, v).view(total.shape)
         return Activations(pointwise(self.proj, attended), residual=total)
 
 
@@ -178,16 +179,13 @@ class Upsample(nn.Module):
 
     def __init__(self, dim: int, doubles_frames: bool):
         super().__init__()
-        self.resample = nn.ModuleDict({"1": nn.Conv2d(dim, dim // 2, 3)})
+        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim // 2, 3)})
         self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
         self.spread: Tensor | None = None
 
     def prepare(self) -> None:
         """Make the weights of the transposed convolution; once the module's own are in place."""
-        weight = self.resample["1"].weight
-        of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
-        spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
-        self.spread = spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
+        self.spread = spread_weight(self.resample["1"].weight)
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         frames = x.total()
@@ -248,6 +246,13 @@ class WanDecoder(nn.Module):
 def pointwise(conv: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
     """A convolution that reads one pixel at a time, of `[..., C]`."""
     return F.linear(x, conv.weight.flatten(1), conv.bias)
+
+
+def spread_weight(weight: Tensor) -> Tensor:
+    """The transposed convolution `[in, out, 4, 4]`, stride 2, that doubles an image and convolves it with `weight`."""
+    of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
+    spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
+    return spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
 
 
 def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96) -> int:

@@ -28,7 +28,7 @@ class Downsample(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.resample = nn.ModuleDict({"1": nn.Conv2d(dim, dim, 3)})
+        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim, 3)})
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         conv = self.resample["1"]

@@ -121,10 +121,10 @@ def load_codec(
     with torch.device("meta"):
         decoder = WanDecoder(base)
         encoder = WanFrameEncoder(base) if encodes else None
-    network["decoder"] = _fill(decoder, weights, path, device, dtype)
+    network["decoder"] = fill(decoder, weights, path, device, dtype)
     decoder.prepare()
     if encoder is not None:
-        network["encoder"] = _fill(encoder, weights, path, device, dtype)
+        network["encoder"] = fill(encoder, weights, path, device, dtype)
     encode = None if encoder is None else partial(_encode_first_frame, encoder)
     return FrameCodec(partial(WanVideoDecoder, decoder, park=park), network, encode)
 
@@ -137,11 +137,11 @@ def _encode_first_frame(encoder: WanFrameEncoder, video_frame: Tensor) -> Tensor
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
-def decode_bytes(path: Path, size: tuple[int, int], dtype: torch.dtype, park: bool = False) -> int:
+def decode_bytes(path: Path, size: tuple[int, int], dtype: torch.dtype) -> int:
     """Estimated memory in bytes that the VAE takes during a render of frames of `(height, width)` pixels.
 
-    The decoder's weights and what is in memory while a latent frame is decoded; `park` as in `WanVideoDecoder` makes no
-    difference to this. A file that is not there yet counts as the released one.
+    The decoder's weights and what is in memory while a latent frame is decoded. A file that is not there yet counts as
+    the released one.
     """
     base = _base_width(_check_latents(path, read_weights(path)[1])) if path.is_file() else _BASE
     with torch.device("meta"):
@@ -186,18 +186,23 @@ def _wan_name(name: str) -> str:
     )
 
 
-def _fill(
-    module: nn.Module, weights: Mapping[str, Any], path: Path, device: str | torch.device, dtype: torch.dtype
+def fill(
+    module: nn.Module,
+    weights: Mapping[str, Any],
+    path: Path,
+    device: str | torch.device,
+    dtype: torch.dtype,
+    what: str = "a complete Wan 2.1 VAE",
+    wanted: str = WANTED,
 ) -> nn.Module:
-    """Load the tensors of a file one by one into a module on the meta device."""
+    """Load the tensors of a file one by one into a module on the meta device; raises HeadForcingError if one lacks."""
     ready = {}
     for name, empty in module.state_dict().items():
         tensor = weights.get(name)
         if not isinstance(tensor, Tensor) or tensor.shape != empty.shape:
             state = "missing" if tensor is None else f"of shape {list(getattr(tensor, 'shape', []))}"
             raise HeadForcingError(
-                f"{path.name} is not a complete Wan 2.1 VAE: {name} is {state}, expected {list(empty.shape)}; use "
-                f"{WANTED}."
+                f"{path.name} is not {what}: {name} is {state}, expected {list(empty.shape)}; use {wanted}."
             )
         ready[name] = tensor.to(device, dtype)
     module.load_state_dict(ready, assign=True)

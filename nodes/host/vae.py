@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.video.restarts import FrameCodec
+from ...headforcing_core.video.stream import StreamingDecoder
 from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, peak_bytes
 from ...headforcing_core.video.wan_vae import WanVideoDecoder
 
@@ -99,6 +100,7 @@ def codec_of(vae: Any) -> FrameCodec:
     """This VAE in both directions, from and to latents as a LATENT holds them. Its weights must be in place."""
     net, kind = vae.first_stage_model, decoder_kind(vae)
     own = own_network(vae)
+    new_decoder: Callable[[], StreamingDecoder]
     if own is not None:
         new_decoder = partial(WanVideoDecoder, own, normalised=False)
     else:

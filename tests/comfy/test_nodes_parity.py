@@ -215,6 +215,7 @@ def test_comfyuis_tiny_decoder_for_drafts_streams_exactly(probes: dict[str, Any]
     assert found["kind"] == "OverlapDecoder" and found["spread"] > 1e-3
     # the whole network in float32, fed in other portions
     assert max(found["exact"].values()) < 3e-4 * found["spread"] < 0.1 * found["short"], found
+    assert found["ours"] < 3e-4 * found["spread"], "the command line's tiny decoder is the same network"
 
 
 @pytest.mark.parametrize("name", ["wan", "draft", "toy"])

@@ -80,6 +80,7 @@ core = types.SimpleNamespace(
             "head_profiles.shares",
             "model.wan",
             "render.block_keys",
+            "video.tiny_decoder",
             "render.options",
             "render.plan",
             "render.video_rollout",
@@ -692,10 +693,14 @@ def draft_decoder():
         latents = torch.randn(19, 16, 4, 6)
         whole = vae.decode(latents.transpose(0, 1)[None])[0]
         exact = {size: apart(decoded(draft, latents, size), whole) for size in (1, 3) if draft.reset() is None}
+        tiny = core.tiny_decoder.TinyDecoder()
+        tiny.load_state_dict({name: t for name, t in scaled.items() if name.startswith("decoder.")})
+        tiny = core.tiny_decoder.TinyVideoDecoder(tiny.prepare(), "taew2_1")  # as it is, like ComfyUI here
+        ours = apart(decoded(tiny, latents, 3), whole.clamp(0, 1))
         draft.OVERLAP_FRAMES = 3
         draft.reset()
         short = apart(decoded(draft, latents, 3), whole)
-    return {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short}
+    return {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short, "ours": ours}
 
 
 @probe
