@@ -157,7 +157,7 @@ def _base_width(weights: Mapping[str, Any]) -> int:
 
 def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> dict[str, Any]:
     """The tensors under Wan's own names; raises HeadForcingError if this is no Wan 2.1 VAE."""
-    weights = {_wan_name(str(name)): tensor for name, tensor in tensors.items()}
+    weights = {wan_name(str(name)): tensor for name, tensor in tensors.items()}
     first = weights.get("decoder.conv1.weight")
     if not isinstance(first, Tensor) or first.ndim != 5:
         names = ", ".join(sorted(map(str, tensors))[:3]) or "no tensors"
@@ -171,7 +171,7 @@ def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> dict[str, Any]:
     return weights
 
 
-def _wan_name(name: str) -> str:
+def wan_name(name: str) -> str:
     """A tensor's name in Wan's own file; that is what it has already unless diffusers gave it."""
     if not re.match(
         r"(encoder|decoder)\.(conv_in|mid_block|up_blocks|down_blocks|norm_out|conv_out)\.|(post_)?quant_", name

@@ -21,7 +21,7 @@ def random_weights(dtype: torch.dtype) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     empty = tiny_decoder.TinyDecoder(WIDTHS).state_dict()
     return {
-        name: (torch.randn(t.shape, generator=generator) * (1.5 / t[0].numel() ** 0.5 if t.ndim > 1 else 0.1)).to(dtype)
+        name: (torch.randn(t.shape, generator=generator) * (t[0].numel() ** -0.5 if t.ndim > 1 else 0.3)).to(dtype)
         for name, t in empty.items()
     }
 
