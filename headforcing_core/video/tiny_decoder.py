@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .wan_decoder import CHUNK_FRAMES, LATENT_CHANNELS, spread_weight
+from .wan_decoder import CHUNK_FRAMES, LATENT_CHANNELS, doubled, spread_weight
 from .wan_vae import LATENTS_MEAN, LATENTS_STD, check_latents
 
 NORMALISED = {"taew2_1": True, "lighttaew2_1": False}  # whether it takes latents as the transformer sees them
@@ -84,7 +84,7 @@ class TinyDecoder(nn.Module):
             for i in range(3):
                 x = layers[str(start + i)](x, past)
             # frames are made before the image is enlarged, which gives the same and is a quarter of the work
-            x = F.conv_transpose2d(layers[str(start + 4)](x), spread, None, stride=2, padding=1)
+            x = doubled(layers[str(start + 4)](x), spread)
         return layers["22"](F.relu_(x))
 
 

@@ -113,14 +113,16 @@ class CausalConv(nn.Conv3d):
 
     def forward(self, frames: Tensor) -> Tensor:
         """`[2 + t, H, W, C]` -> `[t, H, W, outputs]`."""
-        return self._in_planes(frames) if frames.device.type == "cpu" else self._in_volumes(frames)
+        in_planes = frames.device.type == "cpu" and frames.dtype == torch.float32  # else sums would be rounded twice
+        return self._in_planes(frames) if in_planes else self._in_volumes(frames)
 
     def _in_volumes(self, frames: Tensor) -> Tensor:
-        x, padding, one = frames.permute(3, 0, 1, 2)[None], (0, *self.padding[1:]), (1, 1, 1)
-        cudnn = torch.backends.cudnn
-        if x.is_cuda and x.dtype != torch.float32 and torch.version.hip is None and cudnn.enabled:
+        x, padding, ones = frames.permute(3, 0, 1, 2)[None], (0, *self.padding[1:]), (1, 1, 1)
+        if has_cudnn(x):
             # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in half precision
-            y = torch.cudnn_convolution(x, self.weight, padding, one, one, 1, cudnn.benchmark, False, True)
+            cudnn = torch.backends.cudnn
+            sizes = padding, ones, ones, 1
+            y = torch.cudnn_convolution(x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32)
         else:
             y = F.conv3d(x, self.weight, None, padding=padding)
         return y[0].permute(1, 2, 3, 0).contiguous()
@@ -193,7 +195,7 @@ class Upsample(nn.Module):
             pairs = self.time_conv(features.before(self.time_conv, frames)) + self.time_conv.bias
             frames = pairs.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
         assert self.spread is not None
-        enlarged = F.conv_transpose2d(frames.permute(0, 3, 1, 2), self.spread, None, stride=2, padding=1)
+        enlarged = doubled(frames.permute(0, 3, 1, 2), self.spread)
         return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), self.resample["1"].bias)
 
 
@@ -246,6 +248,21 @@ class WanDecoder(nn.Module):
 def pointwise(conv: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
     """A convolution that reads one pixel at a time, of `[..., C]`."""
     return F.linear(x, conv.weight.flatten(1), conv.bias)
+
+
+def has_cudnn(x: Tensor) -> bool:
+    """Whether cuDNN can compute convolutions of this tensor."""
+    return x.is_cuda and torch.version.hip is None and torch.backends.cudnn.enabled
+
+
+def doubled(images: Tensor, spread: Tensor) -> Tensor:
+    """`[n, C, H, W]` enlarged and convolved, `[n, out, 2H, 2W]`, by a weight of `spread_weight`."""
+    if has_cudnn(images):
+        # called directly: PyTorch would allow algorithms whose sums differ from run to run
+        cudnn = torch.backends.cudnn
+        sizes = (1, 1), (0, 0), (2, 2), (1, 1), 1
+        return torch.cudnn_convolution_transpose(images, spread, *sizes, cudnn.benchmark, True, cudnn.allow_tf32)
+    return F.conv_transpose2d(images, spread, None, stride=2, padding=1)
 
 
 def spread_weight(weight: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from tiny_checkpoints import wan_t2v, wan_vae
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -146,6 +147,21 @@ def test_every_order_of_the_weights_in_memory_gives_the_same(vae_path, latents, 
     conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last_3d)
     torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
     monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
+    torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
+
+
+def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(vae_path, latents, one_shot, monkeypatch):
+    def convolution(x, weight, padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
+        return F.conv3d(x, weight, None, stride, padding, dilation, groups)
+
+    def transposed(x, weight, padding, output_padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
+        assert deterministic
+        return F.conv_transpose2d(x, weight, None, stride, padding, output_padding, groups, dilation)
+
+    monkeypatch.setattr(wan_decoder, "has_cudnn", lambda x: True)
+    monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
+    monkeypatch.setattr(torch, "cudnn_convolution", convolution)
+    monkeypatch.setattr(torch, "cudnn_convolution_transpose", transposed)
     torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
 
 
