@@ -23,6 +23,7 @@ from ..render.options import DEFAULTS, RenderOptions
 from ..rollout.schedule import SCHEDULES
 from ..timeline.switch import SWITCHES, Switch
 from ..timeline.timeline import MAX_TEXT_BYTES
+from ..video.codec import DECODERS
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -49,6 +50,8 @@ class ModelFiles:
     text_encoder: Path | None = None
     embeddings: Path | None = None
     vae: Path | None = None
+    decoder: str = "auto"
+    park_features: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> ModelFiles:
@@ -174,7 +177,18 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--size", default=f"{DEFAULTS.width}x{DEFAULTS.height}", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
     sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
-    sub.add_argument("--vae", type=Path, help="Wan 2.1 VAE; needed for a video")
+    sub.add_argument("--vae", type=Path, help="Wan 2.1 VAE, or a tiny decoder for a fast draft; needed for a video")
+    sub.add_argument(
+        "--decoder",
+        choices=DECODERS,
+        default="auto",
+        help="what the file of --vae is: wan, or one of the tiny decoders; auto goes by its tensors (auto)",
+    )
+    sub.add_argument(
+        "--park-features",
+        action="store_true",
+        help="on a GPU: what the VAE keeps of earlier frames waits in the host's memory while blocks are sampled (off)",
+    )
     sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 

@@ -179,9 +179,10 @@ class Source:
         for folder in (self.machine.runs, video and video.parent):
             check_writable(folder and folder / "probe")
         if files is not None and files.vae is not None and (video is not None or plan.restart_frames):
-            from ..video.wan_vae import decode_bytes
+            from ..video.codec import decode_bytes
 
-            decode = decode_bytes(files.vae, (plan.height, plan.width), dtype)
+            encodes = bool(plan.restart_frames)
+            decode = decode_bytes(files.vae, (plan.height, plan.width), dtype, encodes, files.decoder)
         return self.job(plan).check_needs(
             self.info.parameters * dtype.itemsize,
             torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None,
@@ -198,10 +199,11 @@ class Source:
         if self.files is None:
             codec, state_dict = toy_codec(device), ModelFiles(assets.model_path()).load()
         else:
-            if self.files.vae is not None and (decodes or encodes):
-                from ..video.wan_vae import load_codec
+            files, vae = self.files, self.files.vae
+            if vae is not None and (decodes or encodes):
+                from ..video.codec import load_codec
 
-                codec = load_codec(self.files.vae, device, dtype, encodes)
+                codec = load_codec(vae, device, dtype, encodes, files.decoder, files.park_features)
             state_dict = self.files.load()
         backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)

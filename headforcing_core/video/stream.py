@@ -19,7 +19,8 @@ from ..errors import HeadForcingError
 from ..files import check_writable
 from ..timeline.clock import VIDEO_FPS
 from .contact_sheet import contact_sheet as contact_sheet
-from .writer import VideoWriter, find_encoder, to_uint8
+from .encoding import EncodingThread
+from .writer import VideoWriter, find_encoder
 
 
 class StreamingDecoder(Protocol):
@@ -29,9 +30,9 @@ class StreamingDecoder(Protocol):
     """
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`, float in 0..1.
+        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`, float in 0..1, on any device.
 
-        A latent frame gives 4 video frames, the first of a video 1.
+        A latent frame gives 4 video frames, the first of a video 1. Callers do not change the result.
         """
         ...
 
@@ -86,6 +87,8 @@ class VideoInfo:
 class VideoStream:
     """A video file that is written while latents arrive. Use as a context manager; `finish` completes the file.
 
+    Video frames are encoded in a thread, a few chunks behind; its errors are raised by the next call.
+
     Args:
         video_frames: length of the video; chunks beyond it are not decoded. None for all.
         scale: integer factor by which frames are enlarged, for the toy model.
@@ -117,13 +120,15 @@ class VideoStream:
         self._limit = sys.maxsize if video_frames is None else video_frames
         self._writer: VideoWriter | None = None
         self.metadata = dict(metadata or {})
+        self._encoder: EncodingThread | None = None
+        self._decoded = 0  # video frames so far
         self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
         self._on_progress = on_progress or (lambda video_frames: None)
         self._chunks = Chunks()
 
     @property
     def video_frames(self) -> int:
-        """Number of video frames written so far."""
+        """Number of video frames that are encoded so far."""
         return 0 if self._writer is None else self._writer.video_frames
 
     def __enter__(self) -> VideoStream:
@@ -144,23 +149,26 @@ class VideoStream:
         """Write the remaining frames. The file appears at `path`, which may be changed until now, after the `with`."""
         for chunk in self._chunks.rest():
             self._write(chunk)
-        if self._writer is None:
+        if self._writer is None or self._encoder is None:
             raise HeadForcingError(f"{self.path.name} would be an empty video: there are no latent frames to decode.")
+        self._encoder.finish()
+        self._on_progress(self.video_frames)
         self._writer.path, self._writer.metadata = self.path, self.metadata
         return VideoInfo(
             self.path, self.video_frames, self.video_frames / self.fps, self._writer.width, self._writer.height
         )
 
     def _write(self, chunk: Tensor) -> None:
-        left = self._limit - self.video_frames
+        left = self._limit - self._decoded
         if left <= 0:
             return
-        decoded = _enlarge(to_uint8(self.decoder.decode(chunk)[:left]), self.scale)
-        if self._writer is None:
-            height, width = decoded.shape[1:3]
-            writer = VideoWriter(self.path, width, height, self.fps, **self._options)
-            self._writer = self._stack.enter_context(writer)
-        self._writer.write(decoded)
+        video_frames = self.decoder.decode(chunk)[:left]
+        if self._encoder is None:
+            height, width = (side * self.scale for side in video_frames.shape[1:3])
+            self._writer = self._stack.enter_context(VideoWriter(self.path, width, height, self.fps, **self._options))
+            self._encoder = self._stack.enter_context(EncodingThread(self._writer, self.scale))
+        self._decoded += len(video_frames)
+        self._encoder.write(video_frames)
         self._on_progress(self.video_frames)
 
 
@@ -173,7 +181,3 @@ def write_video(path: str | Path, blocks: Iterable[Tensor], decoder: StreamingDe
         for block in blocks:
             stream.add(block)
         return stream.finish()
-
-
-def _enlarge(video_frames: Tensor, scale: int) -> Tensor:
-    return video_frames if scale == 1 else video_frames.repeat_interleave(scale, 1).repeat_interleave(scale, 2)

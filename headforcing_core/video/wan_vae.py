@@ -1,12 +1,11 @@
-"""The Wan 2.1 VAE for the command line (ComfyUI has its own).
+"""The Wan 2.1 VAE: its file, its latents, and the decoding of a video latent frame by latent frame.
 
-The network is that of diffusers, from the optional `pip install "headforcing[vae]"`, which is imported when a VAE is
-loaded. The encoder's weights are read only for videos of several rollouts.
+The encoder's weights are read only for videos of several rollouts.
 """
 
 from __future__ import annotations
 
-import inspect
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,11 @@ from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..weights.containers import read_weights
+from . import wan_decoder
 from .restarts import FrameCodec
+from .wan_decoder import LATENT_CHANNELS, Features, WanDecoder
+from .wan_encoder import WanFrameEncoder
 
-LATENT_CHANNELS = 16
 # The transformer uses (z - mean) / std of the VAE's latents z, per channel; values from vae.py of Wan 2.1.
 # fmt: off
 LATENTS_MEAN = (-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508,
@@ -27,152 +28,182 @@ LATENTS_MEAN = (-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5
 LATENTS_STD = (2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
                3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160)
 # fmt: on
-CHANNELS_LAST = ("cuda",)  # devices whose half-precision convolutions otherwise transpose every input and output
-_WANTED = "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)"
+WANTED = "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)"
+_BASE = 96  # base width of the released model
+# Names of diffusers, which numbers the layers of the decoder's levels apart, and what they are in Wan's own file.
+_DIFFUSERS = (
+    (r"^quant_conv\.", "conv1."),
+    (r"^post_quant_conv\.", "conv2."),
+    (r"\.conv_in\.", ".conv1."),
+    (r"\.norm_out\.", ".head.0."),
+    (r"\.conv_out\.", ".head.2."),
+    (r"\.mid_block\.resnets\.0\.", ".middle.0."),
+    (r"\.mid_block\.attentions\.0\.", ".middle.1."),
+    (r"\.mid_block\.resnets\.1\.", ".middle.2."),
+    (r"\.down_blocks\.", ".downsamples."),
+    (r"\.norm1\.", ".residual.0."),
+    (r"(?<=\d)\.conv1\.", ".residual.2."),
+    (r"\.norm2\.", ".residual.3."),
+    (r"\.conv2\.", ".residual.6."),
+    (r"\.conv_shortcut\.", ".shortcut."),
+)
+_OF_DIFFUSERS = re.compile(r"(post_)?quant_|\w+\.(conv_in|mid_block|up_blocks|down_blocks|norm_out|conv_out)\.")
 
 
-class DiffusersDecoder:
-    """Decodes one video, latent frame by latent frame, with diffusers' decoder.
+class WanVideoDecoder:
+    """Decodes one video latent frame by latent frame, so that every division into chunks gives the same bits.
 
-    The state is the feature cache of its causal convolutions, which each store the two previous frames.
+    Args:
+        network: the weights, which other videos may share.
+        normalised: whether the latents are as the transformer sees them. False: as the VAE does.
+        park: whether features are kept in the host's memory from one chunk to the next if the VAE is on a GPU.
     """
 
-    def __init__(self, post_quant_conv: nn.Module, decoder: nn.Module):
-        self._post_quant_conv = post_quant_conv
-        self._decoder = decoder
-        weight = next(decoder.parameters())
+    def __init__(self, network: WanDecoder, normalised: bool = True, park: bool = False):
+        self._network = network
+        weight = network.conv2.weight
         self._device, self._dtype = weight.device, weight.dtype
-        if self._device.type in CHANNELS_LAST:
-            formats = {5: torch.channels_last_3d, 4: torch.channels_last}
-            for weight in (*post_quant_conv.parameters(), *decoder.parameters()):
-                weight.data = weight.data.contiguous(memory_format=formats.get(weight.ndim, torch.contiguous_format))
-        self._mean = torch.tensor(LATENTS_MEAN, device=self._device).view(1, -1, 1, 1, 1)
-        self._std = torch.tensor(LATENTS_STD, device=self._device).view(1, -1, 1, 1, 1)
-        # One cache entry for each causal convolution; the decoder fills them in the order of its calls.
-        self._convolutions = sum(isinstance(module, nn.Conv3d) for module in decoder.modules())
+        self._park = park and self._device.type == "cuda"
+        rows = (LATENTS_MEAN, LATENTS_STD) if normalised else ((0.0,), (1.0,))
+        self._mean, self._std = (torch.tensor(row, device=self._device).view(-1, 1, 1) for row in rows)
         self.reset()
 
     def reset(self) -> None:
-        """Clear the feature cache: the next latent frame starts a new video."""
-        self._features: list[Any] = [None] * self._convolutions
+        """Forget the features: the next latent frame starts a new video."""
+        self.features = Features()
         self._begun = False
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next normalised `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]`, float32 in 0..1 on the CPU.
+        """Decode the next `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]`, float32 in 0..1, on the VAE's device.
 
-        The result does not depend on how a video is divided into chunks. Memory: the frames of this chunk and the
-        feature cache. Raises HeadForcingError for a wrong shape.
+        Raises HeadForcingError for a wrong shape.
         """
-        if latents.ndim != 4 or latents.shape[1] != LATENT_CHANNELS or len(latents) == 0:
-            raise HeadForcingError(
-                f"The VAE decodes latents of shape [frames, {LATENT_CHANNELS}, h, w], got {list(latents.shape)}."
-            )
-        return torch.cat([self._decode_frame(frame) for frame in latents])
+        check_latents(latents)
+        self.features.fetch(self._device)
+        video_frames = torch.cat([self._decode_frame(frame) for frame in latents])
+        if self._park:
+            self.features.park()
+        return video_frames
 
     def _decode_frame(self, frame: Tensor) -> Tensor:
-        z = frame.to(self._device, torch.float32)[None, :, None] * self._std + self._mean  # [1, 16, 1, h, w]
-        x = self._post_quant_conv(z.to(self._dtype))
-        video_frames = self._decoder(x, feat_cache=self._features, feat_idx=[0], first_chunk=not self._begun)
+        z = frame.to(self._device, torch.float32) * self._std + self._mean
+        x = z.permute(1, 2, 0).to(self._dtype).contiguous()
+        video_frames = self._network(x, self.features, not self._begun)
         self._begun = True
-        return video_frames[0].float().add(1).div(2).clamp(0, 1).permute(1, 2, 3, 0).cpu()  # [1 or 4, H, W, 3]
+        return video_frames.float().add_(1).div_(2).clamp_(0, 1)
+
+
+def check_latents(latents: Tensor) -> None:
+    """Refuse what is not `[frames, 16, h, w]`."""
+    if latents.ndim != 4 or latents.shape[1] != LATENT_CHANNELS or len(latents) == 0:
+        raise HeadForcingError(
+            f"The VAE decodes latents of shape [frames, {LATENT_CHANNELS}, h, w], got {list(latents.shape)}."
+        )
 
 
 def load_codec(
-    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16, encodes: bool = True
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    encodes: bool = True,
+    park: bool = False,
 ) -> FrameCodec:
     """Load the Wan 2.1 VAE from ComfyUI's file, Wan's own or diffusers'; with its encoder if `encodes`.
 
-    Dimensions are inferred from the tensors. Raises HeadForcingError, before weights are read, if the file is no Wan
-    2.1 VAE or diffusers is missing.
+    Dimensions are inferred from the tensors; `park` as in `WanVideoDecoder`. Raises HeadForcingError, before weights
+    are read, if the file is no Wan 2.1 VAE.
     """
     path = Path(path)
-    _, tensors, _ = read_weights(path)
-    native = _check_latents(path, tensors)
-    diffusers, converter = _optional_diffusers()
-    names = ("decoder.", "conv2.", "post_quant_conv.", *(("encoder.", "conv1.", "quant_conv.") if encodes else ()))
-    weights: dict[str, Any] = {str(name): tensor for name, tensor in tensors.items() if str(name).startswith(names)}
-    if native:
-        weights = converter.convert_wan_vae_to_diffusers(weights)
-    norm = weights.get("decoder.norm_out.gamma")  # as long as the base width
+    weights = _check_latents(path, read_weights(path)[1])
+    base = _base_width(weights)
+    network = nn.ModuleDict()
     with torch.device("meta"):
-        vae = diffusers.AutoencoderKLWan(base_dim=96 if norm is None else len(norm))
-    if "first_chunk" not in inspect.signature(vae.decoder.forward).parameters:
-        raise _needs_diffusers(f"version {diffusers.__version__} is too old")
-    for part in ("post_quant_conv", "decoder", *(("encoder", "quant_conv") if encodes else ())):
-        _fill(vae.get_submodule(part).eval(), f"{part}.", weights, path, device, dtype)
-    encode = partial(_encode_first_frame, vae.encoder, vae.quant_conv) if encodes else None
-    return FrameCodec(partial(DiffusersDecoder, vae.post_quant_conv, vae.decoder), vae, encode)
+        decoder = WanDecoder(base)
+        encoder = WanFrameEncoder(base) if encodes else None
+    network["decoder"] = fill(decoder, weights, path, device, dtype)
+    decoder.prepare()
+    if encoder is not None:
+        network["encoder"] = fill(encoder, weights, path, device, dtype)
+    encode = None if encoder is None else partial(_encode_first_frame, encoder)
+    return FrameCodec(partial(WanVideoDecoder, decoder, park=park), network, encode)
 
 
-@torch.no_grad()
-def _encode_first_frame(encoder: nn.Module, quant_conv: nn.Module, video_frame: Tensor) -> Tensor:
+def _encode_first_frame(encoder: WanFrameEncoder, video_frame: Tensor) -> Tensor:
     """Encode a video frame `[H, W, 3]` in 0..1 as a video of one frame: normalised latents `[1, 16, h, w]`, float32."""
-    weight = next(encoder.parameters())
-    x = video_frame.to(weight) * 2 - 1
-    moments = quant_conv(encoder(x.permute(2, 0, 1)[None, :, None]))[0, :, 0].float()  # [32, h, w], means first
-    mean, std = (torch.tensor(row, device=weight.device).view(-1, 1, 1) for row in (LATENTS_MEAN, LATENTS_STD))
-    return ((moments[:LATENT_CHANNELS] - mean) / std)[None]
+    weight = encoder.conv1.weight
+    latents = encoder(video_frame.to(weight).contiguous() * 2 - 1).float()
+    mean, std = (torch.tensor(row, device=weight.device) for row in (LATENTS_MEAN, LATENTS_STD))
+    return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
 def decode_bytes(path: Path, size: tuple[int, int], dtype: torch.dtype) -> int:
-    """Estimated memory in bytes for decoding frames of `(height, width)` pixels: ComfyUI's formula plus the weights."""
+    """Estimated memory in bytes that the VAE takes during a render of frames of `(height, width)` pixels.
+
+    The decoder's weights and what is in memory while a latent frame is decoded. A file that is not there yet counts as
+    the released one.
+    """
+    base = _base_width(_check_latents(path, read_weights(path)[1])) if path.is_file() else _BASE
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in WanDecoder(base).parameters())
     height, width = size
-    return 2200 * height * width * dtype.itemsize + (path.stat().st_size if path.is_file() else 0)
+    return weights * dtype.itemsize + wan_decoder.peak_bytes((height // 8, width // 8), dtype, base)
 
 
-def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> bool:
-    """Whether the names are Wan's own and not diffusers'; raises HeadForcingError if this is no Wan 2.1 VAE."""
-    native = "decoder.conv1.weight" in tensors
-    first = tensors.get("decoder.conv1.weight" if native else "decoder.conv_in.weight")
+def _base_width(weights: Mapping[str, Any]) -> int:
+    norm = weights.get("decoder.head.0.gamma")
+    return len(norm) if isinstance(norm, Tensor) and norm.ndim else _BASE
+
+
+def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> dict[str, Any]:
+    """The tensors under Wan's own names; raises HeadForcingError if this is no Wan 2.1 VAE."""
+    weights = {wan_name(str(name)): tensor for name, tensor in tensors.items()}
+    first = weights.get("decoder.conv1.weight")
     if not isinstance(first, Tensor) or first.ndim != 5:
         names = ", ".join(sorted(map(str, tensors))[:3]) or "no tensors"
-        raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {_WANTED}.")
+        raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {WANTED}.")
     if first.shape[1] != LATENT_CHANNELS:
         which = "the VAE of Wan 2.2" if first.shape[1] == 48 else "another video VAE"
         raise HeadForcingError(
             f"{path.name} is {which}, with {first.shape[1]} latent channels where Self Forcing models have "
-            f"{LATENT_CHANNELS}: use {_WANTED}."
+            f"{LATENT_CHANNELS}: use {WANTED}."
         )
-    return native
+    return weights
 
 
-def _fill(
+def wan_name(name: str) -> str:
+    """A tensor's name in Wan's own file; that is what it has already unless diffusers gave it."""
+    if not re.match(
+        r"(encoder|decoder)\.(conv_in|mid_block|up_blocks|down_blocks|norm_out|conv_out)\.|(post_)?quant_", name
+    ):
+        return name
+    for pattern, wan in _DIFFUSERS:
+        name = re.sub(pattern, wan, name)
+    per_level = wan_decoder.BLOCKS + 1
+    name = re.sub(r"\.up_blocks\.(\d)\.upsamplers\.0", lambda m: f".upsamples.{per_level * int(m[1]) + 3}", name)
+    return re.sub(
+        r"\.up_blocks\.(\d)\.resnets\.(\d)", lambda m: f".upsamples.{per_level * int(m[1]) + int(m[2])}", name
+    )
+
+
+def fill(
     module: nn.Module,
-    prefix: str,
     weights: Mapping[str, Any],
     path: Path,
     device: str | torch.device,
     dtype: torch.dtype,
-) -> None:
-    """Load the tensors `prefix + name` of a file one by one into a module on the meta device."""
+    what: str = "a complete Wan 2.1 VAE",
+    wanted: str = WANTED,
+) -> nn.Module:
+    """Load the tensors of a file one by one into a module on the meta device; raises HeadForcingError if one lacks."""
     ready = {}
     for name, empty in module.state_dict().items():
-        tensor = weights.get(prefix + name)
+        tensor = weights.get(name)
         if not isinstance(tensor, Tensor) or tensor.shape != empty.shape:
             state = "missing" if tensor is None else f"of shape {list(getattr(tensor, 'shape', []))}"
             raise HeadForcingError(
-                f"{path.name} is not a complete Wan 2.1 VAE: {prefix}{name} is {state}, expected "
-                f"{list(empty.shape)}; use {_WANTED}."
+                f"{path.name} is not {what}: {name} is {state}, expected {list(empty.shape)}; use {wanted}."
             )
         ready[name] = tensor.to(device, dtype)
     module.load_state_dict(ready, assign=True)
-    module.requires_grad_(False)
-
-
-def _optional_diffusers() -> tuple[Any, Any]:
-    try:
-        import diffusers
-        from diffusers.loaders import single_file_utils
-
-        _ = diffusers.AutoencoderKLWan, single_file_utils.convert_wan_vae_to_diffusers  # both are imported lazily
-    except (ImportError, AttributeError, RuntimeError) as error:  # RuntimeError: incompatible with another package
-        raise _needs_diffusers(str(error).strip().split("\n")[0]) from error
-    return diffusers, single_file_utils
-
-
-def _needs_diffusers(reason: str) -> HeadForcingError:
-    return HeadForcingError(
-        f'Decoding video needs the package diffusers, 0.35 or newer ({reason}): run `pip install "headforcing[vae]"`, '
-        "or write --latents and decode them in ComfyUI."
-    )
+    return module.requires_grad_(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,15 +14,16 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.video.restarts import FrameCodec
-
-_LONGEST_CHUNK_FRAMES = 4  # a block of three, and one that was held back
-# Bytes that decoding such a chunk takes, per pixel and byte of a number: newer versions of ComfyUI count with this for
-# up to four frames, older ones with three times as much for any number.
-_WAN_CHUNK_BYTES = 2200
+from ...headforcing_core.video.stream import StreamingDecoder
+from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, peak_bytes
+from ...headforcing_core.video.wan_vae import WanVideoDecoder
 
 
 class WanStreamingDecoder:
-    """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried along (exact)."""
+    """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried along (exact).
+
+    For a VAE that somebody changed; any other is decoded by `WanVideoDecoder` with ComfyUI's weights.
+    """
 
     def __init__(self, vae: Any):
         self.vae, self.net = vae, vae.first_stage_model
@@ -41,7 +42,7 @@ class WanStreamingDecoder:
         z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
         out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
         video_frames = torch.cat(out, dim=2) if isinstance(out, list) else out
-        return vae.process_output(video_frames.to(dtype=torch.float32, copy=True))[0].movedim(0, -1).cpu()
+        return vae.process_output(video_frames.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
 
 
 class OverlapDecoder:
@@ -68,7 +69,7 @@ class OverlapDecoder:
         if self._before is not None:
             video_frames = video_frames[-4 * len(latents) :]
         self._before = joined[-self.OVERLAP_FRAMES :]
-        return video_frames.cpu()
+        return video_frames
 
 
 def check_vae(vae: Any) -> None:
@@ -85,22 +86,65 @@ def check_vae(vae: Any) -> None:
 
 
 def decode_bytes(vae: Any, latent_size: Sequence[int]) -> int:
-    """What ComfyUI expects decoding one chunk to take, for latents of `(h, w)`."""
-    frames = _LONGEST_CHUNK_FRAMES
+    """What a render's decoder takes while it decodes a chunk, with what it keeps between; for latents of `(h, w)`."""
+    height, width = latent_size
+    if decoder_kind(vae) is WanStreamingDecoder:  # ComfyUI's own network takes less
+        return peak_bytes((height, width), vae.vae_dtype, len(vae.first_stage_model.decoder.head[0].gamma))
+    frames = CHUNK_FRAMES
     if decoder_kind(vae) is OverlapDecoder:
         frames += OverlapDecoder.OVERLAP_FRAMES
-    expected = int(vae.memory_used_decode((1, 16, frames, *latent_size), vae.vae_dtype))
-    if decoder_kind(vae) is not WanStreamingDecoder:
-        return expected
-    height, width = latent_size
-    return min(expected, _WAN_CHUNK_BYTES * 64 * height * width * vae.vae_dtype.itemsize)
+    return int(vae.memory_used_decode((1, 16, frames, height, width), vae.vae_dtype))
 
 
 def codec_of(vae: Any) -> FrameCodec:
     """This VAE in both directions, from and to latents as a LATENT holds them. Its weights must be in place."""
     net, kind = vae.first_stage_model, decoder_kind(vae)
-    new_decoder = net.streaming_decoder if kind is None else partial(kind, vae)
+    own = own_network(vae)
+    new_decoder: Callable[[], StreamingDecoder]
+    if own is not None:
+        new_decoder = partial(WanVideoDecoder, own, normalised=False)
+    else:
+        new_decoder = net.streaming_decoder if kind is None else partial(kind, vae)
     return FrameCodec(new_decoder, net, partial(_encode_first_frame, vae))
+
+
+def own_network(vae: Any) -> WanDecoder | None:
+    """The Wan 2.1 decoder of ours on the weights that ComfyUI loaded; None if ComfyUI is to decode.
+
+    ComfyUI decodes what is not a plain Wan 2.1 VAE: with patches or hooks, with modules or results that another pack
+    changed, and where weights are moved or cast when they are used.
+    """
+    net = vae.first_stage_model
+    if type(net) is not comfy.ldm.wan.vae.WanVAE or not _is_unchanged(vae):
+        return None
+    weights = {f"decoder.{name}": weight for name, weight in net.decoder.named_parameters()}
+    weights |= {f"conv2.{name}": weight for name, weight in net.conv2.named_parameters()}
+    with torch.device("meta"):
+        own = WanDecoder(len(net.decoder.head[0].gamma)).requires_grad_(False)
+    expected = {name: weight.shape for name, weight in own.state_dict().items()}
+    if {name: weight.shape for name, weight in weights.items()} != expected:
+        return None
+    if any((weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()):
+        return None
+    own.load_state_dict({name: weight.detach() for name, weight in weights.items()}, assign=True)
+    return own.prepare(rearrange=False)  # the weights themselves stay ComfyUI's
+
+
+def _is_unchanged(vae: Any) -> bool:
+    """Whether the VAE's patcher, the modules of its decoder and what it does with video frames are ComfyUI's own."""
+    net, patcher = vae.first_stage_model, vae.patcher
+    if patcher.patches or getattr(patcher, "object_patches", None):
+        return False
+    for module in (net, net.conv2, *net.decoder.modules()):
+        hooks = (module._forward_hooks, module._forward_pre_hooks)
+        functions = (getattr(module, f"{kind}_function", None) for kind in ("weight", "bias"))
+        own_code = type(module).forward.__module__.startswith(("comfy.", "torch."))
+        if any(hooks) or any(functions) or getattr(module, "comfy_cast_weights", False) or not own_code:
+            return False
+        if "forward" in vars(module):
+            return False
+    values = torch.tensor([-2.0, -1.0, 0.0, 0.5, 3.0])
+    return bool(torch.equal(vae.process_output(values.clone()), ((values + 1) / 2).clamp(0, 1)))
 
 
 @torch.no_grad()

@@ -205,8 +205,15 @@ def test_toy_objects_behave_like_native_ones(probes: dict[str, Any]):
 
 def test_streaming_decode_equals_decoding_at_once(probes: dict[str, Any]):
     found = of(probes, "decoder")
-    assert found["kind"] == "WanStreamingDecoder" and found["spread"] > 0.01
+    assert found["spread"] > 0.01
     assert len(found["exact"]) == 8 and max(found["exact"].values()) < 1e-4, found["exact"]
+
+
+def test_our_decoder_on_comfyuis_weights_equals_comfyuis_and_leaves_changed_vaes_to_it(probes: dict[str, Any]):
+    """A patched VAE and one with a hook go ComfyUI's way."""
+    found = of(probes, "decoder")
+    assert found["kind"] == "WanVideoDecoder" and found["others"] == ["WanStreamingDecoder"] * 2
+    assert len(found["own"]) == 8 and max(found["own"].values()) < 1e-4, found["own"]
 
 
 def test_overlapping_decode_gives_every_picture_in_its_place(probes: dict[str, Any]):
@@ -220,6 +227,7 @@ def test_comfyuis_tiny_decoder_for_drafts_streams_exactly(probes: dict[str, Any]
     assert found["kind"] == "OverlapDecoder" and found["spread"] > 1e-3
     # the whole network in float32, fed in other portions
     assert max(found["exact"].values()) < 3e-4 * found["spread"] < 0.1 * found["short"], found
+    assert found["ours"] < 3e-4 * found["spread"], "the command line's tiny decoder is the same network"
 
 
 @pytest.mark.parametrize("name", ["wan", "draft", "toy"])

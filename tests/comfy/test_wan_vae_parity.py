@@ -16,7 +16,6 @@ COMFY_DECODE = Path(__file__).parent / "programs" / "decode_with_vae.py"
 @pytest.mark.comfy
 def test_pictures_are_those_of_comfyuis_own_vae(tmp_path: Path, comfy_install: ComfyInstall):
     """The same file and the same normalised latents, un-normalised by ComfyUI's own constants."""
-    pytest.importorskip("diffusers")
     vae_path = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
     latents = 0.3 * torch.randn(10, 16, 3, 5, generator=torch.Generator().manual_seed(0))
     save_file({"latents": latents}, tmp_path / "latents.safetensors")

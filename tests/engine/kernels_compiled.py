@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import triton
 from benchmarks.kernels import attend_turning, merge, move, pool
-from headforcing.kernels import attend, modulate, write
+from headforcing.kernels import attend, feature_frames, modulate, write
 from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -51,6 +51,13 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     for name, weights in (("write", (data(DIM), data(DIM))), ("write_normed", None)):
         tables = (*heads, rotations, angles(FRAME_TOKENS, 42))
         yield name, lambda weights=weights, tables=tables: write.write_block(x, x, x, weights, 1e-6, k, v, *tables)
+    gamma = data(96)
+    yield (
+        "feature_frames",
+        lambda: feature_frames.feature_frames(
+            data(4, 480, 832, 96), data(2, 480, 832, 96), gamma, gamma, data(4, 480, 832, 96)
+        ),
+    )
     yield "attend", lambda: attend.attend(q, k, v, *heads)
     yield (
         "attend_turning",

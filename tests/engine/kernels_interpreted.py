@@ -25,6 +25,7 @@ from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.studies.replay import Case, new_cache, read_run
 from headforcing.kernels import attend, write
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using
+from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.language import interpreting
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.modulate import residual_norm_modulate
@@ -50,7 +51,7 @@ def allowed(operation: Operation, dtype: torch.dtype) -> float:
 
     Frames may move three times, and a norm magnifies the unit that the sum before it is off.
     """
-    units = {move_frames: 3.2, residual_norm_modulate: 12}.get(operation, 1.02)
+    units = {move_frames: 3.2, residual_norm_modulate: 12, feature_frames: 12}.get(operation, 1.02)
     return {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: units * 2**-7}[dtype]
 
 
@@ -168,6 +169,12 @@ MUTATIONS = [
     ("modulate", "frame * shift_stride", "0 * shift_stride"),
     ("modulate", "(tl.program_id(0) // gate_tokens)", "0"),
     ("modulate", "tl.where(inside, row - mean, 0.0)", "(row - mean)"),
+    ("feature_frames", "(pixel + pixels)", "pixel"),
+    ("feature_frames", "(pixel + i * pixels)", "pixel"),
+    ("feature_frames", "(pixel + (i + 2) * pixels)", "(pixel + (i + 1) * pixels)"),
+    ("feature_frames", "older, newer = newer, (normed", "newer = (normed"),
+    ("feature_frames", "tl.load(residual + place,", "tl.load(residual + first,"),
+    ("feature_frames", "row = rounded.to(tl.float32)", "row += 1"),
     ("write", "tl.load(slot_row + head) + token", "tl.load(slot_row) + token"),  # of values; the next of the others
     ("write", "tl.load(first_row + head) + token", "tl.load(first_row) + token"),
     ("write", "tl.load(first_rotation + head)", "tl.load(first_rotation)"),

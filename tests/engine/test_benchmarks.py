@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import command, report, scaling
+from benchmarks import vae as vae_benchmark
 from benchmarks.case import HEAD_DIM, SCHEDULE, Case, block_flops, random_model, warm_up_blocks
 from benchmarks.decoder import random_decoder
 from benchmarks.measure import cache_steps, measure, timed_blocks
@@ -177,7 +178,6 @@ def test_a_row_that_fails_says_why():
 
 
 def test_decoding_is_a_stage_of_its_own():
-    pytest.importorskip("diffusers")
     case = replace(TINY, width=32, height=32, layers=1, dim=128, vae_dim=8)
     vae, _ = random_decoder(case)
     found = report.summary(measure(case, BY_NAME["W8"], vae), 1e12, None)
@@ -185,10 +185,13 @@ def test_decoding_is_a_stage_of_its_own():
     assert found["fps_with_vae"] == pytest.approx(1000 * 12 / (block + decoding))
 
 
-def test_without_diffusers_the_table_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "diffusers", None)
-    vae, reason = random_decoder(replace(TINY, vae_dim=8))
-    assert vae is None and "diffusers cannot be imported" in reason
+def test_decoding_is_compared_with_diffusers_on_the_same_weights(tmp_path):
+    pytest.importorskip("diffusers")
+    clock = Stopwatch.clock
+    found = vae_benchmark.main(["--size", "32x32", "--frames", "4", "--base", "8", "--out", str(tmp_path / "v.json")])
+    Stopwatch.clock = clock
+    assert found["largest_difference_of_video_frames_in_0_1"] < 1e-5
+    assert found["diffusers_over_headforcing"] > 0 and (tmp_path / "v.json").is_file()
 
 
 def test_processor_time_leaves_out_what_others_do_and_is_for_one_thread(monkeypatch, capsys):

@@ -16,6 +16,7 @@ from headforcing.headforcing_core.model.rope import angles, axis_dims
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.write import write_block
 from torch import Tensor
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 
 OPERATIONS: list[Operation] = [
     write_block, move_frames, pooled_keys, merge_frames, norm_modulate, residual_norm_modulate, attend, attend_turning,
+    feature_frames,
 ]  # fmt: skip
 
 ROLE_MAPS = {
@@ -94,6 +96,10 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         if operation is norm_modulate:
             return dict(x=x, **affine)
         return dict(x=x, y=y, gate=None if plain else rows[:, 2], **affine)
+    if operation is feature_frames:
+        frames, size = 1 + seed % 3, (s, 3, head_dim)
+        summed = dict(bias=noise(head_dim), residual=noise(frames, *size)) if seed % 2 == 0 else {}
+        return dict(x=noise(frames, *size), past=noise(2, *size), gamma=noise(head_dim), **summed)
     rows = [5 * s, 1 * s, 0 if operation is attend else 2 * s]
     if operation is attend:
         rows[0] -= 7

@@ -1,13 +1,18 @@
-"""Decoding in a thread of its own: the same file, errors raised where the video is wanted, no thread left behind."""
+"""Decoding and encoding in threads: the same file, errors raised where the video is wanted, no thread left behind."""
 
+import sys
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
 from flat_colour import FlatColourDecoder, decoded, latents
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
+from headforcing.headforcing_core.video.encoding import WAITING_CHUNKS
 from headforcing.headforcing_core.video.stream import VideoStream
+from headforcing.headforcing_core.video.writer import VideoWriter
 
 
 class SlowDecoder(FlatColourDecoder):
@@ -24,7 +29,7 @@ class BrokenDecoder(FlatColourDecoder):
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "head forcing video"]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("head forcing")]
 
 
 def stream(path, decoder, **options):
@@ -81,3 +86,88 @@ def test_a_stream_that_cannot_be_made_is_an_error_and_no_endless_wait(tmp_path):
             v.add(block)
         v.finish()
     assert threads() == []
+
+
+# ------------------------------------------------------------------------------------------------------------- encoding
+
+
+class SlowWriter(VideoWriter):
+    """Takes 20 ms a chunk, and fails at chunk number `fails_at`."""
+
+    seconds, fails_at = 0.02, sys.maxsize
+
+    def write(self, video_frames):
+        self.chunks = getattr(self, "chunks", 0) + 1
+        time.sleep(self.seconds)
+        if self.chunks >= self.fails_at:
+            raise HeadForcingError("the disk is full")
+        super().write(video_frames)
+
+
+def test_encoding_runs_beside_decoding(tmp_path, monkeypatch):
+    monkeypatch.setattr(SlowWriter, "seconds", 0.2)
+    monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
+    with VideoStream(tmp_path / "v.mp4", FlatColourDecoder(), crf=4) as video:
+        video.add(latents(3))  # two chunks, which take the writer 0.4 s
+        assert video.video_frames == 0
+        assert video.finish().video_frames == 9 == video.video_frames
+    assert threads() == []
+
+
+def test_few_chunks_wait_for_a_slow_encoder(tmp_path, monkeypatch):
+    monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
+    decoder = FlatColourDecoder()
+    with VideoStream(tmp_path / "v.mp4", decoder, crf=4) as video:
+        for block in latents(60).split(3):
+            video.add(block)
+            assert decoder.decoded_frames <= 3 * (WAITING_CHUNKS + 2) + video.video_frames / 4
+        video.finish()
+
+
+@pytest.mark.parametrize("fails_at", [1, 3, 21])
+def test_an_encoder_that_fails_is_an_error_of_the_next_call_and_blocks_nobody(tmp_path, monkeypatch, fails_at):
+    """At the first chunk, at one that others wait behind, and at the last one, which only `finish` can tell of."""
+    monkeypatch.setattr(SlowWriter, "fails_at", fails_at)
+    monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
+    partial = tmp_path / "v.part.mp4"
+    with (
+        pytest.raises(HeadForcingError, match="the disk is full"),
+        VideoStream(tmp_path / "v.mp4", FlatColourDecoder(), crf=4, partial=partial) as video,
+    ):
+        for block in latents(60).split(3):
+            video.add(block)
+        video.finish()
+    assert threads() == [] and list(tmp_path.iterdir()) == ([partial] if fails_at > 1 else [])
+
+
+class FakeStream:
+    """Counts who waits for whom."""
+
+    def __init__(self, device=None):
+        self.waits_for = []
+        streams.append(self)
+
+    def wait_stream(self, other):
+        self.waits_for.append(other)
+
+
+streams: list[FakeStream] = []
+
+
+def test_the_decoding_stream_waits_for_the_one_that_loads_the_weights(tmp_path, monkeypatch):
+    streams.clear()
+    loading = FakeStream()
+    threads_of = []
+
+    def current_stream(device):
+        threads_of.append(threading.current_thread())
+        return loading
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    with stream(tmp_path / "v.mp4", FlatColourDecoder(), device="cuda") as video:
+        video.add(latents(3))
+        video.finish()
+    assert [other.waits_for for other in streams] == [[], [loading]]
+    assert threads_of == [threading.main_thread()]

@@ -180,7 +180,6 @@ def test_weights_need_a_prompt_and_a_vae(tmp_path: Path, repo_root: Path, capsys
 
 
 def test_real_weights_are_compared_with_a_text_encoder_s_embeddings_and_a_vae(tmp_path: Path, repo_root: Path):
-    pytest.importorskip("diffusers")  # an optional package, which decodes
     weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
     save_embeddings(tmp_path / "texts.safetensors", {"a green apple": torch.randn(12, 48)})
     HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")

@@ -169,7 +169,6 @@ def test_the_command_writes_tables_of_the_embedded_model(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, repo_root):
-    pytest.importorskip("diffusers")  # an optional package, which decodes
     save_embeddings(tmp_path / "texts.safetensors", {text: torch.randn(12, 48) for text in ("a fox", "an owl")})
     HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
     (tmp_path / "prompts.txt").write_text("a fox\nan owl\n", encoding="utf-8")

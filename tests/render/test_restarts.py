@@ -28,7 +28,6 @@ BALL = "a red ball bouncing on a teal floor"
 def codec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrameCodec:
     if request.param == "toy":
         return toy_codec(torch.device("cpu"))
-    pytest.importorskip("diffusers")  # an optional package
     return load_codec(wan_vae(tmp_path_factory.mktemp("vae") / "wan_2.1_vae.safetensors"), "cpu", torch.float32)
 
 
@@ -105,7 +104,6 @@ def test_the_wan_encoder_is_the_librarys(tmp_path: Path):
 
 
 def test_a_file_without_an_encoder_decodes_but_does_not_encode(tmp_path: Path):
-    pytest.importorskip("diffusers")
     weights = load_file(wan_vae(tmp_path / "wan_2.1_vae.safetensors"))
     save_file(
         {name: t for name, t in weights.items() if not name.startswith("encoder.")}, tmp_path / "half.safetensors"
@@ -119,7 +117,6 @@ def test_a_file_without_an_encoder_decodes_but_does_not_encode(tmp_path: Path):
 
 
 def test_a_codec_is_named_by_its_weights(tmp_path: Path):
-    pytest.importorskip("diffusers")
     names = [
         load_codec(wan_vae(tmp_path / f"{seed}-{place}.safetensors", seed=seed), "cpu", torch.float32).fingerprint()
         for place, seed in enumerate((2, 2, 3))
@@ -160,7 +157,6 @@ def generate(tmp_path_factory: pytest.TempPathFactory, repo_root: Path):
 
 @pytest.mark.slow
 def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(generate, tmp_path: Path):
-    pytest.importorskip("diffusers")
     vae = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
     video, latents = tmp_path / "video.mp4", tmp_path / "latents.safetensors"
     assert generate("--seconds", "7", "--vae", vae, "--out", video, "--latents", latents) == 0

@@ -1,22 +1,27 @@
-"""The Wan VAE on the command line: streaming against diffusers' one-shot decode."""
+"""The decoder of the Wan VAE: streaming, against diffusers' one-shot decode; its memory; the files it reads."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.video import wan_vae as core_wan_vae
+from headforcing.headforcing_core.video import wan_decoder
 from headforcing.headforcing_core.video.stream import StreamingDecoder, write_video
-from headforcing.headforcing_core.video.wan_vae import load_codec
+from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder, load_codec
+from headforcing.kernels import feature_frames
+from headforcing.kernels.dispatch import using
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_t2v, wan_vae
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 FRAMES, HEIGHT, WIDTH = 10, 3, 5
 CHUNKINGS = {
@@ -30,7 +35,6 @@ CHUNKINGS = {
 
 @pytest.fixture(scope="module")
 def vae_path(tmp_path_factory) -> Path:
-    pytest.importorskip("diffusers")  # an optional package, and every test takes this file
     return wan_vae(tmp_path_factory.mktemp("vae") / "wan_2.1_vae.safetensors")
 
 
@@ -41,17 +45,25 @@ def latents() -> Tensor:
 
 @pytest.fixture(scope="module")
 def library(vae_path):
+    return diffusers_vae(vae_path, 8)
+
+
+def diffusers_vae(path: Path, base: int):
     """The complete VAE in diffusers, every tensor of the file in its place."""
-    from diffusers import AutoencoderKLWan
+    diffusers = pytest.importorskip("diffusers")
     from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 
-    vae = AutoencoderKLWan(base_dim=8)
-    vae.load_state_dict(convert_wan_vae_to_diffusers(load_file(vae_path)))
+    vae = diffusers.AutoencoderKLWan(base_dim=base)
+    vae.load_state_dict(convert_wan_vae_to_diffusers(load_file(path)))
     return vae.eval()
 
 
 @pytest.fixture(scope="module")
 def one_shot(library, latents) -> Tensor:
+    return decoded_by(library, latents)
+
+
+def decoded_by(library, latents: Tensor) -> Tensor:
     mean, std = (torch.tensor(library.config[f"latents_{name}"]).view(1, -1, 1, 1, 1) for name in ("mean", "std"))
     with torch.no_grad():
         decoded = library.decode(latents.movedim(0, 1)[None] * std + mean).sample[0]
@@ -84,11 +96,35 @@ def test_reset_starts_a_new_video(vae_path, latents):
     assert torch.equal(decoder.decode(latents[:4]), first)
 
 
-def test_latents_are_unnormalised_with_wans_constants(vae_path, latents):
+def test_the_chunks_make_no_difference_to_a_single_bit(vae_path, latents):
+    videos = [stream(vae_path, latents, chunking) for chunking in CHUNKINGS.values()]
+    assert all(torch.equal(video, videos[0]) for video in videos)
+
+
+@pytest.mark.slow
+def test_at_the_released_width_it_is_the_librarys(tmp_path):
+    path = wan_vae(tmp_path / "wide.safetensors", dim=96)
+    latents = torch.randn(3, 16, 2, 3, generator=torch.Generator().manual_seed(1))
+    expected = decoded_by(diffusers_vae(path, 96), latents).clamp(0, 1)
+    torch.testing.assert_close(stream(path, latents, [1, 2]), expected, atol=1e-5, rtol=0)
+
+
+def test_without_diffusers_a_video_is_decoded_and_a_frame_encoded(vae_path, latents, monkeypatch):
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    codec = load_codec(vae_path, "cpu", torch.float32)
+    assert codec.reencode(latents[:2]).shape == (1, 16, HEIGHT, WIDTH)
+
+
+def test_latents_are_unnormalised_with_wans_constants(vae_path):
     """The decoder of latents that normalise to zero sees exactly the means, and one standard deviation more for one."""
     decoder = load_streaming_decoder(vae_path, torch.float32)
-    seen = []
-    decoder._post_quant_conv.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0, :, 0, 0, 0]))
+    seen, network = [], decoder._network
+
+    def spy(z, features, first):
+        seen.append(z[0, 0])
+        return network(z, features, first)
+
+    decoder._network = spy
     decoder.decode(torch.stack([torch.zeros(16, 2, 2), torch.ones(16, 2, 2)]))
     mean = [-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508]
     mean += [0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921]
@@ -104,12 +140,95 @@ def test_bfloat16_is_close_to_float32(vae_path, latents, one_shot):
     assert (video_frames - one_shot).abs().mean() < 0.02
 
 
-def test_a_pixels_channels_side_by_side_are_the_same_pictures(vae_path, latents, one_shot, monkeypatch):
-    monkeypatch.setattr(core_wan_vae, "CHANNELS_LAST", ("cpu",))
-    decoder = load_streaming_decoder(vae_path, dtype=torch.float32)
-    weight = decoder._decoder.conv_in.weight
-    assert weight.is_contiguous(memory_format=torch.channels_last_3d) and not weight.is_contiguous()
+def test_every_order_of_the_weights_in_memory_gives_the_same(vae_path, latents, one_shot, monkeypatch):
+    """Those of a CPU, those of a GPU, and a file's own, which a host that loaded the weights keeps."""
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    conv = decoder._network.decoder["conv1"]
+    conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last_3d)
     torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
+    monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
+    torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
+
+
+def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(vae_path, latents, one_shot, monkeypatch):
+    def convolution(x, weight, padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
+        return F.conv3d(x, weight, None, stride, padding, dilation, groups)
+
+    def transposed(x, weight, padding, output_padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
+        assert deterministic
+        return F.conv_transpose2d(x, weight, None, stride, padding, output_padding, groups, dilation)
+
+    monkeypatch.setattr(wan_decoder, "has_cudnn", lambda x: True)
+    monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
+    monkeypatch.setattr(torch, "cudnn_convolution", convolution)
+    monkeypatch.setattr(torch, "cudnn_convolution_transpose", transposed)
+    torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
+
+
+def test_features_that_were_parked_between_chunks_make_no_difference(vae_path, latents):
+    decoder, kept = (load_streaming_decoder(vae_path, torch.float32) for _ in range(2))
+    for chunk in latents[:6].split([1, 3, 2]):
+        found = decoder.decode(chunk)
+        held = decoder.features.held_bytes
+        decoder.features.park()  # as option `park` does on a GPU
+        assert decoder.features.held_bytes == 0 < held
+        assert torch.equal(found, kept.decode(chunk))
+
+
+def test_on_a_cpu_nothing_is_parked(vae_path, latents):
+    decoder = load_codec(vae_path, "cpu", torch.float32, encodes=False, park=True).decoder()
+    decoder.decode(latents[:2])
+    assert decoder.features.held_bytes > 0
+
+
+class CountsMemory(TorchDispatchMode):
+    """The most bytes that the results of all operations took together, without a network's weights."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.weights = {weight.untyped_storage()._cdata for weight in network.state_dict().values()}
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else None
+            if storage is not None and storage._cdata not in self.weights:
+                self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.alive = {key: kept for key, kept in self.alive.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
+        return result
+
+
+class NoLaunch:
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: None
+
+
+def conv3d_of_a_gpu(x: Tensor, weight: Tensor, bias: None, padding: tuple[int, ...]) -> Tensor:
+    """As large as the result and in its order in memory: what cuDNN allocates."""
+    t, height, width = (
+        size - kernel + 2 * pad + 1 for size, kernel, pad in zip(x.shape[2:], weight.shape[2:], padding, strict=True)
+    )
+    return x.new_empty(t, height, width, len(weight)).permute(3, 0, 1, 2)[None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [(60, 104), (30, 33)])
+def test_the_estimate_of_memory_is_what_its_tensors_take(size, dtype, monkeypatch):
+    """The real width at real sizes, on tensors without data, with the kernel's allocations."""
+    monkeypatch.setattr(feature_frames, "_frames_kernel", NoLaunch())
+    monkeypatch.setattr(wan_decoder.F, "conv3d", conv3d_of_a_gpu)
+    with torch.device("meta"):
+        network = wan_decoder.WanDecoder().to(dtype).prepare()
+    decoder = WanVideoDecoder(network)
+    with using("triton"), CountsMemory(network) as memory:
+        for frames in (1, 2, wan_decoder.CHUNK_FRAMES):
+            decoder.decode(torch.empty(frames, 16, *size, device="meta"))
+    assert decoder.features.held_bytes == wan_decoder.held_bytes(size, dtype)
+    expected = wan_decoder.peak_bytes(size, dtype)
+    assert 0.97 * expected < memory.peak <= expected
 
 
 @pytest.mark.slow
@@ -199,7 +318,7 @@ def write_wrong_file(kind: str, vae_path: Path, folder: Path) -> Path:
         ("truncated", "damaged or cut short"),
         ("empty", "empty"),
         ("absent", "not found"),
-        ("incomplete", r"not a complete Wan 2\.1 VAE: decoder\.up_blocks\.1\..*time_conv\.weight is missing"),
+        ("incomplete", r"not a complete Wan 2\.1 VAE: decoder\.upsamples\.7\.time_conv\.weight is missing"),
         ("no width", "not a complete Wan 2.1 VAE"),
         ("wrong shape", r"proj\.weight is of shape \[7, 5\], expected \[32, 32, 1, 1\]"),
     ],
@@ -209,25 +328,6 @@ def test_a_wrong_file_is_named_in_one_sentence(vae_path, tmp_path, kind, message
     with pytest.raises(HeadForcingError, match=message) as caught:
         load_streaming_decoder(path)
     assert "model.safetensors" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_missing_diffusers_says_what_to_install(vae_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "diffusers", None)
-    with pytest.raises(HeadForcingError, match=r'pip install "headforcing\[vae\]"'):
-        load_streaming_decoder(vae_path)
-
-
-def test_too_old_diffusers_says_so(vae_path, monkeypatch):
-    """Before 0.35 the decoder took no first_chunk."""
-    decoder = type("", (torch.nn.Module,), {"forward": lambda self, x, feat_cache=None, feat_idx=(0,): x})
-    old = SimpleNamespace(__version__="0.33.1", AutoencoderKLWan=lambda base_dim: SimpleNamespace(decoder=decoder()))
-    converter = SimpleNamespace(convert_wan_vae_to_diffusers=dict)
-    old.loaders = SimpleNamespace(single_file_utils=converter)
-    monkeypatch.setitem(sys.modules, "diffusers", old)
-    monkeypatch.setitem(sys.modules, "diffusers.loaders", old.loaders)
-    monkeypatch.setitem(sys.modules, "diffusers.loaders.single_file_utils", converter)
-    with pytest.raises(HeadForcingError, match=r"0\.35 or newer \(version 0\.33\.1 is too old\)"):
-        load_streaming_decoder(vae_path)
 
 
 @pytest.mark.parametrize("shape", [(16, 4, 4), (0, 16, 4, 4), (2, 48, 4, 4), (1, 2, 16, 4, 4)])

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "cache": "files kernels model timeline rollout",
     "methods": "files model timeline cache rollout",
     "head_profiles": "files model cache rollout",
-    "video": "files timeline weights",
+    "video": "files kernels timeline weights",
     "drift": "files timeline cache rollout video",
     "plots": "files timeline head_profiles drift",
     "runs": "files timeline cache drift",

@@ -81,6 +81,7 @@ core = types.SimpleNamespace(
             "head_profiles.shares",
             "model.wan",
             "render.block_keys",
+            "video.tiny_decoder",
             "render.options",
             "render.plan",
             "render.video_rollout",
@@ -716,9 +717,15 @@ def decoded(streaming, latents, size):
 @probe
 def decoder():
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
-    kind = type(vae_decoding.load_decoder(vae, (4, 6))).__name__
+    own, others = vae_decoding.load_decoder(vae, (4, 6)), []
     exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
-    found = {"kind": kind, "exact": {}}
+    patches, hooked = vae.patcher.patches, vae.first_stage_model.decoder.middle[1]
+    vae.patcher.patches = {"decoder.conv1.weight": []}
+    others.append(type(vae_decoding.load_decoder(vae, (4, 6))).__name__)
+    vae.patcher.patches, hook = patches, hooked.register_forward_hook(lambda *_: None)
+    others.append(type(vae_decoding.load_decoder(vae, (4, 6))).__name__)
+    hook.remove()
+    found = {"kind": type(own).__name__, "others": others, "exact": {}, "own": {}}
     with torch.inference_mode():
         for frames in (1, 2, 7, 10):
             latents = torch.randn(frames, 16, 4, 6, generator=torch.Generator().manual_seed(frames))
@@ -726,6 +733,8 @@ def decoder():
             for size in (1, 3):
                 exact.reset()  # one decoder makes one video after another
                 found["exact"][f"{frames} by {size}"] = apart(decoded(exact, latents, size), whole)
+                own.reset()
+                found["own"][f"{frames} by {size}"] = apart(decoded(own, latents, size), whole)
         found["spread"] = float(whole.std())
         joined = decoded(overlap, latents, 3)
         found["overlap"] = {"pictures": len(joined), "error": float((joined - whole).abs().mean())}
@@ -745,10 +754,14 @@ def draft_decoder():
         latents = torch.randn(19, 16, 4, 6)
         whole = vae.decode(latents.transpose(0, 1)[None])[0]
         exact = {size: apart(decoded(draft, latents, size), whole) for size in (1, 3) if draft.reset() is None}
+        tiny = core.tiny_decoder.TinyDecoder()
+        tiny.load_state_dict({name: t for name, t in scaled.items() if name.startswith("decoder.")})
+        tiny = core.tiny_decoder.TinyVideoDecoder(tiny.prepare(), "taew2_1")  # as it is, like ComfyUI here
+        ours = apart(decoded(tiny, latents, 3), whole.clamp(0, 1))
         draft.OVERLAP_FRAMES = 3
         draft.reset()
         short = apart(decoded(draft, latents, 3), whole)
-    return {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short}
+    return {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short, "ours": ours}
 
 
 @probe

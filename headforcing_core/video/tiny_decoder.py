@@ -1,0 +1,144 @@
+"""Tiny decoders for Wan 2.1's latents (TAEHV): many times faster than the VAE, with less detail, for previews.
+
+The layers and their names are those of the published files taew2_1 and lighttaew2_1, which differ in the latents that
+they take. A layer with memory reads its own input of the frame before, so a video is decoded latent frame by latent
+frame, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .wan_decoder import CHUNK_FRAMES, LATENT_CHANNELS, doubled, spread_weight
+from .wan_vae import LATENTS_MEAN, LATENTS_STD, check_latents
+
+NORMALISED = {"taew2_1": True, "lighttaew2_1": False}  # whether it takes latents as the transformer sees them
+WIDTHS = (256, 128, 64, 64)
+_LAYERS = (3, 9, 15)  # place of the first layer of a level, which has three with memory, then one that makes frames
+_FRAMES = (1, 2, 2)  # that the last layer of a level makes of one
+_LIMIT = 3.0  # latents are squashed to -3..3
+
+
+class MemoryBlock(nn.Module):
+    """Three convolutions of a frame and the one before, added to the frame."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        convs = {str(2 * i): nn.Conv2d(2 * dim if i == 0 else dim, dim, 3, padding=1) for i in range(3)}
+        self.conv = nn.ModuleDict(convs)
+
+    def forward(self, x: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
+        """`[t, C, H, W]`; the last frame is left in `past`."""
+        before = past.get(self, torch.zeros_like(x[:1]))
+        past[self] = x[-1:].clone()
+        first, second, third = self.conv.values()
+        hidden = F.relu_(first(torch.cat([x, torch.cat([before, x[:-1]])], dim=1)))
+        return F.relu_(third(F.relu_(second(hidden))).add_(x))
+
+
+class Grow(nn.Module):
+    """Makes several frames of one, pixel by pixel."""
+
+    def __init__(self, dim: int, frames: int):
+        super().__init__()
+        self.frames = frames
+        self.conv = nn.Conv2d(dim, frames * dim, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x).unflatten(1, (self.frames, -1)).flatten(0, 1)
+
+
+class TinyDecoder(nn.Module):
+    """The decoder's weights."""
+
+    def __init__(self, widths: tuple[int, ...] = WIDTHS):
+        super().__init__()
+        layers: dict[str, nn.Module] = {"1": nn.Conv2d(LATENT_CHANNELS, widths[0], 3, padding=1)}
+        for start, frames, width, after in zip(_LAYERS, _FRAMES, widths, widths[1:], strict=False):
+            layers |= {str(start + i): MemoryBlock(width) for i in range(3)}
+            layers |= {str(start + 4): Grow(width, frames)}
+            layers |= {str(start + 5): nn.Conv2d(width, after, 3, padding=1, bias=False)}
+        layers["22"] = nn.Conv2d(widths[-1], 3, 3, padding=1)
+        self.decoder = nn.ModuleDict(layers)
+        self._spread: list[Tensor] = []
+
+    def prepare(self) -> TinyDecoder:
+        """Make what is computed from the weights. Call it when they are in place, on their device."""
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        layers: Any = self.decoder
+        self._spread = [spread_weight(layers[str(start + 5)].weight) for start in _LAYERS]
+        return self.requires_grad_(False).eval()
+
+    def forward(self, z: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
+        """Decode a latent frame `[1, 16, h, w]` to `[4, 3, 8h, 8w]` in about 0..1; `past` belongs to the video."""
+        layers: Any = self.decoder
+        x = F.relu_(layers["1"](torch.tanh(z / _LIMIT) * _LIMIT))
+        for start, spread in zip(_LAYERS, self._spread, strict=True):
+            for i in range(3):
+                x = layers[str(start + i)](x, past)
+            # frames are made before the image is enlarged, which gives the same and is a quarter of the work
+            x = doubled(layers[str(start + 4)](x), spread)
+        return layers["22"](F.relu_(x))
+
+
+class TinyVideoDecoder:
+    """Decodes one video with a tiny decoder; every division into chunks gives the same bits.
+
+    Args:
+        network: the weights, which other videos may share.
+        name: of the decoder, a key of `NORMALISED`.
+    """
+
+    def __init__(self, network: TinyDecoder, name: str):
+        self._network = network
+        weight = next(network.parameters())
+        self._device, self._dtype = weight.device, weight.dtype
+        rows = ((0.0,), (1.0,)) if NORMALISED[name] else (LATENTS_MEAN, LATENTS_STD)
+        self._mean, self._std = (torch.tensor(row, device=self._device).view(-1, 1, 1) for row in rows)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the frames before: the next latent frame starts a new video."""
+        self._past: dict[nn.Module, Tensor] = {}
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Decode the next normalised `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]`, float32 in 0..1.
+
+        Raises HeadForcingError for a wrong shape.
+        """
+        check_latents(latents)
+        return torch.cat([self._decode_frame(frame) for frame in latents])
+
+    def _decode_frame(self, frame: Tensor) -> Tensor:
+        first = not self._past
+        z = frame.to(self._device, torch.float32) * self._std + self._mean
+        z = z.to(self._dtype)[None].contiguous(memory_format=torch.channels_last)
+        video_frames = self._network(z, self._past).permute(0, 2, 3, 1)
+        return video_frames[-1 if first else 0 :].float().clamp_(0, 1)  # only the last one is of a first latent frame
+
+
+def tiny_widths(weights: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The widths of a tiny decoder with these tensors; None if they are of something else."""
+    convs = [weights.get(f"decoder.{place}.weight") for place in (1, 8, 14, 20)]
+    if any(not isinstance(conv, Tensor) or conv.ndim != 4 for conv in convs):
+        return None
+    return tuple(len(conv) for conv in convs) if convs[0].shape[1] == LATENT_CHANNELS else None  # type: ignore
+
+
+def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] = WIDTHS) -> int:
+    """Most memory in bytes while a chunk of latents of `(h, w)` is decoded, frames before included, weights left out.
+
+    It is reached in the last level: the frames made, and enlarged, or their input with the frame before.
+    """
+    kept = sum(3 * width * 4**level for level, width in enumerate(widths[:3]))
+    last = 4 * (16 * widths[2] + 64 * widths[3])
+    made = 4 * CHUNK_FRAMES * 3 * 64 * torch.float32.itemsize
+    return latent_size[0] * latent_size[1] * ((kept + last) * dtype.itemsize + made)

@@ -1,0 +1,296 @@
+"""The decoder network of the Wan 2.1 VAE, latent frame by latent frame.
+
+Modules have the names of Wan's own file. Activations are `[frames, height, width, channels]`, contiguous, so that
+convolutions read the channels of a pixel side by side. A causal convolution reads a frame and the two before it, which
+are zeros at the beginning of a video and are kept as features from one latent frame to the next.
+
+The first latent frame gives 1 video frame, every other one 4: the layers that double the frames leave the first latent
+frame as it is, and never read it later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...kernels.feature_frames import PAST_FRAMES, feature_frames
+
+LATENT_CHANNELS = 16
+LEVELS = (4, 4, 2, 1)  # channels from latents to video frames, as multiples of the base width
+DOUBLES_FRAMES = (True, True, False)  # after these levels; height and width are doubled after each but the last
+BLOCKS = 3  # residual blocks of a level
+CHUNK_FRAMES = 4  # latent frames in the longest chunk: a block of three, and one that was held back
+# A 3x3 convolution of an image whose pixels were each repeated 2x2 is a transposed convolution with 4x4 weights, which
+# are sums of the nine: 4 products an output pixel instead of 9, and no enlarged image. Row: which of the 3 are summed.
+_SPREAD = ((0, 0, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0))
+
+
+class Features:
+    """What is kept of a video between latent frames: the last two input frames of every causal convolution."""
+
+    def __init__(self) -> None:
+        self._past: dict[nn.Module, Tensor] = {}
+        self._parked: dict[nn.Module, Tensor] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that they take where the decoder runs."""
+        return sum(frames.nbytes for frames in self._past.values())
+
+    def past(self, conv: CausalConv, x: Tensor) -> Tensor:
+        """The frames `[2, H, W, C]` before `x`, the input of `conv`; zeros at first. Changed in place by callers."""
+        if conv not in self._past:
+            self._past[conv] = x.new_zeros(PAST_FRAMES, *x.shape[1:])
+        return self._past[conv]
+
+    def before(self, conv: CausalConv, x: Tensor) -> Tensor:
+        """`x` `[t, H, W, C]` with the two frames before it, `[2 + t, H, W, C]`; its last two are kept."""
+        past = self.past(conv, x)
+        frames = torch.cat([past, x])
+        past.copy_(frames[-PAST_FRAMES:])
+        return frames
+
+    def park(self) -> None:
+        """Move them to memory of the host, pinned for a GPU, in the order of the CUDA stream: nothing waits."""
+        for conv, frames in self._past.items():
+            if conv not in self._parked:
+                self._parked[conv] = torch.empty_like(frames, device="cpu", pin_memory=frames.is_cuda)
+            self._parked[conv].copy_(frames, non_blocking=True)
+        self._past.clear()
+
+    def fetch(self, device: torch.device) -> None:
+        """Bring back what is parked; the memory of the host is kept for the next time."""
+        if not self._past:
+            self._past = {
+                conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()
+            }
+
+
+class Activations:
+    """The output `[t, H, W, C]` of a layer, with a bias and a residual that the next norm adds in its own pass."""
+
+    def __init__(self, x: Tensor, bias: Tensor | None = None, residual: Tensor | None = None):
+        self._x, self._bias, self._residual = x, bias, residual
+
+    def normed(self, norm: Norm, conv: CausalConv, features: Features) -> Tensor:
+        """The input `[2 + t, H, W, C]` of `conv`: the frames before, then `silu(norm(sum))`."""
+        past = features.past(conv, self._x)
+        frames = feature_frames(self._x, past, norm.gamma.flatten(), self._bias, self._residual)
+        self._bias = self._residual = None
+        return frames
+
+    def total(self) -> Tensor:
+        """The sum itself."""
+        for term in (self._bias, self._residual):
+            if term is not None:
+                self._x += term
+        self._bias = self._residual = None
+        return self._x
+
+
+class Norm(nn.Module):
+    """The weight of a norm that divides a pixel by the root mean square of its channels."""
+
+    def __init__(self, dim: int, axes: int = 3):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(dim, *(1,) * axes))
+
+
+class CausalConv(nn.Conv3d):
+    """A convolution over space and over a frame and the two before it. Its bias is left to what follows."""
+
+    def __init__(self, inputs: int, outputs: int, side: int = 3):
+        super().__init__(inputs, outputs, (PAST_FRAMES + 1, side, side), padding=(0, side // 2, side // 2))
+
+    def rearrange(self) -> None:
+        """Order the weights as they are read: planes of a CPU's images, elsewhere with inputs side by side."""
+        order = (2, 0, 3, 4, 1) if self.weight.device.type == "cpu" else (0, 2, 3, 4, 1)
+        back = [order.index(axis) for axis in range(5)]
+        self.weight.data = self.weight.data.permute(order).contiguous().permute(back)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """`[2 + t, H, W, C]` -> `[t, H, W, outputs]`."""
+        in_planes = frames.device.type == "cpu" and frames.dtype == torch.float32  # else sums would be rounded twice
+        return self._in_planes(frames) if in_planes else self._in_volumes(frames)
+
+    def _in_volumes(self, frames: Tensor) -> Tensor:
+        x, padding, ones = frames.permute(3, 0, 1, 2)[None], (0, *self.padding[1:]), (1, 1, 1)
+        if has_cudnn(x):
+            # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in half precision
+            cudnn = torch.backends.cudnn
+            sizes = padding, ones, ones, 1
+            y = torch.cudnn_convolution(x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32)
+        else:
+            y = F.conv3d(x, self.weight, None, padding=padding)
+        return y[0].permute(1, 2, 3, 0).contiguous()
+
+    def _in_planes(self, frames: Tensor) -> Tensor:
+        """The same as a sum of convolutions of images, which CPUs compute without turning their channels around."""
+        images, t = frames.permute(0, 3, 1, 2), len(frames) - PAST_FRAMES
+        y: Tensor | None = None
+        for i, weight in enumerate(self.weight.unbind(2)):
+            part = F.conv2d(images[i : i + t], weight, None, padding=self.padding[1:])
+            y = part if y is None else y.add_(part)
+        assert y is not None
+        return y.permute(0, 2, 3, 1).contiguous()
+
+
+class ResidualBlock(nn.Module):
+    """Norm, SiLU and causal convolution, twice, added to the input."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        first = {"0": Norm(inputs), "2": CausalConv(inputs, outputs)}
+        second = {"3": Norm(outputs), "6": CausalConv(outputs, outputs)}
+        self.residual: Any = nn.ModuleDict({**first, **second})
+        self.shortcut = nn.Conv3d(inputs, outputs, 1) if inputs != outputs else None
+
+    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+        norm_1, conv_1, norm_2, conv_2 = (self.residual[name] for name in "0236")
+        # nested, so that nothing is in memory for longer than it is read
+        hidden = conv_2(
+            Activations(conv_1(x.normed(norm_1, conv_1, features)), conv_1.bias).normed(norm_2, conv_2, features)
+        )
+        residual = x.total() if self.shortcut is None else pointwise(self.shortcut, x.total())
+        return Activations(hidden, conv_2.bias, residual)
+
+
+class Attention(nn.Module):
+    """Attention within each frame, with one head, added to the input."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.norm = Norm(dim, axes=2)
+        self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
+        self.proj = nn.Conv2d(dim, dim, 1)
+
+    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+        total = x.total()  # [t, H, W, C]
+        pixels = F.normalize(total.float(), dim=-1) * total.shape[-1] ** 0.5 * self.norm.gamma.flatten().float()
+        qkv = pointwise(self.to_qkv, pixels.to(total.dtype)).flatten(1, 2)[:, None]  # [t, 1, H W, 3 C]
+        q, k, v = qkv.chunk(3, dim=-1)
+        attended = F.scaled_dot_product_attention(q, k, v).view(total.shape)
+        return Activations(pointwise(self.proj, attended), residual=total)
+
+
+class Upsample(nn.Module):
+    """Doubles height and width, and from the second latent frame on the number of frames."""
+
+    def __init__(self, dim: int, doubles_frames: bool):
+        super().__init__()
+        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim // 2, 3)})
+        self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
+        self.spread: Tensor | None = None
+
+    def prepare(self) -> None:
+        """Make the weights of the transposed convolution; once the module's own are in place."""
+        self.spread = spread_weight(self.resample["1"].weight)
+
+    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+        frames = x.total()
+        if self.time_conv is not None and not first:
+            pairs = self.time_conv(features.before(self.time_conv, frames)) + self.time_conv.bias
+            frames = pairs.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
+        assert self.spread is not None
+        enlarged = doubled(frames.permute(0, 3, 1, 2), self.spread)
+        return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), self.resample["1"].bias)
+
+
+class WanDecoder(nn.Module):
+    """The decoder's weights; 96 is the base width of the released model."""
+
+    def __init__(self, base: int = 96):
+        super().__init__()
+        widths = [base * multiple for multiple in LEVELS]
+        wide = widths[0]
+        self.conv2 = nn.Conv3d(LATENT_CHANNELS, LATENT_CHANNELS, 1)
+        layers: list[nn.Module] = []
+        for level, width in enumerate(widths):
+            inputs = widths[level - 1] // 2 if level else wide
+            layers += [ResidualBlock(inputs if block == 0 else width, width) for block in range(BLOCKS)]
+            if level < len(DOUBLES_FRAMES):
+                layers.append(Upsample(width, DOUBLES_FRAMES[level]))
+        parts: dict[str, nn.Module] = {"conv1": CausalConv(LATENT_CHANNELS, wide)}
+        parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
+        parts["upsamples"] = nn.ModuleList(layers)
+        parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, 3)})
+        self.decoder = nn.ModuleDict(parts)
+
+    def prepare(self, rearrange: bool = True) -> WanDecoder:
+        """Make what is computed from the weights. Call it when they are in place, on their device.
+
+        `rearrange` also puts the weights into the order in memory in which the device reads them.
+        """
+        for layer in self.modules():
+            if isinstance(layer, Upsample):
+                layer.prepare()
+            if rearrange and isinstance(layer, CausalConv):
+                layer.rearrange()
+        return self.requires_grad_(False).eval()
+
+    def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
+        """Decode the next latent frame `[h, w, 16]` to `[1 or 4, 8h, 8w, 3]` in about -1..1.
+
+        `first` is whether it is the first one of the video; `features`, empty at first, belong to the video.
+        """
+        parts: Any = self.decoder
+        x = pointwise(self.conv2, z)[None]
+        hidden = Activations(parts["conv1"](features.before(parts["conv1"], x)), parts["conv1"].bias)
+        for layer in (*parts["middle"], *parts["upsamples"]):
+            hidden = layer(hidden, features, first)
+        norm, conv = parts["head"].values()
+        return conv(hidden.normed(norm, conv, features)) + conv.bias
+
+
+def pointwise(conv: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
+    """A convolution that reads one pixel at a time, of `[..., C]`."""
+    return F.linear(x, conv.weight.flatten(1), conv.bias)
+
+
+def has_cudnn(x: Tensor) -> bool:
+    """Whether cuDNN can compute convolutions of this tensor."""
+    return x.is_cuda and torch.version.hip is None and torch.backends.cudnn.enabled
+
+
+def doubled(images: Tensor, spread: Tensor) -> Tensor:
+    """`[n, C, H, W]` enlarged and convolved, `[n, out, 2H, 2W]`, by a weight of `spread_weight`."""
+    if has_cudnn(images):
+        # called directly: PyTorch would allow algorithms whose sums differ from run to run
+        cudnn = torch.backends.cudnn
+        sizes = (1, 1), (0, 0), (2, 2), (1, 1), 1
+        return torch.cudnn_convolution_transpose(images, spread, *sizes, cudnn.benchmark, True, cudnn.allow_tf32)
+    return F.conv_transpose2d(images, spread, None, stride=2, padding=1)
+
+
+def spread_weight(weight: Tensor) -> Tensor:
+    """The transposed convolution `[in, out, 4, 4]`, stride 2, that doubles an image and convolves it with `weight`."""
+    of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
+    spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
+    return spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
+
+
+def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96) -> int:
+    """Memory in bytes that a video's features take while it is made, for latents of `(h, w)`."""
+    widths = [base * multiple for multiple in LEVELS]
+    channels = LATENT_CHANNELS + 4 * widths[0]  # of all inputs, per pixel of the latents
+    for level, width in enumerate(widths):
+        inputs = widths[level - 1] // 2 if level else widths[0]
+        doubles = level < len(DOUBLES_FRAMES) and DOUBLES_FRAMES[level]
+        channels += 4**level * (inputs + (2 * BLOCKS - 1) * width + doubles * width)
+    channels += 4 ** (len(widths) - 1) * base
+    return PAST_FRAMES * channels * latent_size[0] * latent_size[1] * dtype.itemsize
+
+
+def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96) -> int:
+    """Most memory in bytes while a chunk of latents of `(h, w)` is decoded, features included, weights left out.
+
+    It is reached in the last level, at the 4 video frames of the chunk's last latent frame: input, output and residual,
+    and the input of a convolution with the two frames before. What a library's convolution takes for itself is not
+    counted.
+    """
+    activations = (4 + 4 + (4 + PAST_FRAMES)) * base * dtype.itemsize
+    made = 4 * CHUNK_FRAMES * 3 * torch.float32.itemsize
+    return held_bytes(latent_size, dtype, base) + 64 * latent_size[0] * latent_size[1] * (activations + made)

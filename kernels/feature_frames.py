@@ -1,0 +1,114 @@
+"""The input of a causal convolution in the Wan VAE: residual sum, RMS norm, SiLU and the frames before, in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .dispatch import Operation
+from .language import kernel, power_of_2, tiles, tl
+from .layout import LayoutError
+
+PAST_FRAMES = 2  # that a causal convolution over three frames reads besides the current one
+TILE = 2048  # numbers that a program has in registers at a time
+_SMALLEST_LENGTH = 1e-12
+
+
+def feature_frames_reference(
+    x: Tensor, past: Tensor, gamma: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+) -> Tensor:
+    """The frames `[2 + t, H, W, C]` that a causal convolution reads: two of the past, then `silu(norm(x))`.
+
+    The norm divides a pixel by the root mean square of its channels; it and SiLU are computed in float32.
+
+    Args:
+        x: `[t, H, W, C]`, channels last. Changed to `x + bias + residual`, rounded, which is what is normed.
+        past: `[2, H, W, C]`, the last two frames of this convolution so far; changed to the last two of the result.
+        gamma: `[C]`, the norm's weight.
+        bias: `[C]` of the layer that gave x. None: 0.
+        residual: of x's shape. None: 0.
+    """
+    frames = x.new_empty(PAST_FRAMES + len(x), *x.shape[1:])
+    frames[:PAST_FRAMES] = past
+    for i, frame in enumerate(x):
+        total = frame.float()  # x itself in float32
+        if bias is not None:
+            total += bias
+        if residual is not None:
+            total += residual[i]
+        if total is not frame:
+            frame.copy_(total)
+            total = frame.float()
+        length = torch.linalg.vector_norm(total, dim=-1, keepdim=True).clamp_min(_SMALLEST_LENGTH)
+        normed = (total * (x.shape[-1] ** 0.5 / length)).mul_(gamma)
+        frames[PAST_FRAMES + i] = F.silu(normed, inplace=True)
+    past.copy_(frames[-PAST_FRAMES:])
+    return frames
+
+
+@kernel
+def _frames_kernel(
+    x, past, gamma, bias, residual, out, pixels, dim, root_dim, smallest_length,
+    FRAMES: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    pixel = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    channel = tl.arange(0, DIM)[None, :]
+    inside = (pixel < pixels) & (channel < dim)
+    first, second = pixel.to(tl.int64) * dim + channel, (pixel + pixels).to(tl.int64) * dim + channel
+    weight = tl.load(gamma + channel, mask=channel < dim, other=0.0).to(tl.float32)
+    # both are read before either is replaced, and no other program reads these pixels
+    older, newer = tl.load(past + first, mask=inside), tl.load(past + second, mask=inside)
+    tl.store(out + first, older, mask=inside)
+    tl.store(out + second, newer, mask=inside)
+    for i in range(FRAMES):
+        place = (pixel + i * pixels).to(tl.int64) * dim + channel
+        row = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+        if BIAS:
+            row += tl.load(bias + channel, mask=channel < dim, other=0.0).to(tl.float32)
+        if RESIDUAL:
+            row += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+        if BIAS or RESIDUAL:
+            rounded = row.to(x.dtype.element_ty)
+            tl.store(x + place, rounded, mask=inside)
+            row = rounded.to(tl.float32)
+        length = tl.maximum(tl.sqrt(tl.sum(row * row, axis=1)), smallest_length)[:, None]
+        normed = row * (root_dim / length) * weight
+        older, newer = newer, (normed / (1.0 + tl.exp(-normed))).to(out.dtype.element_ty)
+        place = (pixel + (i + 2) * pixels).to(tl.int64) * dim + channel
+        tl.store(out + place, newer, mask=inside)
+    tl.store(past + first, older, mask=inside)
+    tl.store(past + second, newer, mask=inside)
+
+
+def _launch(
+    x: Tensor, past: Tensor, gamma: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+) -> Tensor:
+    t, height, width, dim = x.shape
+    shapes = {"past": (past, (PAST_FRAMES, height, width, dim)), "gamma": (gamma, (dim,))}
+    shapes |= {"bias": (gamma if bias is None else bias, (dim,))}
+    shapes |= {"residual": (x if residual is None else residual, x.shape)}
+    for name, (tensor, shape) in {"x": (x, x.shape), **shapes}.items():
+        if tensor.shape != shape or not tensor.is_contiguous():
+            raise LayoutError(f"{name} must be contiguous {list(shape)}, got {list(tensor.shape)}")
+    frames = x.new_empty(PAST_FRAMES + t, height, width, dim)
+    rows = max(1, TILE // power_of_2(dim))
+    _frames_kernel[(tiles(height * width, rows),)](
+        x, past, gamma, gamma if bias is None else bias, x if residual is None else residual, frames,
+        height * width, dim, dim**0.5, _SMALLEST_LENGTH,
+        FRAMES=t, BIAS=bias is not None, RESIDUAL=residual is not None, ROWS=rows, DIM=power_of_2(dim), num_warps=4,
+    )  # fmt: skip
+    return frames
+
+
+def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    pixels, rows = torch.randn(3 + 2 + 3, 3, 5, 24, generator=generator), torch.randn(2, 24, generator=generator)
+    x, past, residual = pixels.to(device, dtype).split((3, 2, 3))
+    gamma, bias = (0.5 * rows).to(device, dtype)
+    return dict(x=x, past=past, gamma=gamma, bias=bias, residual=residual)
+
+
+feature_frames = Operation(feature_frames_reference, _launch, _example)
