@@ -88,6 +88,7 @@ class HeadForcingSampler(io.ComfyNode):
         report = [*describe_method(options.method), describe(plan, bridge.compute_dtype(model)), "", needs.describe()]
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
+        report += bridge.ignored_patches(model)
         progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id)
         videos: list[RenderResult] = []
         for video in range(count):

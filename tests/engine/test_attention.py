@@ -27,9 +27,8 @@ from headforcing.headforcing_core.model.attention import (
     explicit,
     first_working,
     sdpa,
-    self_test,
-    sequence_starts,
 )
+from headforcing.headforcing_core.model.attention_backends import self_test, sequence_starts
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -84,20 +84,41 @@ def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, monke
         torch.testing.assert_close(buffer, other, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("mark", [("comfy_cast_weights", True), ("weight_function", [lambda weight: weight])])
-def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, mark):
+HANDS_ON = {
+    "in virtual memory": dict(comfy_cast_weights=True, _v=object()),
+    "patched": dict(weight_function=[lambda weight: weight]),
+    "patched bias": dict(bias_function=[lambda bias: bias]),
+}
+
+
+@pytest.mark.parametrize("marks", HANDS_ON.values(), ids=HANDS_ON)
+def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, marks):
     expected, _ = video(model, CachePolicy())
     attention, called = model.blocks[1].self_attn, []
     for norm in (model.blocks[1].norm3, attention.norm_k):
-        setattr(norm, *mark)
+        vars(norm).update(marks)
         norm.register_forward_hook(lambda module, *_: called.append(module))
-    setattr(model.blocks[0].norm1, *mark)  # without weights there is nothing to have hands on
+    vars(model.blocks[0].norm1).update(marks)  # without weights there is nothing to have hands on
     fused.clear()
     found, _ = video(model, CachePolicy())
     assert fused.count("norm_modulate") == BLOCKS * 5
     passes = BLOCKS * 5
     assert [called.count(norm) for norm in (model.blocks[1].norm3, attention.norm_k)] == [passes, passes]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_casts_all_others(model, fused):
+    """As ComfyUI's dynamic VRAM does: every layer casts, and small weights stay on the device in the right dtype."""
+    attention, called = model.blocks[1].self_attn, []
+    for norm in (model.blocks[1].norm3, attention.norm_q, attention.norm_k):
+        norm.comfy_cast_weights, norm.weight_function, norm.bias_function = True, [], []
+        norm.register_forward_hook(lambda module, *_: called.append(module))
+    video(model, CachePolicy())
+    assert not called
+    attention.norm_k.weight.data = attention.norm_k.weight.double()  # to be cast in every call
+    attention.norm_k.forward = lambda x: torch.nn.functional.rms_norm(x, x.shape[-1:], attention.norm_k.weight.float())
+    video(model, CachePolicy())
+    assert attention.norm_k in called
 
 
 def test_a_layer_takes_four_fused_steps(model, fused):
