@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
-from headforcing.headforcing_core.video.stream import StreamingDecoder
-from headforcing.headforcing_core.video.wan_vae import DiffusersDecoder
+from torch import Tensor
 
 from .case import Case
 
+if TYPE_CHECKING:
+    from headforcing.headforcing_core.video.stream import StreamingDecoder
+
 
 def random_decoder(case: Case) -> tuple[StreamingDecoder | None, str]:
-    """The decoder of a case, which goes on with the video from block to block, or why there is none."""
+    """A decoder for a case, which goes on with the video from block to block, and which it is or why there is none.
+
+    The engine's own where there is one, else that of diffusers.
+    """
     if not case.vae_dim:
         return None, "left out"
-    try:
-        from diffusers import AutoencoderKLWan
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a package of its own does not fit it
-        return None, f"the package diffusers cannot be imported: {str(error).splitlines()[0]}"
-    with torch.random.fork_rng([case.device] if case.device.type == "cuda" else []):
-        torch.manual_seed(case.seed)
-        with torch.device(case.device):
-            vae = AutoencoderKLWan(base_dim=case.vae_dim).requires_grad_(False).eval()
-    return DiffusersDecoder(vae.post_quant_conv.to(case.dtype), vae.decoder.to(case.dtype)), ""
+    reasons = []
+    for name, make in (("the engine's decoder", _own), ("diffusers' decoder", _of_diffusers)):
+        try:
+            with torch.random.fork_rng([case.device] if case.device.type == "cuda" else []):
+                torch.manual_seed(case.seed)
+                return make(case), f"{name} of base width {case.vae_dim}, streaming"
+        except (ImportError, AttributeError, RuntimeError) as error:  # RuntimeError: a package of its own does not fit
+            reasons.append(f"{name} cannot be used: {(str(error) or type(error).__name__).splitlines()[0]}")
+    return None, "; ".join(reasons)
+
+
+def _own(case: Case) -> StreamingDecoder:
+    from headforcing.headforcing_core.video.wan_decoder import Features, WanDecoder
+
+    with torch.device(case.device):
+        network = WanDecoder(case.vae_dim)
+    return OwnDecoder(network.to(case.dtype).prepare(), Features)
+
+
+class OwnDecoder:
+    """`video/wan_decoder.py` as a streaming decoder, whose video frames stay on the device."""
+
+    def __init__(self, network: Any, new_features: Any):
+        self.network, self.new_features = network, new_features
+        self.reset()
+
+    def reset(self) -> None:
+        self.features, self.begun = self.new_features(), False
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """`[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]` in 0..1."""
+        weight = next(self.network.parameters())
+        frames = []
+        for z in latents.to(weight).permute(0, 2, 3, 1):
+            frames.append(self.network(z, self.features, not self.begun))
+            self.begun = True
+        return torch.cat(frames).float().add(1).div(2).clamp(0, 1)
+
+
+def _of_diffusers(case: Case) -> StreamingDecoder:
+    from diffusers import AutoencoderKLWan
+    from headforcing.headforcing_core.video.wan_vae import DiffusersDecoder
+
+    with torch.device(case.device):
+        vae = AutoencoderKLWan(base_dim=case.vae_dim).requires_grad_(False).eval()
+    return DiffusersDecoder(vae.post_quant_conv.to(case.dtype), vae.decoder.to(case.dtype))
