@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import xml.dom.minidom
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ NOT_ON_A_BARE_MACHINE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_needs_torch_triton_numpy_and_safetensors_alone():
     """Importing everything, and a row; in a process of its own, where the other packages cannot be imported."""
     program = f"""
@@ -164,11 +166,8 @@ def test_the_plot_has_a_bar_for_every_measured_row():
     results = json.loads(RESULTS.read_text())
     drawn = plot.svg(results)
     measured = [row for row in results["rows"] if "ms_per_block" in row]
-    assert all(f"{row['row']}  {row['title']}" in drawn for row in measured) and drawn.count("<rect") > 3 * len(
-        measured
-    )
-    import xml.dom.minidom
-
+    assert all(f"{row['row']}  {row['title']}" in drawn for row in measured)
+    assert drawn.count("<rect") > 3 * len(measured)
     xml.dom.minidom.parseString(drawn)
 
 
