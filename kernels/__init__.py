@@ -7,7 +7,8 @@ Importing this package does not import Triton. The memory layout of tensors is d
 | `modulate.py` | gated residual sum, layer norm, modulation | the engine, three times per layer |
 | `write.py` | norms, rotary embedding, writing of keys and values | the engine, once per layer |
 | `attend.py` | attention to each head's own number of keys | the engine, as attention `triton` |
+| `move.py` | moving and re-rotating cached frames of all layers | the engine, after every block |
+| `merge.py`, `pool.py` | merging and pooling frames of episodic memory of all layers | the engine, after some blocks |
 
-Moving, re-rotating, merging and pooling cached frames is done in plain PyTorch: it happens once per block, not in every
-pass.
+Where the last three do not work, the engine loops over the layers in plain PyTorch.
 """

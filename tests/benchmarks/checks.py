@@ -18,14 +18,14 @@ from headforcing.headforcing_core.model.attention import (
 from headforcing.headforcing_core.model.attention_backends import Spans, attend_layer, by_span, views
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import TOLERANCE, Operation
+from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.move import move_frames
+from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import HEAD_DIM, Case
-from .kernels.merge import merge_frames
-from .kernels.move import move_frames
-from .kernels.pool import pooled_keys
 from .rows import HEAD_FORCING
 from .stopwatch import Stopwatch
 

@@ -21,14 +21,14 @@ from headforcing.headforcing_core.devices import upload
 from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles, by_head
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels import dispatch
+from headforcing.kernels.move import in_sequence
+from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.rotation import rotate
+from headforcing.kernels.rotations import no_rotation, rotation_table
 from torch import Tensor
 from torch.nn import functional as F
 
 from .kernels import paper
-from .kernels.move import in_sequence
-from .kernels.pool import pooled_keys
-from .kernels.rotations import no_rotation, rotation_table
 from .slots import Orders, Slots
 from .varlen import Lengths
 

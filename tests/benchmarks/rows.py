@@ -19,14 +19,14 @@ from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.render.provenance import attention_name
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.move import move_frames
+from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import HEAD_DIM, Case
-from .kernels.merge import merge_frames
-from .kernels.move import move_frames
-from .kernels.pool import pooled_keys
 from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads, dense
 from .varlen import nothing, packed_attention
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
+from headforcing.headforcing_core.cache import slot_kernels
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.compiled import compiled_forward
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
@@ -77,11 +78,48 @@ def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, monke
     expected, plain = video(model, policy, measured)
     called = request.getfixturevalue("fused")
     found, cache = video(model, policy, measured)
-    assert set(called) == {"norm_modulate", "residual_norm_modulate", "write_block"}
+    in_passes, after_blocks = (
+        {"norm_modulate", "residual_norm_modulate", "write_block"},
+        {"merge_frames", "pooled_keys"},
+    )
+    assert set(called) == in_passes | after_blocks | {"move_frames"}
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert [group.sources for group in cache.groups] == [group.sources for group in plain.groups]
-    for buffer, other in zip((*cache.k, *cache.v), (*plain.k, *plain.v), strict=True):
-        torch.testing.assert_close(buffer, other, atol=1e-4, rtol=0)
+    for group, other in zip(cache.groups, plain.groups, strict=True):
+        for layer in range(len(ROLES)):
+            for held, expected in zip(group.context(layer), other.context(layer), strict=True):
+                torch.testing.assert_close(held, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, layers):
+    """Per group of heads: frames take their new places, and are rotated to them; for memory heads also the rest."""
+    shape = CacheShape(ROLES[:1] * layers, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60)
+    cache = HeadCache(shape, torch.float32)
+    key = torch.randn(1, 4, 5, 22)
+    prompt = PromptKV([(key, key)] * layers, 4)
+    for _ in range(12):
+        fused.clear()
+        cache.begin_block()
+        for layer in range(layers):
+            cache.write(layer, *torch.randn(2, 18, 4, 22))
+        event = cache.commit(prompt)
+    assert event is not None and event.merged
+    launched = [name for name in fused if name != "write_block"]
+    assert launched.count("merge_frames") == 1 and launched.count("pooled_keys") == 2
+    # every group rolls and rotates; memory heads also close the gap after a merge and admit a frame
+    assert launched.count("move_frames") <= 2 * len(cache.groups) + 2
+
+
+def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):
+    built, cache = [], HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
+    upload = slot_kernels.upload
+    monkeypatch.setattr(slot_kernels, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
+    for _ in range(12):
+        built.clear()
+        cache.begin_block()
+        cache.close()
+    assert "move_frames" in fused and not built
 
 
 HANDS_ON = {
