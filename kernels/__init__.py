@@ -8,7 +8,8 @@ Importing this package does not import Triton. The memory layout of tensors is d
 | `write.py` | norms, rotary embedding, writing of keys and values | the engine, once per layer |
 | `feature_frames.py` | residual sum, norm, SiLU and earlier frames, which a causal convolution reads | the Wan VAE |
 | `attend.py` | attention to each head's own number of keys | the engine, as attention `triton` |
+| `move.py` | moving and re-rotating cached frames of all layers | the engine, after every block |
+| `merge.py`, `pool.py` | merging and pooling frames of episodic memory of all layers | the engine, after some blocks |
 
-Moving, re-rotating, merging and pooling cached frames is done in plain PyTorch: it happens once per block, not in every
-pass.
+Where the last three do not work, the engine loops over the layers in plain PyTorch.
 """

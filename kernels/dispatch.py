@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -48,6 +49,7 @@ class Operation(Generic[P, R]):
         reference: plain PyTorch, the specification.
         launch: launches the Triton kernel.
         example: `(device, dtype) -> keyword arguments` of a small call for the self-test.
+        failures: per device and dtype, why the kernel is not used there; a traceback if it raised.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Operation(Generic[P, R]):
         self.name = reference.__name__.removesuffix("_reference")
         self.__doc__ = reference.__doc__
         self._usable: dict[tuple[torch.device, torch.dtype], bool] = {}
+        self.failures: dict[tuple[torch.device, torch.dtype], str] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         place = _place(*args, **kwargs)
@@ -118,6 +121,7 @@ class Operation(Generic[P, R]):
 
     def _disable(self, place: tuple[torch.device, torch.dtype], reason: Exception | str) -> None:
         self._usable[place] = False
+        self.failures[place] = reason if isinstance(reason, str) else "".join(traceback.format_exception(reason))
         log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, _first_line(reason))
 
 

@@ -99,6 +99,7 @@ class HeadForcingSampler(io.ComfyNode):
             report.append(f"width and height: {size[0]}x{size[1]}, what the model was made for")
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
+        report += bridge.ignored_patches(model)
         workflow = helpers.workflow_id(cls.hidden)
         progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id, workflow=workflow)
         videos: list[RenderResult] = []

@@ -29,6 +29,7 @@ from ..model.wan import PromptKV
 from .head_group import HeadGroup, block_tables
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .shape import CacheShape
+from .slot_kernels import SlotKernels
 from .switching import RoleSwitching
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
@@ -41,6 +42,12 @@ class AttentionMeter(Protocol):
 
     def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """An attention function that computes `attention` and measures it, for the heads of `group` in `layer`."""
+
+
+def _first_rows(slots: Tensor) -> list[int]:
+    """The rows at which the heads of a view `[heads, slots, s, head_dim]` begin in the buffer that it is a view of."""
+    first, step = slots.storage_offset(), slots.stride(0)
+    return [(first + head * step) // slots.shape[-1] for head in range(len(slots))]
 
 
 class HeadCache(RoleSwitching):
@@ -67,10 +74,17 @@ class HeadCache(RoleSwitching):
         self.oldest = 0  # no recent frame is older than this one
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         reencode = shape.policy.rope == "contiguous"
-        self.k, self.v = (self._buffers(dtype) for _ in range(2))
+        self.flat = [self._buffer(dtype) for _ in range(2)]  # keys and values of all layers, `[rows, head_dim]`
+        self.k, self.v = (self._layers(buffer) for buffer in self.flat)
         self.groups = [
             HeadGroup(
-                policy, [torch.tensor(h, dtype=torch.long, device=device) for h in heads], k, v, self.rope, reencode
+                policy,
+                [torch.tensor(h, dtype=torch.long, device=device) for h in heads],
+                k,
+                v,
+                self.rope,
+                reencode,
+                SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope),
             )
             for (policy, heads), k, v in zip(
                 shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
@@ -85,17 +99,21 @@ class HeadCache(RoleSwitching):
             self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
         )
 
-    def _buffers(self, dtype: torch.dtype) -> list[Tensor]:
-        """Per layer, the slots of all its heads, `[slots, s, head_dim]`.
+    def _buffer(self, dtype: torch.dtype) -> Tensor:
+        """The slots of all heads of all layers, in one piece so that one launch can change all of them.
 
         Zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN.
         """
-        groups, frame = self.shape.groups(), (self.rope.frame_tokens, self.shape.head_dim)
+        rows = self.shape.frame_slots * self.rope.frame_tokens
+        return torch.zeros(rows, self.shape.head_dim, dtype=dtype, device=self.device)
+
+    def _layers(self, buffer: Tensor) -> list[Tensor]:
+        """Per layer, the slots of all its heads, `[slots, s, head_dim]`, as views of a buffer."""
         slots = [
-            sum(len(heads[layer]) * self.shape.slots(policy) for policy, heads in groups.items())
+            sum(len(heads[layer]) * self.shape.slots(policy) for policy, heads in self.shape.groups().items())
             for layer in range(len(self.shape.roles))
         ]
-        return [torch.zeros(count, *frame, dtype=dtype, device=self.device) for count in slots]
+        return list(buffer.unflatten(0, (-1, self.rope.frame_tokens)).split(slots))
 
     def _parts(self, buffers: list[Tensor]) -> Iterator[list[Tensor]]:
         """Yield, group by group, its views `[heads, slots, s, head_dim]` of every layer's buffer."""
@@ -112,7 +130,7 @@ class HeadCache(RoleSwitching):
     @property
     def bytes(self) -> int:
         """Bytes held by all key and value buffers; constant over the whole video."""
-        return sum(buffer.nbytes for buffer in (*self.k, *self.v))
+        return sum(buffer.nbytes for buffer in self.flat)
 
     @property
     def occupied(self) -> int:

@@ -8,10 +8,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ...kernels.move import in_sequence
 from ..devices import upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .roles import RolePolicy
+from .slot_kernels import SlotKernels
 
 
 class HeadGroup:
@@ -21,6 +23,8 @@ class HeadGroup:
         heads: per layer, which heads these are.
         k, v: per layer, their slots `[heads, slots, s, head_dim]`.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
+        kernels: the same slots, for launches over all layers; without it, or where they do not work, every change is
+            a loop over the layers.
     """
 
     def __init__(
@@ -31,9 +35,10 @@ class HeadGroup:
         v: Sequence[Tensor],
         rope: RotaryEmbedding,
         reencode: bool,
+        kernels: SlotKernels | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
-        self.rope, self.reencode = rope, reencode
+        self.rope, self.reencode, self._kernels = rope, reencode, kernels
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
         self.entries = 0  # how many slots, the first ones, hold episodic memory
@@ -44,13 +49,20 @@ class HeadGroup:
         """Slots in use, the current block included."""
         return len(self.sources)
 
+    @property
+    def kernels(self) -> SlotKernels | None:
+        """What changes all layers in one launch, where that works."""
+        return self._kernels if self._kernels is not None and self._kernels.usable else None
+
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
         """Assign slots to the block's own frames, and re-rotate the history to its temporal indices for this block."""
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
         target = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
         moved = [slot for slot in range(history) if target[slot] != self.indices[slot]]
-        if moved:
+        if moved and self.kernels is not None:
+            self.kernels.move([(slot, slot, target[slot] - self.indices[slot]) for slot in moved])
+        elif moved:
             first, end = moved[0], moved[-1] + 1
             differences = [target[slot] - self.indices[slot] for slot in range(first, end)]
             for k in self.k:
@@ -91,7 +103,10 @@ class HeadGroup:
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order. Leading slots whose position does not change are not copied."""
         fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
-        if fixed < len(order):
+        spare = self.frames  # the next slot, if there is one
+        if self.kernels is not None and spare < self.k[0].shape[1]:
+            self.kernels.move([(source, place, 0) for source, place in in_sequence(order, spare)])
+        elif fixed < len(order):
             moved = upload(torch.tensor(order[fixed:]), self.k[0].device)
             for buffer in (*self.k, *self.v):
                 buffer[:, fixed : len(order)] = buffer.index_select(1, moved)
@@ -104,14 +119,20 @@ class HeadGroup:
         return self._pooled(self.sources.index([frame], self.entries))
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
+        difference = self.indices[i] - self.indices[j]
+        chosen: list[Tensor | None] = []
         for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
             if not len(k):
+                chosen.append(None)
                 continue
-            moved = self.rope.rotate_temporal(k[:, j, None], [self.indices[i] - self.indices[j]])
+            moved = self.rope.rotate_temporal(k[:, j, None], [difference])
             keys = torch.cat((k[:, i], moved[:, 0]), dim=1)
-            kept = select(layer, self._without_time(keys[:, None], i)[:, 0])
-            k[:, i] = keys[:, kept]
-            v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
+            chosen.append(kept := select(layer, self._without_time(keys[:, None], i)[:, 0]))
+            if self.kernels is None:
+                k[:, i] = keys[:, kept]
+                v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
+        if self.kernels is not None:
+            self.kernels.merge(i, j, difference, chosen)
         self.sources[i] = self.sources[i] + self.sources[j]
         return self._pooled(i)
 
@@ -126,6 +147,8 @@ class HeadGroup:
         self.entries += 1
 
     def _pooled(self, slot: int) -> Tensor:
+        if self.kernels is not None:
+            return self.kernels.pooled(slot, self.indices[slot])
         return torch.cat([self._without_time(k[:, slot, None], slot)[:, 0].mean(dim=1) for k in self.k])
 
     def _without_time(self, keys: Tensor, slot: int) -> Tensor:

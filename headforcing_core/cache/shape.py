@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from ..errors import HeadForcingError
+from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
 from .roles import RolePolicies, RolePolicy, Roles
 
@@ -52,6 +53,11 @@ class Shape:
     def frame_slots(self) -> int:
         """Frame-slots of all heads together, the current block included."""
         raise NotImplementedError
+
+    @property
+    def layer_sizes(self) -> LayerSizes | None:
+        """What the self-attention of a typical layer reads; None where that is not known."""
+        return None
 
     def bytes(self, dtype: torch.dtype) -> int:
         """Size of all keys and values in bytes."""
@@ -120,6 +126,15 @@ class CacheShape(Shape):
     def slots(self, policy: RolePolicy) -> int:
         """Frame-slots of one head with this policy, the current block included."""
         return policy.capacity(self.frames_per_block, self.total_frames)
+
+    @property
+    def layer_sizes(self) -> LayerSizes:
+        """What the self-attention of a layer with the model's mean number of heads per role reads, contexts full."""
+        groups = []
+        for policy, heads in self.groups().items():
+            count = round(sum(map(len, heads)) / self.layers) or 1
+            groups.append((count, self.slots(policy) * self.frame_tokens))
+        return LayerSizes(self.frames_per_block * self.frame_tokens, tuple(groups))
 
     @property
     def recache_blocks(self) -> int:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ..cache.shape import Shape
 from ..demo import assets, word_hash
 from ..demo.autoencoder import ToyStreamingDecoder
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
-from ..model.attention import AttentionFunction, attention_function
+from ..model.attention import AttentionFunction, attention_function, sdpa_priority
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
@@ -67,6 +68,12 @@ class Machine:
         device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
         attention = attention_function(args.attention, device, dtype, head_dim)
         return cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
+
+    def attention_for(self, shape: Shape) -> AttentionFunction:
+        """The backend for a render with a cache of this shape: `auto` times them at its sizes."""
+        if self.attention_choice != "auto":
+            return self.attention
+        return attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
 
 
 @dataclass(frozen=True)
@@ -238,7 +245,9 @@ class LoadedModel:
             sinks.append(LatentsFile(latents, plan))
         bar = ProgressBar(plan, machine.quiet)
         try:
-            result = job.run(model, machine.device, machine.attention, sinks, bar, machine.attention_choice, story)
+            attention = machine.attention_for(plan.shape)
+            with sdpa_priority(machine.device):
+                result = job.run(model, machine.device, attention, sinks, bar, machine.attention_choice, story)
         except torch.OutOfMemoryError as error:
             raise HeadForcingError("; ".join([OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
         except KeyboardInterrupt as stop:

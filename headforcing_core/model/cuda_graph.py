@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices import upload
 from .wan import KeyValueCache, PromptKV, forward_block, timestep_embedding
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ def record_cuda(run: Callable[[], Tensor]) -> GraphReplay:
         run()  # warm-up: libraries allocate their workspaces at first use, which is not allowed during capture
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # other threads, such as one that decodes, may allocate meanwhile: that would end a capture in the global mode
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         out = run()
 
     def replay() -> Tensor:
@@ -127,7 +129,7 @@ class GraphedForward:
 
     def _recorded(self, now: Situation, latents: Tensor, waves: Tensor) -> bool:
         """Capture a pass that reads its own copies of the inputs; False, and no further attempt, if that fails."""
-        x, e = self._inputs = latents.clone(), waves.to(latents)
+        x, e = self._inputs = latents.clone(), upload(waves.to(latents.dtype), latents.device)
 
         def run() -> Tensor:
             flow = self.forward(now.backbone, x, e, now.prompt, now.cache)
@@ -145,7 +147,8 @@ class GraphedForward:
 
     def _replayed(self, latents: Tensor, waves: Tensor) -> Tensor:
         assert self._inputs is not None and self._replay is not None
-        for own, given in zip(self._inputs, (latents, waves), strict=True):
-            own.copy_(given, non_blocking=True)
+        x, e = self._inputs
+        x.copy_(latents)
+        e.copy_(upload(waves.to(e.dtype), e.device))  # from pageable memory the copy would wait for all queued work
         self.replays += 1
         return self._replay().clone()  # the next pass writes to the same memory

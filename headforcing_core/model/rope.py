@@ -77,6 +77,7 @@ class RotaryEmbedding:
         self._temporal = lru_cache(maxsize=64)(self._temporal_rotations)
         self._all = lru_cache(maxsize=8)(self._all_rotations)
         self._kernel_tables = lru_cache(maxsize=1)(self._tables)
+        self._differences = lru_cache(maxsize=2)(self._difference_table)
 
     def _rotations(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
@@ -101,6 +102,17 @@ class RotaryEmbedding:
     def _tables(self, indices: int) -> tuple[Tensor, Tensor]:
         temporal = self._rotations(angles(torch.arange(indices), self.temporal_dim))
         return temporal.transpose(1, 2).contiguous(), self._spatial.transpose(1, 2).contiguous()
+
+    def differences(self, most: int) -> tuple[Tensor, int]:
+        """Temporal rotations by every difference of indices up to at least `most`, and the row that rotates by 0.
+
+        In the kernels' layout, `[rotations, 2, pairs]`.
+        """
+        return self._differences(-(-max(most, 1) // 64) * 64)
+
+    def _difference_table(self, most: int) -> tuple[Tensor, int]:
+        rotations = self._rotations(angles(torch.arange(-most, most + 1), self.temporal_dim))
+        return rotations.transpose(1, 2).contiguous(), most
 
     def _rotate(self, x: Tensor, rotations: Tensor, out: Tensor | None = None) -> Tensor:
         if x.device.type in COMPLEX_DEVICES:

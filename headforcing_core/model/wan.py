@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -97,15 +96,19 @@ def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
     return torch.cat((angle.cos(), angle.sin()), dim=-1)
 
 
-def encode_prompt(backbone: Any, embeds: Tensor, dtype: torch.dtype) -> PromptKV:
+def encode_prompt(
+    backbone: Any, embeds: Tensor, dtype: torch.dtype, device: torch.device | str | None = None
+) -> PromptKV:
     """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and values.
 
     Tokens beyond the model's `text_len` are cut; padding is zeros *before* the text-embedding MLP, as in training.
-    Trailing zero rows count as padding.
+    Trailing zero rows count as padding. Computed on `device`, by default that of the embeddings; their length is found
+    before they are moved there, because looking for it on a GPU waits for all its queued work.
     """
     embeds = embeds[: backbone.text_len].to(dtype)
     rows_used = embeds.abs().amax(dim=-1).nonzero()
     valid_tokens = int(rows_used[-1]) + 1 if len(rows_used) else 1
+    embeds = upload(embeds, embeds.device if device is None else device)
     padded = F.pad(embeds, (0, 0, 0, backbone.text_len - len(embeds)))
     context = backbone.text_embedding(padded[None])
     layers = []
@@ -160,7 +163,7 @@ def forward_block(
     # every loader, including ComfyUI's, keeps the patch embedding in float32
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
-    x = rearrange(x, "1 c f h w -> 1 (f h w) c")
+    x = x[0].flatten(1).T[None]  # [1, tokens, dim], frame after frame
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
@@ -180,8 +183,14 @@ def forward_block(
     head = backbone.head
     shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)
     _, y = _add_norm(x, added, head.norm, scale, shift)
-    _, ph, pw = backbone.patch_size
-    return rearrange(head.head(y), "1 (f h w) (ph pw c) -> f c (h ph) (w pw)", f=frames, h=rows, ph=ph, pw=pw)
+    return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
+
+
+def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
+    """Tokens `[frames * rows * columns, patch height * patch width * channels]` as `[frames, channels, h, w]`."""
+    _, ph, pw = patch_size
+    patches = x.reshape(frames, rows, -1, ph, pw, x.shape[-1] // (ph * pw))  # [f, rows, columns, ph, pw, c]
+    return patches.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
 
 
 def _add_norm(
@@ -233,7 +242,7 @@ def _self_attention(
     norm_q, norm_k = attention.norm_q, attention.norm_k
     if _writes_projections(cache) and write_block.usable(k.device, k.dtype):
         weights, eps = None, 0.0
-        if _untouched(norm_q, k.device) and _untouched(norm_k, k.device):
+        if _untouched(norm_q, k) and _untouched(norm_k, k):
             weights, eps = (norm_q.weight, norm_k.weight), norm_k.eps
         else:
             q, k = None if q is None else norm_q(q), norm_k(k)
@@ -251,17 +260,26 @@ def _writes_projections(cache: KeyValueCache) -> TypeGuard[FusedCache]:
 
 def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
     """Whether a fused kernel may replace this layer norm."""
-    return isinstance(norm, nn.LayerNorm) and _untouched(norm, x.device) and norm_modulate.usable(x.device, x.dtype)
+    return isinstance(norm, nn.LayerNorm) and norm_modulate.usable(x.device, x.dtype) and _untouched(norm, x)
 
 
-def _untouched(norm: nn.Module, device: torch.device) -> bool:
-    """Whether a norm uses its stored weights as they are: the host does not move, cast or patch them at run time."""
+def _untouched(norm: nn.Module, x: Tensor) -> bool:
+    """Whether a norm of `x` uses its stored weights as they are: no host moves, casts or patches them at run time.
+
+    ComfyUI's dynamic VRAM has every layer cast its weights (`comfy_cast_weights`). That changes nothing about small
+    weights, which it loads for good: they have no place in its virtual memory (`_v`) and the device and dtype of `x`.
+    """
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return False
     if norm.weight is None:
         return True
-    hosted = getattr(norm, "comfy_cast_weights", False) or getattr(norm, "weight_function", None)
-    return not hosted and norm.weight.device == device
+    weights = [norm.weight, *([] if getattr(norm, "bias", None) is None else [norm.bias])]
+    if any(getattr(norm, f"{name}_function", None) for name in ("weight", "bias")):
+        return False
+    if any(weight.device != x.device for weight in weights):
+        return False
+    casts = getattr(norm, "comfy_cast_weights", False)
+    return not casts or (not hasattr(norm, "_v") and all(weight.dtype == x.dtype for weight in weights))
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

@@ -62,8 +62,9 @@ def attention_name(
     attention: AttentionFunction, chosen: str, device: torch.device, dtype: torch.dtype, head_dim: int
 ) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is resolved."""
-    if chosen != "auto" or hasattr(attention, "name"):
-        return getattr(attention, "name", chosen)
+    own = getattr(attention, "name", "")
+    if chosen != "auto" or own:
+        return own or chosen
     for name in auto_order(device, dtype, head_dim):
         try:
             first_working((name,), device, dtype, head_dim)

@@ -35,7 +35,7 @@ class WanVideoModel:
     @torch.no_grad()
     def use_prompt(self, prompt: int) -> None:
         # only the active prompt's keys and values are kept: 94 MB for the 1.3B model
-        self.prompt = encode_prompt(self.backbone, self.embeds[prompt].to(self.device), self.dtype)
+        self.prompt = encode_prompt(self.backbone, self.embeds[prompt], self.dtype, self.device)
 
     @torch.no_grad()
     def flow(self, latents: Tensor, sigma: float, cache: KeyValueCache, write_only: bool = False) -> Tensor | None:

@@ -28,11 +28,12 @@ from torch import Tensor
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profiler import profile_heads
 from ...headforcing_core.head_profiles.shares import HeadShares
-from ...headforcing_core.model.attention import AttentionFunction, LayerAttention, attention_function
+from ...headforcing_core.model.attention import AttentionFunction, LayerAttention, LayerSizes, attention_function
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
 from ...headforcing_core.rollout.schedule import Schedule
 from .fingerprint import fingerprint as fingerprint
+from .ignored import ignored
 
 KEY = "head_forcing"
 
@@ -68,6 +69,11 @@ def compute_dtype(model: Any) -> torch.dtype:
     return model.model.manual_cast_dtype or model.model.get_dtype()
 
 
+def ignored_patches(model: Any) -> list[str]:
+    """Lines for the report about what other nodes have set on a MODEL and a rollout does not run."""
+    return ignored(model, KEY)
+
+
 _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
 
 
@@ -97,11 +103,13 @@ class HostAttention:
         override = " overridden by a node" if "optimized_attention_override" in self.options else ""
         return f"ComfyUI's {chosen.__name__}{override}"
 
-    def or_better(self, dtype: torch.dtype, device: torch.device, head_dim: int) -> AttentionFunction:
-        """A backend for all heads of a layer in one call, if one works and the user chose none; else this."""
+    def or_better(
+        self, dtype: torch.dtype, device: torch.device, head_dim: int, sizes: LayerSizes | None = None
+    ) -> AttentionFunction:
+        """A backend for all heads of a layer in one call, if one is faster and the user chose none; else this."""
         if _attention_chosen() or "optimized_attention_override" in self.options:
             return self
-        found = attention_function("auto", device, dtype, head_dim)
+        found = attention_function("auto", device, dtype, head_dim, sizes)
         return found if isinstance(found, LayerAttention) else self
 
 
@@ -149,7 +157,7 @@ class HostedModel:
         options["transformer_options"] = {**options.get("transformer_options", {}), KEY: self}
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
-        return self._denoiser(x, x.new_tensor([float(sigmas.max())]), **arguments)[0].transpose(0, 1)
+        return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(0, 1)
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
@@ -158,7 +166,7 @@ class HostedModel:
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
         self._ran = True
         if self._encoded != self._wanted:
-            self.prompt = encode_prompt(net, self.embeds[self._wanted].to(x.device), x.dtype)
+            self.prompt = encode_prompt(net, self.embeds[self._wanted], x.dtype, x.device)
             self._encoded = self._wanted
         latents = x[0].transpose(0, 1)
         self.backbone = net

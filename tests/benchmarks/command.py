@@ -7,13 +7,14 @@ import gc
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import report, scaling
+from .apart import Budget, run_apart
 from .case import HEAD_DIM, Case
 from .decoder import random_decoder
 from .environment import environment, matmul_flops
@@ -27,6 +28,8 @@ PRESETS = {
     # 96 tokens a frame; a model so small that what caches do can be seen beside its linear layers
     "cpu": Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=CPU, timed_blocks=6, vae_dim=8),
 }
+DECODED = "B3"
+ROW_SECONDS = 150.0  # that one row may take
 REPEATS = {"gpu": 1, "cpu": 3}  # a shared processor is busy with other things at times: the best repetition counts
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -47,24 +50,70 @@ def main(arguments: Sequence[str] | None = None) -> None:
         scaling.run(case, options.out, _tell)
         return
     by_name = {row.name: row for row in ROWS}
+    if options.worker:
+        vae = random_decoder(case)[0] if case.vae_dim else None
+        measure(case, by_name[options.worker], vae).save(options.out)
+        return
     rows = [by_name[name] for name in options.rows.split(",")] if options.rows else list(ROWS)
-    run_rows(case, rows, options.repeat or REPEATS[options.preset], options.out)
+    repeats, apart = options.repeat or REPEATS[options.preset], None
+    if options.apart or (options.apart is None and case.device.type == "cuda"):
+        apart = Apart(list(sys.argv[1:] if arguments is None else arguments), options.out / "rows", options.seconds)
+    run_rows(case, rows, repeats, options.out, apart)
     _tell(f"{options.out / 'results.md'}")
 
 
-def run_rows(case: Case, rows: Sequence[Row], repeats: int, folder: Path | None = None) -> dict[str, Any]:
-    """Measure rows in turn, `repeats` times; the best repetition of each counts."""
-    vae, reason = random_decoder(case)
+@dataclass
+class Apart:
+    """Rows in processes of their own, in a limited time.
+
+    Attributes:
+        arguments: of this command, which the processes get, too.
+        folder: where they leave what they measured.
+        seconds: for all rows together.
+    """
+
+    arguments: list[str]
+    folder: Path
+    seconds: float
+
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.seconds)
+
+    def measure(self, case: Case, row: Row, vae: bool) -> Measurement:
+        """A row, or why there is nothing: its process failed or there was no time for it."""
+        limit = self.budget.left(ROW_SECONDS)
+        if limit <= 0:
+            return Measurement(row.name, row.title, f"not measured: the {self.seconds:.0f} s for all rows were over")
+        own = ["--worker", row.name, "--out", str(self.folder), *([] if vae else ["--vae-dim", "0"])]
+        (self.folder / f"{row.name}.json").unlink(missing_ok=True)  # of an earlier run
+        reason, said = run_apart("run.py", [*self.arguments, *own], limit)
+        try:
+            return Measurement.load(self.folder, row.name)
+        except (OSError, ValueError, TypeError):
+            return Measurement(row.name, row.title, reason or "its process left nothing", said)
+
+
+def run_rows(
+    case: Case, rows: Sequence[Row], repeats: int, folder: Path | None = None, apart: Apart | None = None
+) -> dict[str, Any]:
+    """Measure rows in turn, `repeats` times, the best repetition of each counts; `apart` in processes of their own.
+
+    Apart, where time is short, the VAE decodes in one row alone: it takes as long in every one.
+    """
+    vae, which = random_decoder(case)
     matmul = matmul_flops(case.device, case.dtype)
     best: dict[str, Measurement] = {}
     for repeat in range(repeats):
         for row in rows:
             if repeat and best[row.name].reason:
                 continue
-            found = measure(case, row, None if repeat else vae)
+            if apart is not None:
+                found = apart.measure(case, row, row.name == DECODED and not repeat)
+            else:
+                found = measure(case, row, None if repeat else vae)
             best[row.name] = _better(best.get(row.name, found), found)
             gc.collect()
-            results = _results(case, best, matmul, reason or f"decoder of base width {case.vae_dim}, streaming")
+            results = _results(case, best, matmul, which)
             if folder is not None:
                 report.write(folder, "results", results, report.markdown(results))
             _tell(f"{row.name} {row.title}: {found.reason or f'{_block_ms(found):.4g} ms, its fastest block'}")
@@ -158,6 +207,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="of the processor (default: %(default)s)")
     add("--processor-time", action="store_true", help="instead of wall time, on a CPU that does other things, too")
     add("--seed", type=int, default=0)
+    add("--apart", action=argparse.BooleanOptionalAction, help="each row in a process of its own (default: on a GPU)")
+    add("--seconds", type=float, default=540.0, help="for all rows, where they are apart (default: %(default)s)")
+    add("--worker", help=argparse.SUPPRESS)
     return parser
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +31,24 @@ def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         "triton": metadata.version("triton") if importlib.util.find_spec("triton") else None,
         "python": platform.python_version(),
         "system": platform.platform(),
+        **gpu_state(device),
     }
+
+
+_ASKED = ("driver_version", "power.limit", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "pstate")
+
+
+def gpu_state(device: torch.device) -> dict[str, str]:
+    """What nvidia-smi says about the GPU: driver, power limit, clocks; empty where there is none."""
+    if device.type != "cuda":
+        return {}
+    place = device.index or 0
+    command = ["nvidia-smi", f"--id={place}", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {name: value.strip() for name, value in zip(_ASKED, said.split(","), strict=False)}
 
 
 def _device_name(device: torch.device) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-import logging
+import json
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
@@ -16,7 +18,6 @@ from headforcing.headforcing_core.model.cuda_graph import STEADY_BLOCKS
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.video.stream import StreamingDecoder
 from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
@@ -26,7 +27,9 @@ from .case import SCHEDULE, Case, block_flops, random_model, warm_up_blocks
 from .rows import Row
 from .stopwatch import Stopwatch, peak_bytes, reset_peak, tensor_bytes
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from headforcing.headforcing_core.video.stream import StreamingDecoder
+
 COMPARED_BLOCKS = 10
 HANDLING_BLOCKS = 6  # two cycles of episodic memory
 
@@ -36,7 +39,7 @@ class Measurement:
     """What a row gave.
 
     Attributes:
-        reason: why there is nothing else here.
+        reason: why there is nothing else here; `traceback` where that was an exception.
         blocks: per timed block, milliseconds by stage: `denoise`, `clean`, `cache`, and `block`, which is all of these
             and what lies between them.
         warm_up: the same for the blocks before.
@@ -50,6 +53,7 @@ class Measurement:
     row: str
     title: str
     reason: str = ""
+    traceback: str = ""
     blocks: list[dict[str, float]] = field(default_factory=list)
     warm_up: list[dict[str, float]] = field(default_factory=list)
     decoding: list[float] = field(default_factory=list)
@@ -61,6 +65,19 @@ class Measurement:
     cache_bytes: int = 0
     peak_bytes: int | None = None
     latents: list[Tensor] = field(default_factory=list)
+
+    def save(self, folder: Path) -> None:
+        """Write it to `ROW.json` and `ROW.pt`, for another process."""
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(self.latents, folder / f"{self.row}.pt")
+        numbers = {name: value for name, value in vars(self).items() if name != "latents"}
+        (folder / f"{self.row}.json").write_text(json.dumps(numbers), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, row: str) -> Measurement:
+        """What `save` wrote; OSError if it did not."""
+        numbers = json.loads((folder / f"{row}.json").read_text(encoding="utf-8"))
+        return cls(**numbers, latents=torch.load(folder / f"{row}.pt", weights_only=True))
 
 
 class TimedModel:
@@ -114,9 +131,8 @@ def measure(case: Case, row: Row, vae: StreamingDecoder | None = None) -> Measur
             with dispatch.using(row.kernels), torch.no_grad():
                 _measure(case, row, vae, result)
     except Exception as error:  # whatever a backend or a compiler may throw: the other rows still count
-        log.debug("%s failed", row.name, exc_info=True)
         said = str(error).strip().splitlines() or [""]
-        result = Measurement(row.name, row.title, f"{type(error).__name__}: {said[0][:160]}")
+        result = Measurement(row.name, row.title, f"{type(error).__name__}: {said[0][:160]}", traceback.format_exc())
     return result
 
 
@@ -140,11 +156,12 @@ def _measure(case: Case, row: Row, vae: StreamingDecoder | None, result: Measure
     unused = [operation.name for operation in row.must_launch if operation.name not in launched]
     if unused:
         result.reason, result.blocks = f"the engine did not use these kernels here: {', '.join(unused)}", []
+        result.traceback = failures(row.must_launch)
         return
     result.peak_bytes = peak_bytes(case.device)
     result.cache_formula_bytes = shape.bytes(case.dtype)
     result.flops = block_flops(case.config, shape)
-    result.backend = row.backend(case)
+    result.backend = row.backend(case, shape)
     result.handling = cache_steps(case, row, model.prompt, hollow=True)
     result.with_attention = cache_steps(case, row, model.prompt, hollow=False)["total"]
 
@@ -226,6 +243,15 @@ def _projections(case: Case, shape: CacheShape) -> Sequence[Tensor]:
     generator = torch.Generator().manual_seed(case.seed)
     q, k, v = torch.randn(3, tokens, case.config.num_heads, shape.head_dim, generator=generator)
     return [x.to(case.device, case.dtype) for x in (q, k, v)]
+
+
+def failures(operations: Sequence[Operation]) -> str:
+    """Why kernels were put aside, tracebacks included."""
+    return "\n".join(
+        f"{operation.name} on {device} in {dtype}:\n{reason}"
+        for operation in operations
+        for (device, dtype), reason in operation.failures.items()
+    )
 
 
 @contextmanager

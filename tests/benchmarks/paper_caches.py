@@ -16,17 +16,19 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
+from headforcing.headforcing_core.cache.policy import RolePolicy
+from headforcing.headforcing_core.devices import upload
 from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles, by_head
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels import dispatch
+from headforcing.kernels.move import in_sequence
+from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.rotation import rotate
+from headforcing.kernels.rotations import no_rotation, rotation_table
 from torch import Tensor
 from torch.nn import functional as F
 
 from .kernels import paper
-from .kernels.move import in_sequence
-from .kernels.pool import pooled_keys
-from .kernels.rotations import no_rotation, rotation_table
 from .slots import Orders, Slots
 from .varlen import Lengths
 
@@ -178,11 +180,15 @@ class PackedHeads(NaiveLoop):
 
     def begin_block(self) -> None:
         super().begin_block()
-        queries = self.shape.frames_per_block * self.s
         self.lengths = [
-            Lengths.of(queries, [self.slots.frames(policy) * self.s for policy in policies], self.device)
+            Lengths(self.queries, tuple(self.slots.frames(policy) * self.s for policy in policies))
             for policies in self.policies
         ]
+
+    @property
+    def queries(self) -> int:
+        """Of a head, in every pass."""
+        return self.shape.frames_per_block * self.s
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         packed = (torch.cat(parts) for parts in zip(*self._contexts(layer, q), strict=True))
@@ -203,16 +209,33 @@ class CacheKernels(PackedHeads):
     def __init__(self, *arguments: Any, kernels: str = "triton", **options: Any):
         super().__init__(*arguments, **options)
         self.kernels = kernels
+        self.tables: dict[Any, Any] = {}
 
     def _table(self, rows: Any, *shape: int) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int32, device=self.device).reshape(-1, *shape)
+        """As a table on the device; one that was asked for before is not built again."""
+        key = (tuple(rows), *shape)
+        if key not in self.tables:
+            table = torch.tensor(rows, dtype=torch.int32).reshape(-1, *shape)
+            self.tables[key] = upload(table, self.device)
+        return self.tables[key]
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """All heads in one copy each of keys and values."""
+        rows = self._table(self._first_rows(layer), 1) + self._table(range(self.queries))
+        self.k[rows.long()] = self.rope.rotate_spatial(by_head(k, self.s)).flatten(1, 2)
+        self.v[rows.long()] = by_head(v, self.s).flatten(1, 2)
+
+    def _first_rows(self, layer: int) -> list[int]:
+        """Where each head's current block begins."""
+        frames = [self.slots.frames(policy) - self.shape.frames_per_block for policy in self.policies[layer]]
+        return [start + count * self.s for start, count in zip(self.starts[layer], frames, strict=True)]
 
     def _move(self, orders: Orders) -> None:
         moves = {p: in_sequence(order, spare=self.slots.capacity[p]) for p, order in orders.items()}
         longest = max(map(len, moves.values()))
         chains = [
-            [[start + source * self.s, start + target * self.s, 0] for source, target in moves[policy]]
-            + [[-1, 0, 0]] * (longest - len(moves[policy]))
+            tuple((start + source * self.s, start + target * self.s, 0) for source, target in moves[policy])
+            + ((-1, 0, 0),) * (longest - len(moves[policy]))
             for starts, policies in zip(self.starts, self.policies, strict=True)
             for start, policy in zip(starts, policies, strict=True)
             if policy in moves
@@ -222,13 +245,13 @@ class CacheKernels(PackedHeads):
                 paper.rolling_update(self.k, self.v, self._table(chains, longest, 3), self.s)
 
     def _merge(self, pairs: dict[int, list[tuple[int, int]]], kept: dict[int, Tensor]) -> None:
-        merges = [[a, b, a, 0, 0, group] for group, heads in enumerate(pairs.values()) for a, b in heads]
+        merges = [(a, b, a, 0, 0, group) for group, heads in enumerate(pairs.values()) for a, b in heads]
         chosen = torch.stack(list(kept.values())).int()
         with dispatch.using(self.kernels):
             paper.episodic_update(self.k, self.v, self._table(merges, 6), chosen, self._table([], 1, 3))
 
     def _pooled(self, slot: int) -> Tensor:
-        frames = self._table([[row, 0] for _, row in self._memory_rows(slot)], 2)
+        frames = self._table([(row, 0) for _, row in self._memory_rows(slot)], 2)
         with dispatch.using(self.kernels):
             return pooled_keys(self.k, frames, no_rotation(self.device), self.s)
 
@@ -245,11 +268,17 @@ class FusedAssembly(CacheKernels):
 
     def begin_block(self) -> None:
         super().begin_block()
-        self.moves = [self._packing(layer).to(self.device) for layer in range(len(self.policies))]
-        self.query_rotations = [
-            torch.stack([self.rotations[: self.slots.frames(p)][-self.shape.frames_per_block :] for p in policies])
-            for policies in self.policies
-        ]  # per layer [heads, frames, 2, pairs]
+        filled = tuple(map(self.slots.frames, self.slots.capacity))
+        if filled not in self.tables:  # they change only while contexts grow
+            self.tables[filled] = (
+                [upload(self._packing(layer), self.device) for layer in range(len(self.policies))],
+                [torch.stack([self._last_rotations(p) for p in policies]) for policies in self.policies],
+            )
+        self.moves, self.query_rotations = self.tables[filled]  # the second per layer [heads, frames, 2, pairs]
+
+    def _last_rotations(self, policy: RolePolicy) -> Tensor:
+        """Of the current block's frames, by their places in the context."""
+        return self.rotations[: self.slots.frames(policy)][-self.shape.frames_per_block :]
 
     def _packing(self, layer: int) -> Tensor:
         frames = [range(self.slots.frames(policy)) for policy in self.policies[layer]]

@@ -23,7 +23,7 @@ def summary(result: Measurement, matmul: float, reference: Measurement | None) -
     """A row's numbers; `reference` made the latents that its own are compared with."""
     row: dict[str, Any] = {"row": result.row, "title": result.title}
     if result.reason:
-        return row | {"not_available": result.reason}
+        return row | {"not_available": result.reason} | ({"traceback": result.traceback} if result.traceback else {})
     stages = {name: [times[name] for times in result.blocks] for name in STAGES}
     if result.decoding:
         stages["vae"] = result.decoding

@@ -9,25 +9,33 @@ from typing import Any
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.model.attention import AttentionFunction, attention_function
+from headforcing.headforcing_core.model.attention import (
+    AttentionFunction,
+    LayerAttention,
+    LayerSizes,
+    attention_function,
+)
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
+from headforcing.headforcing_core.render.provenance import attention_name
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.move import move_frames
+from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import HEAD_DIM, Case
-from .kernels.merge import merge_frames
-from .kernels.move import move_frames
-from .kernels.pool import pooled_keys
 from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads, dense
-from .varlen import VARLEN_KERNELS, nothing, packed_attention
+from .varlen import nothing, packed_attention
 
 Build = Callable[[CacheShape, Case, bool], Any]  # the last says: without attention, to time the cache alone
 Told = Callable[[Case], str]
+Backend = Callable[[Case, CacheShape], str]
 
 ADMIT_ALL = 2.0  # a novelty threshold above every cosine: memory is full as early as it can be
+WINDOW_21 = preset("self_forcing_window_21")
 HEAD_FORCING = preset("head_forcing").with_memory(5, 3, ADMIT_ALL, 3)
 OF_THE_CACHE = (move_frames, merge_frames, pooled_keys)
 ELEMENTWISE = (write_block, norm_modulate, residual_norm_modulate)
@@ -52,7 +60,7 @@ class Row:
     title: str
     build: Build
     reason: Told = lambda case: ""
-    backend: Told = lambda case: ""
+    backend: Backend = lambda case, shape: ""
     policy: CachePolicy = HEAD_FORCING
     kernels: str = "reference"
     must_launch: tuple[Operation, ...] = ()
@@ -72,17 +80,20 @@ def _naive(shape: CacheShape, case: Case, hollow: bool) -> NaiveLoop:
 
 def _packed_row(name: str, title: str, kind: type[PackedHeads], *operations: Operation) -> Row:
     def build(shape: CacheShape, case: Case, hollow: bool) -> PackedHeads:
-        attention = nothing if hollow else packed_attention(case.device)[1]
+        attention = nothing if hollow else packed_attention(case.device, case.dtype, shape.layer_sizes)[1]
         return kind(shape, case.dtype, case.device, attention=attention)
 
     def reason(case: Case) -> str:
         try:
-            packed_attention(case.device)
+            packed_attention(case.device, case.dtype, None)
         except ImportError as error:
             return str(error)
         return _needs_kernels(*operations)(case)
 
-    return Row(name, title, build, reason, backend=lambda case: packed_attention(case.device)[0])
+    def backend(case: Case, shape: CacheShape) -> str:
+        return packed_attention(case.device, case.dtype, shape.layer_sizes)[0]
+
+    return Row(name, title, build, reason, backend)
 
 
 def _needs_kernels(*operations: Operation) -> Told:
@@ -98,50 +109,51 @@ def _needs_kernels(*operations: Operation) -> Told:
 # ------------------------------------------------------------------------------------------------------- ours
 
 
-def engine_row(name: str, title: str, *attention: str, kernels: str = "reference", **options: Any) -> Row:
-    """The engine with the first of these attention backends that works."""
+def engine_row(
+    name: str, title: str, attention: str, in_one_call: bool = False, kernels: str = "reference", **options: Any
+) -> Row:
+    """The engine with this attention backend; `in_one_call` if it must compute all heads of a layer in one call."""
+
+    def chosen(case: Case, sizes: LayerSizes | None) -> AttentionFunction:
+        return attention_function(attention, case.device, case.dtype, HEAD_DIM, sizes)
 
     def build(shape: CacheShape, case: Case, hollow: bool) -> HeadCache:
-        return HeadCache(shape, case.dtype, case.device, no_attention if hollow else _first(attention, case)[1])
+        return HeadCache(shape, case.dtype, case.device, no_attention if hollow else chosen(case, shape.layer_sizes))
 
     def reason(case: Case) -> str:
-        if case.device.type == "cpu" and not {"auto", "sdpa"} & set(attention):
-            return f"needs a GPU: {', '.join(attention)}"
+        if case.device.type == "cpu" and (in_one_call or attention not in ("auto", "sdpa")):
+            return "a CPU has no attention to sequences of different lengths"
+        sizes = case.shape(options.get("policy", HEAD_FORCING), 100).layer_sizes
         try:
-            _first(attention, case)
+            if in_one_call and not isinstance(chosen(case, sizes), LayerAttention):
+                return "no backend that takes all heads of a layer in one call is the fastest here"
         except HeadForcingError as error:
             return str(error)
         return _needs_kernels(*options.get("must_launch", ()))(case)
 
-    return Row(name, title, build, reason, lambda case: _first(attention, case)[0], kernels=kernels, **options)
+    def backend(case: Case, shape: CacheShape) -> str:
+        function = chosen(case, shape.layer_sizes)
+        return attention_name(function, attention, case.device, case.dtype, HEAD_DIM)
 
-
-def _first(names: tuple[str, ...], case: Case) -> tuple[str, AttentionFunction]:
-    reasons = []
-    for name in names:
-        try:
-            return name, attention_function(name, case.device, case.dtype, HEAD_DIM)
-        except HeadForcingError as error:
-            reasons.append(str(error))
-    raise HeadForcingError("; ".join(reasons))
+    return Row(name, title, build, reason, backend, kernels=kernels, **options)
 
 
 def _window(sink: int, recent: int, rope: str) -> CachePolicy:
     return CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=recent), rope)
 
 
-VARLEN = tuple(name for name, _, _ in VARLEN_KERNELS)
 ROWS = (
-    Row("V1", "paper: naive loop over heads", _naive, backend=lambda case: "dense calls, head by head"),
+    Row("V1", "paper: naive loop over heads", _naive, backend=lambda case, shape: "dense calls, head by head"),
     _packed_row("V2", "paper: + varlen attention", PackedHeads),
     _packed_row("V3", "paper: + cache kernels", CacheKernels, *OF_THE_CACHE),
     _packed_row("V4", "paper: + fused assembly", FusedAssembly, *OF_THE_CACHE),
     engine_row("B1", "ours: grouped SDPA", "sdpa"),
-    engine_row("B2", "ours: one varlen call a layer", *VARLEN),
-    engine_row("B3", "ours: + fused elementwise", *VARLEN, kernels="auto", must_launch=ELEMENTWISE),
-    engine_row("B4", "ours: + CUDA graph", *VARLEN, kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
+    engine_row("B2", "ours: one varlen call a layer", "auto", in_one_call=True),
+    engine_row("B3", "ours: + fused elementwise", "auto", kernels="auto", must_launch=ELEMENTWISE),
+    engine_row("B4", "ours: + CUDA graph", "auto", kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
     engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", must_launch=(*ELEMENTWISE, attend)),
-    engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=preset("self_forcing_window_21")),
+    engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=WINDOW_21),
+    engine_row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", policy=WINDOW_21),
     engine_row("W12", "ours: LongLive, 3 + 6 + 3", "auto", kernels="auto", policy=_window(3, 6, "absolute")),
     engine_row("W8", "ours: Infinity, 1 + 4 + 3", "auto", kernels="auto", policy=_window(1, 4, "contiguous")),
 )

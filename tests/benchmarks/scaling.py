@@ -47,6 +47,12 @@ def run(case: Case, folder: Path, tell: Callable[[str], None], marks: tuple[int,
     return results
 
 
+def lengths(case: Case, marks: tuple[int, ...]) -> list[Line]:
+    """The times of blocks of one video, around these blocks."""
+    with dispatch.using("auto"), torch.no_grad():
+        return list(_lengths(case, marks))
+
+
 def _lengths(case: Case, marks: tuple[int, ...]) -> Iterator[Line]:
     """The same video, block after block."""
     times = []

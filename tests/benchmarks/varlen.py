@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.attention import LayerAttention, LayerSizes, Span, Spans, attention_function
 from torch import Tensor
 from torch.nn import functional as F
+
+from .case import HEAD_DIM
 
 
 @dataclass(frozen=True)
@@ -18,26 +22,14 @@ class Lengths:
     """Where each head's queries and keys begin in the packed tensors."""
 
     queries: int  # per head
-    keys: list[int]
-    query_starts: Tensor  # [heads + 1] int32
-    key_starts: Tensor
+    keys: tuple[int, ...]
 
-    @classmethod
-    def of(cls, queries: int, keys: Sequence[int], device: torch.device) -> Lengths:
-        """For heads with `queries` queries each and `keys` keys."""
-        query_starts = [queries * head for head in range(len(keys) + 1)]
-        tables = (
-            torch.tensor(rows, dtype=torch.int32, device=device) for rows in (query_starts, [0, *accumulate(keys)])
-        )
-        return cls(queries, list(keys), *tables)
+    @property
+    def spans(self) -> Spans:
+        """Every head as the engine's attention is told of it."""
+        firsts = [0, *accumulate(self.keys)]
+        return tuple(Span(1, first, rows, rows) for first, rows in zip(firsts, self.keys, strict=False))
 
-
-# the order in which the engine tries them: rows are to be compared with the same kernel
-VARLEN_KERNELS = (
-    ("flash_attn_3", "flash_attn_interface", "flash_attn_varlen_func"),
-    ("torch_varlen", "torch.nn.attention.varlen", "varlen_attn"),
-    ("flash_attn_2", "flash_attn", "flash_attn_varlen_func"),
-)
 
 # (q [heads * queries, d], k, v [sum of keys, d], lengths) -> [heads * queries, d]
 PackedAttention = Callable[[Tensor, Tensor, Tensor, Lengths], Tensor]
@@ -54,24 +46,20 @@ def nothing(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
     return q
 
 
-def packed_attention(device: torch.device) -> tuple[str, PackedAttention]:
-    """What attends, and its name: one call for all heads on CUDA (ImportError if nothing offers it), or a stand-in."""
+def packed_attention(device: torch.device, dtype: torch.dtype, sizes: LayerSizes | None) -> tuple[str, PackedAttention]:
+    """What attends, and its name: on CUDA the kernel that the engine would choose for these sizes, or a stand-in.
+
+    Raises ImportError where nothing attends to all heads in one call.
+    """
     if device.type != "cuda":
         return "dense calls, head by head", head_by_head
-    name, kernel = _varlen_kernel()
-
-    def varlen(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
-        packed = (x[:, None] for x in (q, k, v))
-        out = kernel(*packed, lengths.query_starts, lengths.key_starts, lengths.queries, max(lengths.keys))
-        return (out[0] if isinstance(out, tuple) else out)[:, 0]  # some versions return the log-sum-exp, too
-
-    return name, varlen
+    for name in ("auto", "cudnn_varlen", "flash_attn_3", "torch_varlen", "flash_attn_2"):
+        with suppress(HeadForcingError):
+            function = attention_function(name, device, dtype, HEAD_DIM, sizes)
+            if isinstance(function, LayerAttention):
+                return function.name or name, partial(_in_one_call, function)
+    raise ImportError("no attention to sequences of different lengths works here")
 
 
-def _varlen_kernel() -> tuple[str, Any]:
-    for name, module, function in VARLEN_KERNELS:
-        try:
-            return name, getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError):
-            continue
-    raise ImportError("neither torch, from 2.10 on, nor flash-attn offers varlen attention here")
+def _in_one_call(function: LayerAttention, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
+    return function.layer(q.unflatten(0, (-1, lengths.queries)), k, v, lengths.spans).flatten(0, 1)

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 import triton
-from benchmarks.kernels import attend_turning, merge, move, pool
-from headforcing.kernels import attend, feature_frames, modulate, write
+from benchmarks.kernels import attend_turning
+from headforcing.kernels import attend, feature_frames, merge, modulate, move, pool, write
 from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource

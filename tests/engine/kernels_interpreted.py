@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import kernels as benchmark_kernels
-from benchmarks.kernels import move
 from benchmarks.kernels.attend_turning import attend_turning
-from benchmarks.kernels.move import move_frames
 from headforcing import kernels
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
@@ -23,12 +21,13 @@ from headforcing.headforcing_core.model.attention import attention_function, exp
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.studies.replay import Case, new_cache, read_run
-from headforcing.kernels import attend, write
+from headforcing.kernels import attend, move, write
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.language import interpreting
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.modulate import residual_norm_modulate
+from headforcing.kernels.move import move_frames
 from kernel_cases import OPERATIONS, ROLE_MAPS, case, distance, int_table, roll_out
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run by test_kernels_triton.py"

@@ -27,10 +27,9 @@ from headforcing.headforcing_core.model.attention import (
     explicit,
     first_working,
     sdpa,
-    self_test,
-    sequence_starts,
 )
-from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
+from headforcing.headforcing_core.model.attention_backends import self_test, sequence_starts
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -325,6 +324,16 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
     with Transfers() as closed:
         cache.close()
     assert closed.sent <= len(cache.groups)  # where kept frames go, for all layers at once
+
+
+@torch.no_grad()
+def test_the_length_of_a_prompt_is_found_before_it_is_sent_to_the_device():
+    config = WanConfig(dim=88, num_layers=1, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+    with torch.device("meta"):
+        model = WanModel(config)
+    embeds = torch.cat([torch.ones(3, 10), torch.zeros(2, 10)])
+    prompt = encode_prompt(model, embeds, torch.float32, "meta")  # there is nothing that could be read on this device
+    assert prompt.valid_tokens == 3 and prompt.layers[0][0].device.type == "meta"
 
 
 @pytest.mark.parametrize("center", [False, True])

@@ -18,7 +18,7 @@ from benchmarks import command, report, scaling
 from benchmarks import vae as vae_benchmark
 from benchmarks.case import HEAD_DIM, SCHEDULE, Case, block_flops, random_model, warm_up_blocks
 from benchmarks.decoder import random_decoder
-from benchmarks.measure import cache_steps, measure, timed_blocks
+from benchmarks.measure import cache_steps, measure
 from benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 from benchmarks.rows import HEAD_FORCING, ROWS
 from benchmarks.stopwatch import Stopwatch, tensor_bytes
@@ -172,9 +172,8 @@ def test_a_row_that_fails_says_why():
 
     found = measure(TINY, replace(ROWS[0], build=broken))
     assert found.reason == "RuntimeError: no kernel image" and not found.blocks
-    assert report.summary(found, 1.0, None) == {
-        "row": "V1", "title": ROWS[0].title, "not_available": "RuntimeError: no kernel image",
-    }  # fmt: skip
+    row = report.summary(found, 1.0, None)
+    assert row["not_available"] == "RuntimeError: no kernel image" and "in broken" in row["traceback"]
 
 
 def test_decoding_is_a_stage_of_its_own():
@@ -192,6 +191,12 @@ def test_decoding_is_compared_with_diffusers_on_the_same_weights(tmp_path):
     Stopwatch.clock = clock
     assert found["largest_difference_of_video_frames_in_0_1"] < 1e-5
     assert found["diffusers_over_headforcing"] > 0 and (tmp_path / "v.json").is_file()
+
+
+def test_without_a_decoder_the_table_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "headforcing.headforcing_core.video.wan_decoder", None)
+    vae, reason = random_decoder(replace(TINY, vae_dim=8))
+    assert vae is None and "the engine's decoder cannot be used" in reason
 
 
 def test_processor_time_leaves_out_what_others_do_and_is_for_one_thread(monkeypatch, capsys):
@@ -286,21 +291,3 @@ def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
             for name, times in taken.items():
                 times.append(cache_steps(ALL_HEADS, BY_NAME[name], prompt, hollow=True)["total"])
     assert min(taken["V2"]) >= 3 * min(taken["B1"]), {name: min(times) for name, times in taken.items()}
-
-
-@pytest.mark.alone
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="a goal that a CPU leaves no room for: what V1 does beside attention is too small a part of its block. The "
-    "rest is the transformer and attention, matrix products for the most part, which every row runs alike",
-)
-def test_a_block_is_made_faster_than_by_the_naive_loop(one_thread):
-    warm_up = warm_up_blocks(HEAD_FORCING)
-    rows = {name: timed_blocks(SMALL, BY_NAME[name], warm_up + 6) for name in ("V1", "B1")}
-    fastest = dict.fromkeys(rows, float("inf"))
-    for block in range(warm_up + 6):
-        for name, made in rows.items():
-            times, _, _ = next(made)
-            if block >= warm_up:
-                fastest[name] = min(fastest[name], times["block"])
-    assert fastest["V1"] >= 1.2 * fastest["B1"], fastest

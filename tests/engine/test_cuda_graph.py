@@ -6,7 +6,9 @@ is passed to the model since.
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -175,6 +177,32 @@ def test_what_a_replay_returned_is_not_overwritten_by_the_next(backbone):
     kept = first.clone()
     second = model.flow(x + 1, 0.5, cache)
     assert forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
+
+
+def test_the_timesteps_of_a_replay_go_through_pinned_memory(backbone, monkeypatch):
+    """A copy from other memory of the host waits for all work that the GPU was given."""
+    sent, upload = [], cuda_graph.upload
+    monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])
+    _, forward = make(backbone, 10, STEADY, Recorder())
+    assert len(sent) == 1 + forward.replays and set(sent) == {(3, CONFIG.freq_dim)}
+
+
+def test_other_threads_may_allocate_while_a_graph_is_recorded(monkeypatch):
+    given = {}
+
+    class Graph(nullcontext):
+        def __init__(self, graph, **options):
+            super().__init__()
+            given.update(options)
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, fake in {
+        "Stream": lambda: stream, "current_stream": lambda: stream, "stream": nullcontext, "graph": Graph,
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+    cuda_graph.record_cuda(lambda: torch.ones(1))
+    assert given == {"capture_error_mode": "thread_local"}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs are not recorded")

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
+from headforcing.headforcing_core.cache import slot_kernels
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.compiled import compiled_forward
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
+from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
@@ -77,27 +78,85 @@ def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, monke
     expected, plain = video(model, policy, measured)
     called = request.getfixturevalue("fused")
     found, cache = video(model, policy, measured)
-    assert set(called) == {"norm_modulate", "residual_norm_modulate", "write_block"}
+    in_passes, after_blocks = (
+        {"norm_modulate", "residual_norm_modulate", "write_block"},
+        {"merge_frames", "pooled_keys"},
+    )
+    assert set(called) == in_passes | after_blocks | {"move_frames"}
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert [group.sources for group in cache.groups] == [group.sources for group in plain.groups]
-    for buffer, other in zip((*cache.k, *cache.v), (*plain.k, *plain.v), strict=True):
-        torch.testing.assert_close(buffer, other, atol=1e-4, rtol=0)
+    for group, other in zip(cache.groups, plain.groups, strict=True):
+        for layer in range(len(ROLES)):
+            for held, expected in zip(group.context(layer), other.context(layer), strict=True):
+                torch.testing.assert_close(held, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("mark", [("comfy_cast_weights", True), ("weight_function", [lambda weight: weight])])
-def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, mark):
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, layers):
+    """Per group of heads: frames take their new places, and are rotated to them; for memory heads also the rest."""
+    shape = CacheShape(ROLES[:1] * layers, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60)
+    cache = HeadCache(shape, torch.float32)
+    key = torch.randn(1, 4, 5, 22)
+    prompt = PromptKV([(key, key)] * layers, 4)
+    for _ in range(12):
+        fused.clear()
+        cache.begin_block()
+        for layer in range(layers):
+            cache.write(layer, *torch.randn(2, 18, 4, 22))
+        event = cache.commit(prompt)
+    assert event is not None and event.merged
+    launched = [name for name in fused if name != "write_block"]
+    assert launched.count("merge_frames") == 1 and launched.count("pooled_keys") == 2
+    # every group rolls and rotates; memory heads also close the gap after a merge and admit a frame
+    assert launched.count("move_frames") <= 2 * len(cache.groups) + 2
+
+
+def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):
+    built, cache = [], HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
+    upload = slot_kernels.upload
+    monkeypatch.setattr(slot_kernels, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
+    for _ in range(12):
+        built.clear()
+        cache.begin_block()
+        cache.close()
+    assert "move_frames" in fused and not built
+
+
+HANDS_ON = {
+    "in virtual memory": dict(comfy_cast_weights=True, _v=object()),
+    "patched": dict(weight_function=[lambda weight: weight]),
+    "patched bias": dict(bias_function=[lambda bias: bias]),
+}
+
+
+@pytest.mark.parametrize("marks", HANDS_ON.values(), ids=HANDS_ON)
+def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, marks):
     expected, _ = video(model, CachePolicy())
     attention, called = model.blocks[1].self_attn, []
     for norm in (model.blocks[1].norm3, attention.norm_k):
-        setattr(norm, *mark)
+        vars(norm).update(marks)
         norm.register_forward_hook(lambda module, *_: called.append(module))
-    setattr(model.blocks[0].norm1, *mark)  # without weights there is nothing to have hands on
+    vars(model.blocks[0].norm1).update(marks)  # without weights there is nothing to have hands on
     fused.clear()
     found, _ = video(model, CachePolicy())
     assert fused.count("norm_modulate") == BLOCKS * 5
     passes = BLOCKS * 5
     assert [called.count(norm) for norm in (model.blocks[1].norm3, attention.norm_k)] == [passes, passes]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_casts_all_others(model, fused):
+    """As ComfyUI's dynamic VRAM does: every layer casts, and small weights stay on the device in the right dtype."""
+    attention, called = model.blocks[1].self_attn, []
+    for norm in (model.blocks[1].norm3, attention.norm_q, attention.norm_k):
+        norm.comfy_cast_weights, norm.weight_function, norm.bias_function = True, [], []
+        norm.register_forward_hook(lambda module, *_: called.append(module))
+    video(model, CachePolicy())
+    assert not called
+    attention.norm_k.weight.data = attention.norm_k.weight.double()  # to be cast in every call
+    attention.norm_k.forward = lambda x: torch.nn.functional.rms_norm(x, x.shape[-1:], attention.norm_k.weight.float())
+    video(model, CachePolicy())
+    assert attention.norm_k in called
 
 
 def test_a_layer_takes_four_fused_steps(model, fused):

@@ -10,8 +10,6 @@ import torch
 from benchmarks import kernels as benchmark_kernels
 from benchmarks.kernels import paper
 from benchmarks.kernels.attend_turning import attend_turning_reference
-from benchmarks.kernels.merge import merge_frames
-from benchmarks.kernels.move import in_sequence, roll
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
@@ -20,7 +18,9 @@ from headforcing.kernels import dispatch
 from headforcing.kernels.attend import attend_reference
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.layout import LayoutError
+from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.move import in_sequence, roll
 from headforcing.kernels.rotation import rotated
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,7 @@
 """Attention of a whole layer in plain torch, to stand in for kernels that need a GPU."""
 
 import torch
-from headforcing.headforcing_core.model.attention import LayerAttention, Span, explicit, head_tables, varlen
+from headforcing.headforcing_core.model.attention_backends import LayerAttention, Span, explicit, head_tables, varlen
 from headforcing.kernels.attend import attend_reference
 from torch import Tensor
 

@@ -5,10 +5,6 @@ from typing import Any
 
 import torch
 from benchmarks.kernels.attend_turning import attend_turning
-from benchmarks.kernels.merge import merge_frames
-from benchmarks.kernels.move import in_sequence, move_frames, roll
-from benchmarks.kernels.pool import pooled_keys
-from benchmarks.kernels.rotations import rotation_table
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache, HeadGroup
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.model.attention import explicit
@@ -17,7 +13,11 @@ from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.feature_frames import feature_frames
+from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.move import in_sequence, move_frames, roll
+from headforcing.kernels.pool import pooled_keys
+from headforcing.kernels.rotations import rotation_table
 from headforcing.kernels.write import write_block
 from torch import Tensor
 from torch.nn import functional as F

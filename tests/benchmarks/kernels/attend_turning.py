@@ -15,9 +15,8 @@ from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.language import interpreting, kernel, power_of_2, tiles, tl
 from headforcing.kernels.layout import check_rotations, check_table
 from headforcing.kernels.rotation import rotate_pairs, rotated
+from headforcing.kernels.rotations import load_rotation, rotation_table
 from torch import Tensor
-
-from .rotations import load_rotation, rotation_table
 
 
 def attend_turning_reference(

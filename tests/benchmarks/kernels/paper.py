@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from headforcing.kernels.merge import merge_frames
+from headforcing.kernels.move import move_frames, roll
+from headforcing.kernels.rotations import no_rotation
 from torch import Tensor
-
-from .merge import merge_frames
-from .move import move_frames, roll
-from .rotations import no_rotation
 
 
 def rolling_update(k: Tensor, v: Tensor, moves: Tensor, frame_tokens: int) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from headforcing.kernels.dispatch import Operation
-from headforcing.kernels.language import kernel, power_of_2, tl
-from headforcing.kernels.layout import LayoutError, check_buffers, check_rotations, check_table
-from headforcing.kernels.rotation import rotate_pairs, rotated
 from torch import Tensor
 
+from .dispatch import Operation
+from .language import kernel, power_of_2, tl
+from .layout import LayoutError, check_buffers, check_rotations, check_table
+from .rotation import rotate_pairs, rotated
 from .rotations import load_rotation
 
 ROWS = 32  # tokens of a tile

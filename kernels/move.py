@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from headforcing.kernels.dispatch import Operation
-from headforcing.kernels.language import kernel, power_of_2, tiles, tl
-from headforcing.kernels.layout import LayoutError, check_buffers, check_rotations, check_table
-from headforcing.kernels.rotation import rotate_pairs, rotated
 from torch import Tensor
 
+from .dispatch import Operation
+from .language import kernel, power_of_2, tiles, tl
+from .layout import LayoutError, check_buffers, check_rotations, check_table
+from .rotation import rotate_pairs, rotated
 from .rotations import load_rotation
 
 ROWS = 32  # tokens of a tile

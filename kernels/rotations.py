@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 import torch
-from headforcing.kernels.language import kernel, tl
 from torch import Tensor
+
+from .language import kernel, tl
 
 
 def rotation_table(angles: Tensor) -> Tensor:

@@ -1,0 +1,221 @@
+"""Time the attention backends at the sizes of a render, and remember the result for this device and these versions.
+
+Which backend is fastest depends on the GPU's generation, the driver, the versions of PyTorch and cuDNN and the numbers
+of keys; no rule of thumb holds for all of them. The times are kept in a small file in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import HeadForcingError, first_sentence
+from ..files import cache_folder, replacing
+from .attention_backends import AttentionFunction, Span, Spans, attend_layer
+
+log = logging.getLogger(__name__)
+
+SECONDS = 2.0  # for all backends together, self-tests included; checked before every call
+REPETITIONS = 5  # the fastest counts
+PROBE = 16  # a sixteenth of the queries shows whether there is time for all of them
+_MOST_RESULTS = 64  # kept in the file, the latest
+_PACKAGES = ("flash-attn", "flash_attn_3", "triton", "triton-windows")  # whose versions decide, besides PyTorch
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """What one self-attention of a render reads: queries per head, and heads with their number of keys, longest first.
+
+    Attributes:
+        groups: `(heads, keys)` of each group of heads.
+    """
+
+    queries: int
+    groups: tuple[tuple[int, int], ...]
+
+    @property
+    def spans(self) -> Spans:
+        """The groups one after another in full buffers."""
+        spans, first = [], 0
+        for heads, keys in self.groups:
+            spans.append(Span(heads, first, keys, keys))
+            first += heads * keys
+        return tuple(spans)
+
+
+Clock = Callable[[], float]
+Try = Callable[[str], AttentionFunction]  # a backend after its self-test; raises if it does not work
+
+
+def fastest(
+    names: Sequence[str],
+    sizes: LayerSizes,
+    try_backend: Try,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    clock: Clock | None = None,
+    file: Path | None = None,
+) -> dict[str, float]:
+    """Milliseconds per layer of those of `names` that work, the fastest first; read from the file where they are known.
+
+    Args:
+        clock: seconds, once the device has done its work.
+        file: where times are kept; None for the one in the cache folder.
+
+    Returns:
+        an empty dict if nothing could be timed.
+    """
+    file, key = file or _file(), _key(names, sizes, device, dtype, head_dim)
+    known = _read(file).get(key, {})
+    if known:
+        return known
+    watch = clock or (lambda: _seconds(device))
+    end = watch() + SECONDS
+    with suppress(torch.OutOfMemoryError):  # the weights may leave no room: then nothing is timed
+        inputs = _inputs(sizes, device, dtype, head_dim)
+        found = {}
+        for place, name in enumerate(names):
+            begun = watch()
+            if begun >= end:
+                break
+            share = begun + (end - begun) / (len(names) - place)  # of the time left, so that all have their turn
+            seconds = _time(name, try_backend, sizes, inputs, watch, share)
+            if seconds is not None:
+                found[name] = 1000 * seconds
+        known = dict(sorted(found.items(), key=lambda item: item[1]))
+        if known:
+            _write(file, key, known)
+    return known
+
+
+def described(times: Mapping[str, float]) -> str:
+    """The result in a few words: `torch_varlen (timed: 0.8 ms a layer; sdpa 1.21 times as long)`."""
+    (best, ms), *others = times.items()
+    slower = ", ".join(f"{name} {other / ms:.2f} times as long" for name, other in others)
+    return f"{best} (timed: {ms:.3g} ms a layer{'; ' + slower if slower else ''})"
+
+
+def _time(name: str, try_backend: Try, sizes: LayerSizes, inputs: Any, watch: Clock, end: float) -> float | None:
+    """Seconds of a call, by its fastest; None if the backend does not work. Estimated where time is short."""
+    try:
+        attention = try_backend(name)
+        q, k, v = inputs
+
+        def seconds(queries: int) -> float:
+            begun = watch()
+            attend_layer(attention, q[:, :queries].contiguous(), k, v, sizes.spans)
+            return watch() - begun
+
+        few = max(1, sizes.queries // PROBE)
+        seconds(few)  # compiles, plans, allocates
+        estimate = seconds(few) * sizes.queries / few
+        best = float("inf")
+        for _ in range(1 + REPETITIONS):
+            if watch() + estimate >= end:
+                break
+            best = min(best, seconds(sizes.queries))
+        return estimate if best == float("inf") else best
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # not installed, not for this device, inaccurate: `try_backend` tells
+        log.info("Head Forcing: attention %s was not timed: %s", name, first_sentence(error))
+        return None
+
+
+@torch.no_grad()
+def _inputs(sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> Any:
+    heads = sum(count for count, _ in sizes.groups)
+    rows = sum(count * keys for count, keys in sizes.groups)
+    options: Any = dict(generator=torch.Generator(device).manual_seed(0), device=device, dtype=dtype)
+    q = torch.randn(heads, sizes.queries, head_dim, **options)
+    return q, torch.randn(rows, head_dim, **options), torch.randn(rows, head_dim, **options)
+
+
+def _seconds(device: torch.device) -> float:
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+# ------------------------------------------------------------------------------------------------- the file of times
+
+
+def _file() -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / "attention.json"
+
+
+def _key(names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
+    """Everything that a time depends on, as text."""
+    groups = " ".join(f"{heads}x{keys}" for heads, keys in sizes.groups)
+    return "; ".join(
+        [
+            *_machine(device),
+            f"{dtype}".removeprefix("torch."),
+            f"{sizes.queries} queries, keys {groups}, {head_dim} channels",
+            " ".join(names),
+        ]
+    )
+
+
+def _machine(device: torch.device) -> list[str]:
+    if device.type != "cuda":
+        return [device.type, f"torch {torch.__version__}"]
+    packages = []
+    for package in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages.append(f"{package} {metadata.version(package)}")
+    return [
+        torch.cuda.get_device_name(device),
+        f"driver {driver_version()}",
+        f"torch {torch.__version__}",
+        f"cuDNN {torch.backends.cudnn.version()}",
+        *packages,
+    ]
+
+
+def driver_version() -> str:
+    """The GPU driver's version: the kernel module's on Linux, else the newest CUDA version that it knows."""
+    with suppress(OSError, IndexError):
+        return Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0].strip()
+    with suppress(AttributeError, RuntimeError):
+        return str(getattr(torch._C, "_cuda_getDriverVersion")())  # noqa: B009  only builds with CUDA have it
+    return "unknown"
+
+
+def _read(file: Path | None) -> dict[str, dict[str, float]]:
+    """The times of a file, those entries of it that are whole; a damaged file holds none."""
+    if file is None:
+        return {}
+    with suppress(OSError, ValueError, RecursionError):
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(stored, dict):
+            return {key: dict(times) for key, times in stored.items() if _whole(times)}
+    return {}
+
+
+def _whole(times: Any) -> bool:
+    return (
+        isinstance(times, dict)
+        and bool(times)
+        and all(type(ms) in (int, float) and 0 < ms < float("inf") for ms in times.values())
+        and list(times.values()) == sorted(times.values())
+    )
+
+
+def _write(file: Path | None, key: str, times: dict[str, float]) -> None:
+    if file is None:
+        return
+    kept = {name: old for name, old in _read(file).items() if name != key}
+    latest = dict([*kept.items(), (key, times)][-_MOST_RESULTS:])
+    with suppress(HeadForcingError), replacing(file) as temporary:  # a folder that cannot be written: timed anew
+        temporary.write_text(json.dumps(latest, indent=1), encoding="utf-8")

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The first hours with a GPU, in five parts, each under eight minutes and independent of the others:
+#
+#   check    whether every kernel and every attention backend computes what it should; one layer's attention
+#   rows     a block of video by every row of the benchmark
+#   profile  where a block's time goes, kernel by kernel; the VAE
+#   video    whole videos, with and without encoding; what waits for the GPU
+#   rest     a late block beside an early one; linear layers in fp8
+#
+#   tests/benchmarks/gpu_day.sh [--dry] [FOLDER [PART ...]]      (default: $OUT, or output/gpu_day; all parts)
+#
+# --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors; what needs more says so.
+# Results are written after every measurement, so a run that is cut off still reports. Nothing is installed.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+dry=
+[ "${1:-}" = "--dry" ] && { dry=--dry; shift; }
+out=${1:-${OUT:-$root/output/gpu_day}}
+[ $# -gt 0 ] && shift
+python=${PYTHON:-python3}
+[ $# -gt 0 ] || set -- check rows profile video rest
+
+# the repository root is the package `headforcing`, whatever the folder is called
+links=$(mktemp -d)
+trap 'rm -rf "$links"' EXIT
+ln -s "$root" "$links/headforcing"
+export PYTHONPATH="$links${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+
+mkdir -p "$out"
+status=0
+for part in "$@"; do
+    echo "== $part"
+    timeout 480 "$python" "$root/tests/benchmarks/day.py" "$part" --out "$out" $dry 2>&1 | tee -a "$out/log.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+    if [ "$part" = check ] && [ -z "$dry" ] && "$python" -c "import pytest" 2>/dev/null; then
+        timeout 240 "$python" -m pytest -q "$root/tests/engine/test_gpu.py" "$root/tests/engine/test_cuda_graph.py" \
+            "$root/tests/engine/test_kernels.py" 2>&1 | tee -a "$out/log.txt"
+        [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+    fi
+done
+[ -f "$out/results.json" ] && "$python" "$root/tests/benchmarks/plot.py" "$out/results.json"
+exit $status

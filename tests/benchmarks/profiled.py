@@ -1,0 +1,73 @@
+"""Where the time of a block goes, kernel by kernel: `torch.profiler` over blocks in a full cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from headforcing.kernels import dispatch
+from torch.profiler import ProfilerActivity, profile
+
+from .case import SCHEDULE, Case, random_model, warm_up_blocks
+from .decoder import random_decoder
+from .rows import ROWS
+from .stopwatch import synchronize
+
+MOST = 25  # kernels that are listed
+
+
+def blocks(case: Case) -> dict[str, Any]:
+    """A steady block and one after which episodic memory merges: milliseconds by kernel, launches, host time."""
+    from headforcing.headforcing_core.rollout.loop import rollout
+
+    name = "B3" if case.device.type == "cuda" else "B1"
+    (row,) = (row for row in ROWS if row.name == name)
+    warm_up = warm_up_blocks(row.policy)
+    cache = row.build(case.shape(row.policy, warm_up + 6), case, False)
+    model = random_model(case.config, case.dtype, case.device, case.seed)
+    found: dict[str, Any] = {"row": name}
+    with dispatch.using(row.kernels), torch.no_grad():
+        made = rollout(model, cache, SCHEDULE, case.noise(), [0] * (warm_up + 6))
+        for _ in range(warm_up):
+            next(made)
+        for _ in range(6):
+            with _profiler(case) as kept:
+                event = next(made).event
+                synchronize(case.device)
+            kind = "merging" if event is not None and event.merged else "steady"
+            found[kind] = _by_kernel(case, kept)
+    return found
+
+
+def decoding(case: Case) -> dict[str, Any]:
+    """Three latent frames through the VAE, by kernel."""
+    decoder, which = random_decoder(case)
+    if decoder is None:
+        return {"not_available": which}
+    latents = torch.randn(3, 16, case.height // 8, case.width // 8, device=case.device)
+    for _ in range(2):
+        decoder.decode(latents)
+    with _profiler(case) as kept:
+        decoder.decode(latents)
+        synchronize(case.device)
+    return {"decoder": which, **_by_kernel(case, kept)}
+
+
+def _profiler(case: Case) -> profile:
+    gpu = [ProfilerActivity.CUDA] if case.device.type == "cuda" else []
+    return profile(activities=[ProfilerActivity.CPU, *gpu])
+
+
+def _by_kernel(case: Case, kept: profile) -> dict[str, Any]:
+    gpu = case.device.type == "cuda"
+    rows = []
+    for event in kept.key_averages():
+        spent = getattr(event, "self_device_time_total" if gpu else "self_cpu_time_total") / 1000
+        if spent:
+            rows.append((spent, event.count, event.key[:120]))
+    rows.sort(reverse=True)
+    return {
+        "ms": sum(spent for spent, _, _ in rows),
+        "calls": sum(count for _, count, _ in rows),
+        "kernels": [{"ms": round(spent, 3), "calls": count, "name": name} for spent, count, name in rows[:MOST]],
+    }

@@ -1,0 +1,247 @@
+"""`auto` on a GPU: it times what works at the sizes of the render, and remembers. GPUs and clocks are stood in for."""
+
+import json
+
+import pytest
+import torch
+from attention_cases import sequence_attention
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.cache.shape import CacheShape
+from headforcing.headforcing_core.model import attention, attention_timing
+from headforcing.headforcing_core.model.attention import BACKENDS, GroupedAttention, LayerAttention, LayerSizes, sdpa
+from headforcing.headforcing_core.model.attention_backends import self_test, sequence_starts, varlen
+from headforcing.headforcing_core.model.attention_timing import SECONDS, described, fastest
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.provenance import attention_name
+
+CPU, BF16 = torch.device("cpu"), torch.bfloat16
+SIZES = LayerSizes(64, ((2, 96), (1, 32)))
+
+
+class FakeGpu:
+    """A clock, and backends that take a known time: `seconds` is that of all queries of a layer."""
+
+    def __init__(self):
+        self.now, self.calls = 0.0, []
+
+    def clock(self) -> float:
+        return self.now
+
+    def backend(self, name: str, seconds: float, trying: float = 0.0):
+        def layer(q, k, v, spans):
+            self.calls.append((name, q.shape[1]))
+            self.now += seconds * q.shape[1] / SIZES.queries
+            return q
+
+        self.now += trying
+        return LayerAttention(layer)
+
+
+def measured(backends: dict, tmp_path, gpu: FakeGpu, sizes=SIZES, trying: float = 0.0) -> dict[str, float]:
+    def try_backend(name: str):
+        if backends[name] is None:
+            raise RuntimeError("no kernel image. More")
+        return gpu.backend(name, backends[name], trying)
+
+    file = tmp_path / "attention.json"
+    return fastest(list(backends), sizes, try_backend, CPU, torch.float32, 16, gpu.clock, file)
+
+
+def test_the_fastest_comes_first_with_its_time_and_what_fails_is_left_out(tmp_path):
+    times = measured({"slow": 3e-3, "broken": None, "quick": 1e-3}, tmp_path, FakeGpu())
+    assert list(times) == ["quick", "slow"] and list(times.values()) == pytest.approx([1.0, 3.0])
+    assert described(times) == "quick (timed: 1 ms a layer; slow 3.00 times as long)"
+
+
+def test_times_are_remembered_for_these_sizes_this_dtype_and_these_versions(tmp_path, monkeypatch):
+    backends, gpu = {"a": 1e-3, "b": 2e-3}, FakeGpu()
+    first = measured(backends, tmp_path, gpu)
+    calls = len(gpu.calls)
+    assert measured(backends, tmp_path, gpu) == first and len(gpu.calls) == calls
+    measured(backends, tmp_path, gpu, sizes=LayerSizes(32, SIZES.groups))
+    assert len(gpu.calls) > calls
+    calls = len(gpu.calls)
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    measured(backends, tmp_path, gpu)
+    assert len(gpu.calls) > calls
+    assert len(json.loads((tmp_path / "attention.json").read_text())) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["attention.json"]  # no temporary file stays
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[1]", '{"x": 3}', '{"KEY": {"a": -1}}', '{"KEY": {"a": "fast"}}', "\x00", "[" * 9000]
+)
+def test_a_damaged_file_is_measured_anew_and_replaced(tmp_path, damage):
+    backends, gpu, file = {"a": 1e-3, "b": 2e-3}, FakeGpu(), tmp_path / "attention.json"
+    times = measured(backends, tmp_path, gpu)
+    (key,) = json.loads(file.read_text())
+    file.write_text(damage.replace("KEY", json.dumps(key)[1:-1]))
+    assert measured(backends, tmp_path, gpu) == pytest.approx(times)
+    assert list(json.loads(file.read_text())) == [key]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "attention.json").mkdir()
+    assert list(measured({"a": 1e-3}, tmp_path, FakeGpu())) == ["a"]
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 0.1, 0.4, 1.0])
+@pytest.mark.parametrize("trying", [0.0, 0.3])
+def test_it_never_takes_longer_than_two_seconds(tmp_path, seconds, trying):
+    """Nothing is begun that is known not to end in time; the order is that of the estimates then."""
+    gpu = FakeGpu()
+    times = measured({"a": seconds, "b": seconds / 2, "c": seconds / 4}, tmp_path, gpu, trying=trying)
+    assert gpu.now <= SECONDS
+    assert times and list(times) == sorted(times, key=lambda name: -ord(name))
+    assert times["a"] == pytest.approx(1000 * seconds)
+
+
+def test_a_slow_device_runs_only_a_part_of_the_queries(tmp_path):
+    gpu = FakeGpu()
+    measured({"a": 10.0}, tmp_path, gpu)
+    assert {queries for _, queries in gpu.calls} == {SIZES.queries // 16}
+
+
+def test_full_memory_leaves_the_choice_to_the_order(tmp_path):
+    def full(name):
+        raise torch.OutOfMemoryError("full")
+
+    file = tmp_path / "attention.json"
+    assert fastest(["a"], SIZES, full, CPU, torch.float32, 16, FakeGpu().clock, file) == {}
+    assert not file.exists()
+
+
+# ---------------------------------------------------------------------------------------------------- the choice
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """A device for which nothing is known but the times that a test sets; backends run on the CPU."""
+    times: dict[str, float] = {}
+    asked = []
+
+    def timed(names, sizes, *_):
+        asked.append((names, sizes))
+        return dict(sorted(times.items(), key=lambda item: item[1]))
+
+    works = {"cudnn_varlen": varlen(sequence_attention), "torch_varlen": varlen(sequence_attention), "sdpa": sdpa}
+
+    def tried(name, *_):
+        if name not in works:
+            raise RuntimeError("gone")
+        return works[name]
+
+    monkeypatch.setattr(attention_timing, "fastest", timed)
+    monkeypatch.setattr(attention, "tried", tried)
+    monkeypatch.setattr(attention, "flash_in_sdpa", lambda *_: True)
+    attention._timed.cache_clear()
+    attention.first_working.cache_clear()
+    yield times, asked, works
+    attention._timed.cache_clear()
+    attention.first_working.cache_clear()
+
+
+def choose(name: str = "auto", sizes: LayerSizes | None = SIZES, device: str = "cuda"):
+    return attention.attention_function(name, device, BF16, 128, sizes)
+
+
+def test_auto_takes_what_was_fastest_and_says_by_how_much(gpu):
+    times, asked, _ = gpu
+    times |= {"torch_varlen": 0.8, "cudnn_varlen": 0.5, "sdpa": 0.6}
+    found = choose()
+    assert isinstance(found, LayerAttention)
+    said = "cudnn_varlen (timed: 0.5 ms a layer; sdpa 1.20 times as long, torch_varlen 1.60 times as long)"
+    assert attention_name(found, "auto", torch.device("cuda"), BF16, 128) == said
+    assert choose() == found and len(asked) == 1  # once
+    assert "sage" not in asked[0][0] and asked[0][1] == SIZES
+
+
+def test_a_dense_winner_is_called_group_by_group(gpu):
+    gpu[0].update({"sdpa": 0.4, "cudnn_varlen": 0.5})
+    found = choose()
+    assert isinstance(found, GroupedAttention) and found.name.startswith("sdpa (timed")
+    assert self_test(found, CPU, torch.float32, 32) < 1e-4
+
+
+def test_a_remembered_winner_that_no_longer_works_gives_way_to_the_next(gpu):
+    times, _, works = gpu
+    times |= {"cudnn_varlen": 0.5, "torch_varlen": 0.8}
+    del works["cudnn_varlen"]
+    assert choose().name.startswith("torch_varlen (timed")
+
+
+def test_where_nothing_could_be_timed_the_order_decides(gpu):
+    assert choose() == gpu[2]["torch_varlen"]
+
+
+def test_a_forced_choice_a_cpu_and_unknown_sizes_time_nothing(gpu):
+    _, asked, works = gpu
+    assert choose("torch_varlen") == works["torch_varlen"]
+    assert choose(device="cpu") is sdpa
+    assert choose(sizes=None) == works["torch_varlen"]
+    assert not asked
+
+
+def test_the_sizes_are_those_of_the_render_s_roles():
+    roles = [["memory"] * 6 + ["anchor"] * 4 + ["local"] * 2, ["memory"] * 8 + ["anchor"] * 2 + ["local"] * 2]
+    shape = CacheShape(roles, preset("head_forcing"), 30, 52, 128, 3, 120)
+    assert shape.layer_sizes == LayerSizes(4680, ((7, 11 * 1560), (3, 7 * 1560), (2, 4 * 1560)))
+    assert CacheShape.for_model(
+        WanConfig(num_layers=1), [["memory"] * 12], preset("self_forcing_window_21"), 60, 104, 3, 120
+    ).layer_sizes == LayerSizes(4680, ((12, 21 * 1560),))
+
+
+# ------------------------------------------------------------------------------------------------------- cuDNN
+
+
+def test_cudnn_s_operator_takes_what_it_is_given():
+    """Its schema is private and may change: then the backend must be adapted, or `auto` goes on without it."""
+    schema = torch.ops.aten._cudnn_attention_forward.default._schema
+    names = [argument.name for argument in schema.arguments if not argument.kwarg_only]
+    assert names == [
+        "query", "key", "value", "attn_bias", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "compute_log_sumexp",
+        "dropout_p", "is_causal", "return_debug_mask",
+    ]  # fmt: skip
+    assert schema.returns[0].name == "output"
+
+
+def test_cudnn_gets_as_many_sequences_in_every_layer(monkeypatch):
+    given = []
+
+    def operator(q, k, v, bias, *rest):
+        starts_q, starts_k, longest_q, longest_k, lse, dropout, causal, debug = rest
+        assert bias is None and (lse, dropout, causal, debug) == (True, 0.0, False, False)
+        given.append(len(starts_q))
+        return (sequence_attention(q, k, v, starts_q, starts_k, longest_q, longest_k),)
+
+    monkeypatch.setattr(torch.ops.aten, "_cudnn_attention_forward", operator)
+    found = BACKENDS["cudnn_varlen"]()
+    assert self_test(found, CPU, torch.float32, 32) < 1e-4
+    q, k = torch.randn(3, 4, 32), torch.randn(30, 32)
+    for spans in (LayerSizes(4, ((3, 10),)).spans, LayerSizes(4, ((1, 12), (2, 9))).spans):
+        found.layer(q, k, k, spans)
+    assert set(given) == {2 * 3 + 1}  # heads, each with a place for rows without keys
+
+
+def test_a_place_without_rows_is_an_empty_sequence():
+    starts = sequence_starts(LayerSizes(7, ((2, 40),)).spans, 7, CPU, True)
+    assert [x.tolist() for x in starts] == [[0, 7, 7, 14, 14], [0, 40, 40, 80, 80]]
+
+
+# ----------------------------------------------------------------------------------------------- sdpa's own order
+
+
+@pytest.mark.parametrize(("capability", "reordered"), [((8, 9), True), ((12, 0), True), ((9, 0), False)])
+def test_cudnn_comes_before_the_memory_efficient_kernel_where_pytorch_would_not_try_it_first(
+    monkeypatch, capability, reordered
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    before = torch._C._get_sdp_priority_order()
+    with attention.sdpa_priority("cuda"):
+        order = torch._C._get_sdp_priority_order()
+    cudnn, efficient = (
+        int(getattr(torch.nn.attention.SDPBackend, n)) for n in ("CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
+    )
+    assert (order.index(cudnn) < order.index(efficient)) == (reordered or before.index(cudnn) < before.index(efficient))
+    assert reordered or order == before
+    assert torch._C._get_sdp_priority_order() == before

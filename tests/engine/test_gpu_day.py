@@ -1,0 +1,204 @@
+"""The script for a day with a GPU, without one: every measurement runs on a tiny model, and what fails is kept."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import xml.dom.minidom
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from benchmarks import command, day, goals, plot
+from benchmarks.apart import Budget, run_apart
+from benchmarks.measure import Measurement
+from benchmarks.paper_caches import FusedAssembly
+from benchmarks.rows import HEAD_FORCING, ROWS
+from benchmarks.varlen import head_by_head
+from headforcing.kernels.dispatch import Operation
+
+BENCHMARKS = Path(day.__file__).parent
+RESULTS = BENCHMARKS / "cpu" / "results.json"
+NOT_ON_A_BARE_MACHINE = [
+    "av", "PIL", "diffusers", "einops", "transformers", "matplotlib", "tqdm", "importlib_metadata", "huggingface_hub",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_it_needs_torch_triton_numpy_and_safetensors_alone():
+    """Importing everything, and a row; in a process of its own, where the other packages cannot be imported."""
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys({NOT_ON_A_BARE_MACHINE}))
+sys.path.insert(0, {str(BENCHMARKS.parent)!r})
+from benchmarks import day, scaling
+from benchmarks.measure import measure
+from benchmarks.rows import ROWS
+from dataclasses import replace
+found = measure(replace(day.DRY, vae_dim=0), next(row for row in ROWS if row.name == "B1"))
+assert found.blocks, found.reason
+for part in day.SECONDS:
+    if part != "rows":
+        assert day.tasks(part, day.DRY, True)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+TASKS = [(part, name) for part in day.SECONDS if part != "rows" for name in day.tasks(part, day.DRY, True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "name"), TASKS, ids=[f"{part}: {name}" for part, name in TASKS])
+def test_every_measurement_runs_on_a_cpu(part, name):
+    found = day.tasks(part, day.DRY, True)[name](day.DRY)
+    json.dumps(found)
+    if name == "kernels":
+        for kernel in found.values():  # there is no GPU to compile for, or no triton
+            assert kernel["right"] or "Traceback" in kernel["traceback"]
+    elif name != "waits":
+        assert "not_available" not in found
+
+
+@pytest.mark.slow
+def test_a_part_writes_its_results_and_prints_its_goals(tmp_path: Path, capsys):
+    """Through processes of its own, as on a GPU."""
+    assert day.main(["rest", "--dry", "--out", str(tmp_path)]) == 0
+    results = json.loads((tmp_path / "rest.json").read_text())
+    assert set(results["tasks"]) == {"length", "fp8"} and results["tasks"]["length"][1]["what"] == "block 40"
+    assert "dry run" in capsys.readouterr().out.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["rest.json"]
+
+
+def test_a_row_whose_process_dies_is_a_reason_with_what_it_said(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(command, "run_apart", lambda *_: ("its process ended with -6: illegal access", "a long\ntrace"))
+    rows = [row for row in ROWS if row.name in ("V1", "B1")]
+    apart = command.Apart(["--preset", "cpu"], tmp_path / "rows", 100.0)
+    results = command.run_rows(replace(day.DRY, vae_dim=0), rows, 1, tmp_path, apart)
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert stored == results
+    for row in stored["rows"]:
+        assert "illegal access" in row["not_available"] and row["traceback"] == "a long\ntrace"
+
+
+def test_rows_for_which_there_is_no_time_say_so(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(command, "run_apart", lambda *_: pytest.fail("nothing may be begun"))
+    found = command.Apart([], tmp_path, 0.0).measure(day.DRY, ROWS[0], False)
+    assert "the 0 s for all rows were over" in found.reason
+
+
+def test_what_a_process_measured_is_read_back(tmp_path: Path):
+    made = Measurement("B1", "ours", blocks=[{"block": 2.0}], latents=[torch.ones(2)], peak_bytes=7)
+    made.save(tmp_path)
+    found = Measurement.load(tmp_path, "B1")
+    assert torch.equal(found.latents.pop(), made.latents.pop()) and found == made
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("raise ValueError('x\\ny')", "ended with 1"),
+        ("import os; os.abort()", "-6"),
+        ("while True: pass", "stopped after"),
+    ],
+)
+def test_a_process_that_fails_dies_or_hangs_is_a_reason(tmp_path: Path, monkeypatch, program, reason):
+    monkeypatch.setattr("benchmarks.apart.HERE", tmp_path)
+    (tmp_path / "script.py").write_text(f"print('began', flush=True)\n{program}\n")
+    why, said = run_apart("script.py", [], 2.0)
+    assert reason in why and "\n" not in why and "began" in said
+    (tmp_path / "script.py").write_text("print('fine')")
+    assert run_apart("script.py", [], 30.0) == ("", "")
+
+
+def test_a_budget_runs_out():
+    assert Budget(-1.0).left() < 0 < Budget(60.0).left(5.0) <= 5.0
+
+
+def test_a_kernel_that_is_put_aside_keeps_its_traceback():
+    def launch(x):
+        raise RuntimeError("no kernel image. Many pages")
+
+    operation = Operation(lambda_reference, launch, lambda device, dtype: {"x": torch.ones(2)})
+    place = (torch.device("meta"), torch.float32)
+    assert not operation.usable(*place)
+    assert "in launch" in operation.failures[place] and "Many pages" in operation.failures[place]
+
+
+def lambda_reference(x):
+    return x
+
+
+# --------------------------------------------------------------------------------------------------------- goals
+
+
+def test_goals_are_compared_with_what_a_gpu_gave_and_with_nothing_else():
+    results = json.loads(RESULTS.read_text())
+    told = goals.lines("rows", results)
+    assert len(told) == 4 and all(line.startswith(("dry run", "not measured")) for line in told)
+    results["environment"]["clock"] = "CUDA events"
+    told = goals.lines("rows", results)
+    assert sum("MISSED" in line or "reached" in line for line in told) == 3  # V4 is not there
+    assert "not measured: times as fast as V4 (goal: at least 1.15)" in told
+
+
+def test_every_goal_of_a_part_is_read_from_its_results():
+    block = {"ms_per_block": {"block": {"median": 200.0}}}
+    slow = {"ms_per_block": {"block": {"median": 400.0}}}
+    gpu = {"environment": {"clock": "CUDA events"}}
+    rows = [{"row": "B3", **block}, *({"row": name, **slow} for name in ("W21", "V4", "V1"))]
+    video = {"steady_fps": 40.0, "peak_bytes": 105, "estimated_bytes": 100}
+    results = {
+        "rows": gpu | {"rows": rows},
+        "check": gpu | {"tasks": {"attention: sdpa": {"times_rounding": 1.5}, "attention: x": {"not_available": ""}}},
+        "video": gpu | {"tasks": {"sampled and decoded": video, "sampled, decoded and encoded": video}},
+        "rest": gpu | {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 201.0}]}},
+    }
+    for part, found in results.items():
+        assert goals.lines(part, found) and all("reached" in line for line in goals.lines(part, found)), part
+
+
+def test_the_plot_has_a_bar_for_every_measured_row():
+    results = json.loads(RESULTS.read_text())
+    drawn = plot.svg(results)
+    measured = [row for row in results["rows"] if "ms_per_block" in row]
+    assert all(f"{row['row']}  {row['title']}" in drawn for row in measured)
+    assert drawn.count("<rect") > 3 * len(measured)
+    xml.dom.minidom.parseString(drawn)
+
+
+def test_what_a_gpu_is_set_to_is_noted(monkeypatch):
+    environment = importlib.import_module("benchmarks.environment")
+    said = SimpleNamespace(stdout="580.1, 700.00 W, 1980 MHz, 1980 MHz, 3201 MHz, 31, P0\n")
+    monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: said)
+    state = environment.gpu_state(torch.device("cuda:0"))
+    assert state["driver_version"] == "580.1" and state["power.limit"] == "700.00 W" and state["pstate"] == "P0"
+    assert environment.gpu_state(torch.device("cpu")) == {}
+
+
+# ------------------------------------------------------------------------------------------- rows that are fair
+
+
+def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
+    """Nor copies head by head: what it needs for that differs from block to block only while contexts grow."""
+    paper_caches = importlib.import_module("benchmarks.paper_caches")
+    case, blocks = replace(day.DRY, dim=256, layers=2), 24
+    cache = FusedAssembly(case.shape(HEAD_FORCING, blocks), torch.float32, attention=head_by_head, kernels="reference")
+    built, upload = [], paper_caches.upload
+    monkeypatch.setattr(paper_caches, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
+    k = torch.randn(3 * cache.s, 2, 128)
+    per_block = []
+    for _ in range(blocks):
+        built.clear()
+        cache.begin_block()
+        for layer in range(2):
+            cache.write(layer, k, k)
+            cache.attend(layer, k)
+        cache.block += 1
+        cache._arrange(cache.slots.history(cache.block))
+        per_block.append(len(built))
+    assert per_block[0] > 0 and per_block[-3:] == [0, 0, 0]
