@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,9 @@ _WATCH = f"""() => {{
       window.__seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime]);
   }}, 100);
 }}"""
-_VALUES = f"() => JSON.stringify(app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values)"
+_VALUES = (
+    "() => JSON.stringify(app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values)"
+)
 
 
 def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
@@ -39,19 +40,16 @@ def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
 
 
 @pytest.fixture(params=["comfy", "comfy_floor", "comfy_latest"])
-def editor(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    with Browser(request.getfixturevalue(request.param), any_source=True) as browser:
-        yield browser
-
-
-def use_nodes_2(editor: Browser, on: bool) -> None:
-    editor.page.evaluate("(on) => app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)", on)
-    editor.page.wait_for_timeout(1000)
+def server(request: pytest.FixtureRequest) -> ComfyServer:
+    """The frontends of both tested versions, and the newest one."""
+    return request.getfixturevalue(request.param)
 
 
 def bring_into_view(editor: Browser) -> None:
     """Move the canvas to the player: a browser does not begin to play what is out of sight."""
     editor.page.wait_for_function(f"({_PLAYER})?.firstChild.textContent", timeout=60_000)
+    editor.fit_view()
+    editor.page.wait_for_function(f"{_PLAYER}.getBoundingClientRect().width", timeout=20_000)
     editor.page.evaluate(
         f"""() => {{
           const box = {_PLAYER}.getBoundingClientRect(), ds = app.canvas.ds;
@@ -81,9 +79,9 @@ def text_of(editor: Browser) -> str:
 
 
 @pytest.mark.slow
-def test_the_video_plays_in_the_node_while_it_grows(editor: Browser):
-    for nodes_2 in (False, True):
-        use_nodes_2(editor, nodes_2)
+@pytest.mark.parametrize("nodes_2", [False, True], ids=["canvas", "nodes-2"])
+def test_the_video_plays_in_the_node_while_it_grows(server: ComfyServer, nodes_2: bool):
+    with Browser(server, any_source=True, vue_nodes=nodes_2) as editor:
         check_playing(editor, nodes_2)
 
 
@@ -101,16 +99,22 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
     assert editor.page.locator("video").count() == 1, "the frontend shows no second one"
     assert editor.page.locator("img[src^='blob:']").count() == 0, "and no preview"
     assert not editor.page.evaluate(f"{_SAMPLER}.imgs?.length")
-    assert (editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]) == (values, prompt), "nothing of it is stored"
+    assert (editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]) == (values, prompt), (
+        "nothing of it is stored"
+    )
     box = editor.page.locator("video").bounding_box()
     assert box and min(box["width"], box["height"]) > 100
     assert editor.page_errors == []
 
 
 @pytest.mark.slow
-def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(editor: Browser):
+def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(server: ComfyServer):
     """A sampler dragged onto the canvas, Run, Cancel, Run."""
-    use_nodes_2(editor, False)
+    with Browser(server, any_source=True) as editor:
+        check_going_on(editor)
+
+
+def check_going_on(editor: Browser) -> None:
     editor.load_api(changed(growing_graph("unused/v", 30.0), "timeline", prompts=RING))
     editor.page.evaluate(
         """() => {
@@ -135,7 +139,9 @@ def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(edito
     editor.page.evaluate("() => app.api.interrupt(null)")
     assert editor.wait_done(30) == "interrupted"
     editor.page.wait_for_timeout(700)
-    assert re.match(r"stopped in block \d+ of 41; the others are kept in output/head_forcing/\w+, queue", text_of(editor))
+    assert re.match(
+        r"stopped in block \d+ of 41; the others are kept in output/head_forcing/\w+, queue", text_of(editor)
+    )
     assert any("queue again to go on" in toast for toast in editor.toasts())
     assert 3 < editor.page.evaluate(f"{_VIDEO}.duration") < 30
     grew, finished = watched(editor)
@@ -190,9 +196,10 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: Comf
     """What the script in the browser relies on; a script without a player gets ComfyUI's own, see test_nodes_stream."""
     client, graph = "a-player", growing_graph("player/raw", 6.0, seed=103)
     address = f"ws://127.0.0.1:{comfy_server.port}/ws?clientId="
-    with connect(address + client, max_size=None, proxy=None) as asked, connect(
-        address + "other", max_size=None, proxy=None
-    ) as other:
+    with (
+        connect(address + client, max_size=None, proxy=None) as asked,
+        connect(address + "other", max_size=None, proxy=None) as other,
+    ):
         asked.recv(timeout=10)
         assert registered(comfy_server, client) == []
         assert registered(comfy_server, "other") == []
