@@ -69,7 +69,7 @@ class GrowingVideo(Sink):
     def shown(self) -> dict[str, Any]:
         """The growing file for the player in the editor: what it is, and how many bytes can be read by now.
 
-        None of them before the first video frame is written: until then a file of that name is of an earlier render.
+        None before the first video frame is written: until then a file of that name is that of an earlier render.
         """
         written = 0
         with suppress(OSError):  # it is finished, and has its number

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +40,16 @@ def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
 
 
 @pytest.fixture(params=["comfy", "comfy_floor", "comfy_latest"])
-def editor(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    with Browser(request.getfixturevalue(request.param), any_source=True) as browser:
-        yield browser
-
-
-def use_nodes_2(editor: Browser, on: bool) -> None:
-    editor.page.evaluate("(on) => app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)", on)
-    editor.page.wait_for_timeout(1000)
+def server(request: pytest.FixtureRequest) -> ComfyServer:
+    """The frontends of both tested versions, and the newest one."""
+    return request.getfixturevalue(request.param)
 
 
 def bring_into_view(editor: Browser) -> None:
     """Move the canvas to the player: a browser does not begin to play what is out of sight."""
     editor.page.wait_for_function(f"({_PLAYER})?.firstChild.textContent", timeout=60_000)
+    editor.fit_view()
+    editor.page.wait_for_function(f"{_PLAYER}.getBoundingClientRect().width", timeout=20_000)
     editor.page.evaluate(
         f"""() => {{
           const box = {_PLAYER}.getBoundingClientRect(), ds = app.canvas.ds;
@@ -83,9 +79,9 @@ def text_of(editor: Browser) -> str:
 
 
 @pytest.mark.slow
-def test_the_video_plays_in_the_node_while_it_grows(editor: Browser):
-    for nodes_2 in (False, True):
-        use_nodes_2(editor, nodes_2)
+@pytest.mark.parametrize("nodes_2", [False, True], ids=["canvas", "nodes-2"])
+def test_the_video_plays_in_the_node_while_it_grows(server: ComfyServer, nodes_2: bool):
+    with Browser(server, any_source=True, vue_nodes=nodes_2) as editor:
         check_playing(editor, nodes_2)
 
 
@@ -112,9 +108,13 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(editor: Browser):
+def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(server: ComfyServer):
     """A sampler dragged onto the canvas, Run, Cancel, Run."""
-    use_nodes_2(editor, False)
+    with Browser(server, any_source=True) as editor:
+        check_going_on(editor)
+
+
+def check_going_on(editor: Browser) -> None:
     editor.load_api(changed(growing_graph("unused/v", 30.0), "timeline", prompts=RING))
     editor.page.evaluate(
         """() => {

@@ -145,6 +145,9 @@ class Browser:
         return path
 
     def _note_alert(self, dialog: Dialog) -> None:
+        if dialog.type == "beforeunload":  # the page is loaded again
+            dialog.accept()
+            return
         self.alerts.append(dialog.message[:400])
         dialog.dismiss()
 
