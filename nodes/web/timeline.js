@@ -36,6 +36,7 @@ function hostOf(node) {
         return { error: "The server does not answer; the text is unchanged.", line: null };
       }
     },
+    run: (first) => app.queuePrompt(first ? -1 : 0),
     resized(open) {
       // the next drawing makes the node high enough for its widgets, but never lower again
       if (open) closedHeight = node.size[1];

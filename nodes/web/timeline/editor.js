@@ -15,8 +15,8 @@ let editors = 0;
 
 /**
  * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor; linked() tells whether the text
- * comes from another node; write(text); ask(body) asks the server; resized(open) hears that the element needs another
- * height.
+ * comes from another node; write(text); ask(body) asks the server; run(first) presses Run; resized(open) hears that
+ * the element needs another height.
  */
 export class TimelineEditor {
   open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
@@ -228,14 +228,22 @@ export class TimelineEditor {
     this.#draw();
   }
 
+  /** Run, as Ctrl+Enter does anywhere, but with the letters that were typed last. */
+  async #run(first) {
+    await (this.#panel.flush() ?? this.#written);
+    this.#host.run(first);
+  }
+
   #key(event) {
     const typing = event.target.matches("textarea, select, input:not([type=button])");
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
-      if (typing || !["z", "y"].includes(key)) return;
+      const undoes = !typing && ["z", "y"].includes(key);
+      if (!undoes && key !== "enter") return;
       event.preventDefault();
       event.stopPropagation();
-      this.#step(key === "y" || event.shiftKey ? 1 : -1);
+      if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
+      else this.#run(event.shiftKey);
     } else {
       if (key === "escape") {
         this.#bars.focus(this.#selected);
