@@ -33,7 +33,7 @@ function hostOf(node) {
       try {
         return await (await app.api.fetchApi("/headforcing/timeline", options)).json();
       } catch {
-        return { error: "The server does not answer; the text is unchanged.", line: null };
+        return { error: "The server does not answer; the text is unchanged.", offline: true };
       }
     },
     run: (first) => app.queuePrompt(first ? -1 : 0),

@@ -7,6 +7,7 @@ import { Panel } from "./panel.js";
 import { changed, divided, joined, startSeconds, timeText, without } from "./segments.js";
 
 const MOST_BARS = 500;
+const OFFLINE_MS = 3000;
 const HELP =
   "Arrow left and right move the start by a block, with Shift by ten. Arrow up and down go to other prompts. " +
   "Enter edits the words and Escape ends that, Delete removes the prompt, plus and minus zoom, 0 shows all, " +
@@ -92,6 +93,7 @@ export class TimelineEditor {
     this.#history.record(values.text, "outside", false);
     const answer = await this.#host.ask(values);
     if (request !== this.#request) return;
+    if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // look again
     if (answer.error) this.#fail(answer.error);
     else this.#show(answer);
   }

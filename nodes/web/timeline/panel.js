@@ -75,7 +75,7 @@ export class Panel {
   }
 
   edit() {
-    this.text.focus();
+    this.text.focus({ preventScroll: true }); // the canvas stays where it is
     this.text.select();
   }
 
