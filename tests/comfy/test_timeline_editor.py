@@ -143,16 +143,14 @@ def test_a_story_is_edited_on_the_timeline(browser):
     assert page.locator(".hf-text").input_value() == "6:00 pm, [flush] it - rains"
 
     # Run from the keyboard takes along the letter that was typed last
-    page.evaluate(f"window.__run = []; app.queuePrompt = () => window.__run.push({TEXT}.value)")
+    page.evaluate(f"window.__run = []; app.queuePrompt = () => window.__run.push({TEXT}.value); undefined")
     page.keyboard.press("Enter")
     page.keyboard.press("End")
     page.keyboard.type("!")
-    page.keyboard.down("Control")
-    page.wait_for_timeout(60)  # as quick as a hand
-    page.keyboard.press("Enter")
-    page.keyboard.up("Control")
+    page.keyboard.press("Control+Enter")
     moved = moved.replace("rains", "rains!")
     editor.waits_for(moved)
+    page.wait_for_timeout(200)
     assert page.evaluate("window.__run") == [moved]
 
     # the fields of a prompt

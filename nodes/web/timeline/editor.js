@@ -7,6 +7,7 @@ import { Panel } from "./panel.js";
 import { changed, divided, joined, startSeconds, timeText, without } from "./segments.js";
 
 const MOST_BARS = 500;
+const OFFLINE_MS = 3000;
 const HELP =
   "Arrow left and right move the start by a block, with Shift by ten. Arrow up and down go to other prompts. " +
   "Enter edits the words and Escape ends that, Delete removes the prompt, plus and minus zoom, 0 shows all, " +
@@ -15,8 +16,8 @@ let editors = 0;
 
 /**
  * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor; linked() tells whether the text
- * comes from another node; write(text); ask(body) asks the server; resized(open) hears that the element needs another
- * height.
+ * comes from another node; write(text); ask(body) asks the server; run(first) presses Run; resized(open) hears that
+ * the element needs another height.
  */
 export class TimelineEditor {
   open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
@@ -92,6 +93,7 @@ export class TimelineEditor {
     this.#history.record(values.text, "outside", false);
     const answer = await this.#host.ask(values);
     if (request !== this.#request) return;
+    if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // look again
     if (answer.error) this.#fail(answer.error);
     else this.#show(answer);
   }
@@ -228,14 +230,22 @@ export class TimelineEditor {
     this.#draw();
   }
 
+  /** Run, as Ctrl+Enter does anywhere, but with the letters that were typed last. */
+  async #run(first) {
+    await (this.#panel.flush() ?? this.#written);
+    this.#host.run(first);
+  }
+
   #key(event) {
     const typing = event.target.matches("textarea, select, input:not([type=button])");
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
-      if (typing || !["z", "y"].includes(key)) return;
+      const undoes = !typing && ["z", "y"].includes(key);
+      if (!undoes && key !== "enter") return;
       event.preventDefault();
       event.stopPropagation();
-      this.#step(key === "y" || event.shiftKey ? 1 : -1);
+      if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
+      else this.#run(event.shiftKey);
     } else {
       if (key === "escape") {
         this.#bars.focus(this.#selected);

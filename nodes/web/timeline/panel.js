@@ -24,9 +24,6 @@ export class Panel {
       if (this.#timer) this.flush();
       else this.text.value = this.#segment?.text ?? "";
     });
-    this.text.addEventListener("keydown", (event) => {
-      if (event.key === "Control" || event.key === "Meta") this.flush(); // Ctrl+Enter is Run, with the last letters
-    });
     const options = [["", "node"], ...KINDS.map((kind) => [kind, kind])];
     this.kind = make("select", { "aria-label": "Prompt switch", title: "What the new prompt does to the caches" });
     this.kind.append(...options.map(([value, label]) => make("option", { value }, label)));
@@ -78,7 +75,7 @@ export class Panel {
   }
 
   edit() {
-    this.text.focus();
+    this.text.focus({ preventScroll: true }); // the canvas stays where it is
     this.text.select();
   }
 
