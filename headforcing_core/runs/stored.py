@@ -16,7 +16,7 @@ from torch import Tensor
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
 from ..files import explained, lock, reason, unlock
-from .files import FORMAT_VERSION, FOUND, OPENING, DamagedFile, own_files, read_note
+from .files import FORMAT_VERSION, FOUND, OPENING, THUMBNAIL, DamagedFile, own_files, read_note
 from .folder import RunReader, StoredBlock, count_blocks
 from .takes import Take, number_takes
 
@@ -212,6 +212,8 @@ def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
 def _last_written(folder: Path) -> float:
     times = [0.0]
     for path in own_files(folder):
+        if path.name.startswith(f"{THUMBNAIL}-"):  # made by whoever looks at a run
+            continue
         with suppress(OSError):  # a render has just replaced it
             times.append(path.stat().st_mtime)
     return max(times)

@@ -9,7 +9,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.runs.entries import list_takes
-from headforcing.headforcing_core.runs.stored import find_video, prune, stored_videos
+from headforcing.headforcing_core.runs.stored import find_video, folder_bytes, prune, stored_videos
 from headforcing.headforcing_core.runs.thumbnails import pictured_blocks, thumbnail
 from toy_renders import STORY, Render, files
 
@@ -190,3 +190,14 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
     next(first.video.folder.glob(f"block-00003-{first.video.keys[3][:16]}-*")).write_bytes(b"")
     assert thumbnail(first, 1, draw) == pictures[1]
     assert prune(tmp_path, 0).removed == [first.video.folder], "thumbnails go with their folder"
+
+
+def test_a_run_that_was_looked_at_is_as_old_as_before(backbone, tmp_path):
+    old, new = (Render(backbone, tmp_path, seed=seed) for seed in (1, 2))
+    for age, render in enumerate((old, new)):
+        render.go(stop_after=1)
+        for path in files(render):
+            os.utime(path, (1_000_000 + age, 1_000_000 + age))
+    _, entry = list_takes(tmp_path)[0]
+    assert thumbnail(entry, 0, lambda latents: b"a picture") == b"a picture"
+    assert prune(tmp_path, folder_bytes(tmp_path / new.setup[:16])).removed == [tmp_path / old.setup[:16]]
