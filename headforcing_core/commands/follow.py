@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from ..render.plan import RenderPlan
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
 from .arguments import read_text
-
-if TYPE_CHECKING:
-    from .source import Source
 
 RESTED_SECONDS = 0.3  # an editor may write a file in several pieces
 
@@ -59,22 +56,33 @@ class FollowedFile:
 
 
 class FollowedStory(Story):
-    """The story of a source that follows a file; says in one line on stderr what is taken and what is not."""
+    """The story of a followed file; says in one line on stderr what is taken and what is not.
 
-    def __init__(self, source: Source, file: FollowedFile):
-        self._source, self._file, self._asked = source, file, file.text
-        self.seconds = source.options.seconds
+    Args:
+        parse, encode: of the command, see `Source`.
+        seconds: as for `Story`.
+    """
+
+    def __init__(
+        self,
+        file: FollowedFile,
+        parse: Callable[[str], Timeline],
+        encode: Callable[[list[str]], Sequence[Tensor]],
+        seconds: float,
+    ):
+        self._file, self._asked, self._parse, self._encode = file, file.text, parse, encode
+        self.seconds = seconds
 
     def ask(self) -> Timeline | None:
         text = self._file.changed()
         if text is None:
             return None
         self._asked = text
-        return self._source.parse(text)
+        return self._parse(text)
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         try:
-            return self._source.encode(texts)
+            return self._encode(texts)
         except torch.OutOfMemoryError as error:
             raise HeadForcingError("the text encoder does not fit into memory beside the model") from error
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import HeadForcingError
 from ..files import check_writable
 from ..head_profiles.auto import recall, remember
 from ..head_profiles.profile import HeadProfile
@@ -20,12 +21,13 @@ from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, JointModel, split_start_latents
 from ..runs.folder import RunFolder
 from ..timeline.switch import BlendedEmbeddings
+from ..timeline.timeline import Timeline
 from ..video.restarts import FrameCodec
 from . import block_keys
 from .finite_check import check_inputs
-from .live_story import Story, StoryTeller
+from .live_story import Story, first_change
 from .plan import RenderPlan
-from .provenance import attention_name
+from .provenance import about_story, attention_name
 from .resources import Needs, check_memory, needs_of
 from .result import RenderResult
 from .sinks import Sink
@@ -205,3 +207,70 @@ class RenderJob:
         if self.found_profiles is None or rollout.found_profile is None or not rollout.found_now:
             return None
         return remember(self.found_profiles, self.weights, rollout.found_profile)
+
+
+class StoryTeller:
+    """Puts the changes of a `Story` into a running render.
+
+    Args:
+        job: its embeddings are those that the model was given; those of new prompts are added to them.
+        known: whether the run folder knew this video before the render.
+
+    Attributes:
+        job: the render with the story that is told now.
+    """
+
+    def __init__(
+        self,
+        job: RenderJob,
+        rollout: VideoRollout,
+        story: Story,
+        listeners: Sequence[Sink | Watcher],
+        known: bool = False,
+    ):
+        self.job, self._rollout, self._story = job, rollout, story
+        self._listeners, self._known_video, self._embeds = listeners, known, job.embeds
+        texts = [segment.text for segment in job.plan.timeline.segments]
+        self._encoded = dict(zip(texts, job.embeds, strict=False))
+
+    def ask(self) -> None:
+        """Take the story's latest text, or refuse it; to be called between two blocks."""
+        try:
+            timeline = self._story.ask()
+            if timeline is not None:
+                self._take(timeline)
+        except HeadForcingError as error:
+            self._story.refused(error)
+
+    def _take(self, timeline: Timeline) -> None:
+        plan = self.job.plan.with_timeline(timeline, self._story.seconds)
+        block = first_change(self.job.plan, plan, self._rollout.begun)
+        job = self._with(plan)
+        self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)
+        self._note(job)
+        self.job = job
+        self._story.taken(plan, block)
+        for listener in self._listeners:
+            listener.retold(plan, job.about)
+
+    def _with(self, plan: RenderPlan) -> RenderJob:
+        """The job of another plan; only prompts that were never there are encoded."""
+        texts = [segment.text for segment in plan.timeline.segments]
+        new = [text for text in dict.fromkeys(texts) if text not in self._encoded]
+        if new:
+            embeds = self._story.encode(new)
+            check_inputs(embeds, None)
+            self._encoded |= dict(zip(new, embeds, strict=True))
+        about = {**self.job.about, **about_story(plan), **self._story.about()}
+        return replace(
+            self.job, plan=plan, embeds=plan.embeddings([self._encoded[text] for text in texts]), about=about
+        )
+
+    def _note(self, job: RenderJob) -> None:
+        """Note the video of the new story in place of the one that will not be finished."""
+        run = self._rollout.run
+        if run is not None:
+            known = run.save_video(job.keys, job.about)
+            if not self._known_video:
+                run.forget_video(self.job.keys)
+            self._known_video = known

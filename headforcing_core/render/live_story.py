@@ -7,8 +7,7 @@ from the beginning.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from torch import Tensor
 
@@ -16,14 +15,7 @@ from ..errors import HeadForcingError
 from ..rollout.noise import NoiseSource
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
-from .finite_check import check_inputs
 from .plan import RenderPlan
-from .provenance import about_story
-
-if TYPE_CHECKING:
-    from .job import RenderJob, Watcher
-    from .sinks import Sink
-    from .video_rollout import VideoRollout
 
 
 class Story:
@@ -55,73 +47,6 @@ class Story:
     def about(self) -> dict[str, Any]:
         """What to note about the story, besides its prompts and times, in the run folder and in files."""
         return {}
-
-
-class StoryTeller:
-    """Puts the changes of a `Story` into a running render.
-
-    Args:
-        job: its embeddings are those that the model was given; those of new prompts are added to them.
-        known: whether the run folder knew this video before the render.
-
-    Attributes:
-        job: the render with the story that is told now.
-    """
-
-    def __init__(
-        self,
-        job: RenderJob,
-        rollout: VideoRollout,
-        story: Story,
-        listeners: Sequence[Sink | Watcher],
-        known: bool = False,
-    ):
-        self.job, self._rollout, self._story = job, rollout, story
-        self._listeners, self._known_video, self._embeds = listeners, known, job.embeds
-        texts = [segment.text for segment in job.plan.timeline.segments]
-        self._encoded = dict(zip(texts, job.embeds, strict=False))
-
-    def ask(self) -> None:
-        """Take the story's latest text, or refuse it; to be called between two blocks."""
-        try:
-            timeline = self._story.ask()
-            if timeline is not None:
-                self._take(timeline)
-        except HeadForcingError as error:
-            self._story.refused(error)
-
-    def _take(self, timeline: Timeline) -> None:
-        plan = self.job.plan.with_timeline(timeline, self._story.seconds)
-        block = first_change(self.job.plan, plan, self._rollout.begun)
-        job = self._with(plan)
-        self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)
-        self._note(job)
-        self.job = job
-        self._story.taken(plan, block)
-        for listener in self._listeners:
-            listener.retold(plan, job.about)
-
-    def _with(self, plan: RenderPlan) -> RenderJob:
-        """The job of another plan; only prompts that were never there are encoded."""
-        texts = [segment.text for segment in plan.timeline.segments]
-        new = [text for text in dict.fromkeys(texts) if text not in self._encoded]
-        if new:
-            embeds = self._story.encode(new)
-            check_inputs(embeds, None)
-            self._encoded |= dict(zip(new, embeds, strict=True))
-        about = {**self.job.about, **about_story(plan), **self._story.about()}
-        return replace(
-            self.job, plan=plan, embeds=plan.embeddings([self._encoded[text] for text in texts]), about=about
-        )
-
-    def _note(self, job: RenderJob) -> None:
-        """Note the video of the new story in place of the one that will not be finished."""
-        run = self._rollout.run
-        if run is not None:
-            known = run.save_video(job.keys, job.about)
-            if not self._known_video:
-                run.forget_video(self.job.keys)
-            self._known_video = known
 
 
 def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
