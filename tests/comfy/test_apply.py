@@ -65,6 +65,14 @@ def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_se
     assert torch.equal(saved_latents(comfy_server, result), saved_latents(comfy_server, queued(comfy_server, graph)))
 
 
+def test_a_misspelt_method_is_answered_with_the_one_that_was_meant(comfy_server: ComfyServer):
+    graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", method="head_forcin")}
+    result = comfy_server.queue(graph)
+    (error,) = result.node_errors["options"]["errors"]
+    assert error["extra_info"]["input_name"] == "method"
+    assert "method has no 'head_forcin'; did you mean head_forcing?" in error["details"]
+
+
 def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: ComfyServer):
     graph = native_graph()
 
