@@ -74,7 +74,7 @@ def applied(model: Any, request: Request) -> Any:
             plan = request.render(patcher, noise_shape, None, 0, weights="not needed").plan()
             one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
             noise_shape = bridge.with_room(patcher, one_pass, plan.cache_bytes(bridge.compute_dtype(patcher)))
-        except (HeadForcingError, ValueError):  # told when sampling begins; or another sampler runs
+        except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
             pass
         return executor(patcher, noise_shape, *args, **kwargs)
 

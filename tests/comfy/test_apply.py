@@ -96,6 +96,10 @@ def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: Co
     mask = node("SolidMask", value=1.0, width=64, height=64)
     masked = {"mask": mask, "masked": node("SetLatentNoiseMask", samples=["empty", 0], mask=["mask", 0])}
     refused(masked, "native", "remove the noise mask", latent_image=["masked", 0])
+    restarts = {"options": node("HeadForcingOptions", method="causvid")}
+    restarts["apply"] = native_graph(options=["options", 0])["apply"]
+    restarts["timeline"] = changed(graph, "timeline", prompts=BALL)["timeline"]
+    refused(restarts, "empty", "method causvid encodes video frames", "Head Forcing Sampler with a vae", length=93)
 
 
 def test_guidance_of_one_is_no_guidance_and_a_cancel_stops_at_once(comfy_server: ComfyServer):
