@@ -88,10 +88,10 @@ class HeadForcingSampler(io.ComfyNode):
         needs = render.check_needs(plan, count)
         checks.check_room([needs])
         report = [*describe_method(options.method), describe(plan, bridge.compute_dtype(model)), "", needs.describe()]
-        if start is None and size != (settings["width"], settings["height"]):
-            report.append(f"width and height: {size[0]}x{size[1]}, what the model was made for")
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
+        if start is None and size != (settings["width"], settings["height"]):
+            report.append(f"width and height: {size[0]}x{size[1]}, what the model was made for")
         progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id)
         videos: list[RenderResult] = []
         for video in range(count):

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from ...kernels.attend import attend
 from ..devices import upload
-from ..errors import HeadForcingError, first_sentence, unknown_name
+from ..errors import HeadForcingError, first_sentence
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ def attention_function(
     if name == "auto":
         return first_working(auto_order(device, dtype, head_dim), device, dtype, head_dim)
     if name not in BACKENDS:
-        raise unknown_name("attention", name, ["auto", *BACKENDS])
+        raise HeadForcingError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {name!r}")
     try:
         return _tried(name, device, dtype, head_dim)
     except Exception as error:

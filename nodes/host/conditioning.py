@@ -30,9 +30,3 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[tor
             )
         return carried["timeline"], [embeds[0] for embeds in carried["embeds"]]
     return parse_timeline("the connected prompt", seconds or None), [tensor[0]]
-
-
-def carried_timeline(options: dict[str, Any]) -> Timeline | None:
-    """The timeline in the options of one entry of a CONDITIONING, None for a plain prompt."""
-    carried = options.get(_KEY)
-    return None if carried is None else carried["timeline"]
