@@ -3,7 +3,7 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.demo import word_hash
-from .host import bridge, helpers, toy_world
+from .host import helpers, native_model, toy_world
 
 _HELP = word_hash.HELP.replace("{", "").replace("}", "")  # braces are placeholders in the frontend's messages
 
@@ -33,4 +33,4 @@ class LoadDemoModel(io.ComfyNode):
     @classmethod
     @helpers.shows_errors
     def execute(cls) -> io.NodeOutput:
-        return io.NodeOutput(bridge.reloadable(toy_world.load_model), toy_world.load_clip(), toy_world.ToyVAE())
+        return io.NodeOutput(native_model.reloadable(toy_world.load_model), toy_world.load_clip(), toy_world.ToyVAE())

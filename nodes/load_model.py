@@ -7,7 +7,7 @@ import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.weights.checkpoint import load_state_dict
-from .host import bridge, helpers
+from .host import helpers, native_model
 
 WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3fn": torch.float8_e4m3fn}
 
@@ -55,10 +55,10 @@ class LoadSelfForcing(io.ComfyNode):
     @helpers.shows_errors
     def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
         path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
-        return io.NodeOutput(bridge.reloadable(load_model, path, weights, WEIGHT_DTYPES[weight_dtype]))
+        return io.NodeOutput(native_model.reloadable(load_model, path, weights, WEIGHT_DTYPES[weight_dtype]))
 
 
 def load_model(path: str, weights: str, dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
-    """The MODEL of a checkpoint file, see `bridge.native_model`."""
+    """The MODEL of a checkpoint file, see `native_model.native_model`."""
     state_dict, _ = load_state_dict(path, weights=weights)
-    return bridge.native_model(state_dict, dtype, disable_dynamic)
+    return native_model.native_model(state_dict, dtype, disable_dynamic)

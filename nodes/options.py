@@ -4,6 +4,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..headforcing_core.methods.registry import method_policy
 from .host import helpers
 from .sampler_inputs import HeadForcingOptions, method_inputs, sampler_options
 
@@ -23,6 +24,11 @@ class HeadForcingOptionsNode(io.ComfyNode):
             outputs=[HeadForcingOptions.Output(display_name="options")],
         )
         return helpers.aliases(schema, "method", "settings", "advanced", "long video", "head forcing")
+
+    @classmethod
+    def validate_inputs(cls, method: str | None = None) -> bool | str:
+        """Answer a misspelt method with the one that was meant, see `helpers.refusal`."""
+        return helpers.refusal(method_policy, method)
 
     @classmethod
     @helpers.shows_errors

@@ -9,13 +9,13 @@ import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.demo import word_hash
-from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.agreement import sanity_checks
 from ..headforcing_core.head_profiles.profiler import BUDGETS
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.plots import head_profile as pictures
 from ..headforcing_core.render.options import DEFAULTS
+from ..headforcing_core.render.plan import check_size
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from .host import bridge, checks, folders, helpers, toy_world
@@ -93,8 +93,8 @@ class ProfileHeads(io.ComfyNode):
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
         width, height = checks.size_for(model, width, height)
-        if width % 16 or height % 16:
-            raise HeadForcingError(f"width and height must be multiples of 16, got {width}x{height}")
+        check_size("width", width)
+        check_size("height", height)
         config, family = bridge.wan_config(model), schedule(model_family)
         count, seconds = BUDGETS[preset]
         texts = tuple(line.strip() for line in prompts.splitlines() if line.strip())

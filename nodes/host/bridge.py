@@ -1,4 +1,4 @@
-"""Run a rollout on a native MODEL of ComfyUI, and make a MODEL from weights.
+"""Run a rollout on a native MODEL of ComfyUI.
 
 A rollout runs on whatever MODEL ComfyUI loaded, with its LoRA, quantisation and offloading in place: a wrapper around
 the diffusion model's forward passes each call to `forward_block` while our sampler runs, and does nothing otherwise.
@@ -6,19 +6,14 @@ the diffusion model's forward passes each call to `forward_block` while our samp
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import comfy.latent_formats
 import comfy.ldm.modules.attention
 import comfy.model_management
-import comfy.model_patcher
 import comfy.samplers
-import comfy.sd
-import comfy.supported_models
 import latent_preview
 import torch
 from comfy.cli_args import args as command_line
@@ -34,8 +29,9 @@ from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_que
 from ...headforcing_core.rollout.schedule import Schedule
 from .fingerprint import fingerprint as fingerprint
 from .ignored import ignored
+from .native_model import native_model as native_model
 
-KEY = "head_forcing"
+_KEY = "head_forcing"
 
 
 def wan_config(model: Any) -> WanConfig:
@@ -71,7 +67,7 @@ def compute_dtype(model: Any) -> torch.dtype:
 
 def ignored_patches(model: Any) -> list[str]:
     """Lines for the report about what other nodes have set on a MODEL and a rollout does not run."""
-    return ignored(model, KEY)
+    return ignored(model, _KEY)
 
 
 _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
@@ -154,14 +150,14 @@ class HostedModel:
         # guidance there is nothing to split
         options = {k: v for k, v in self._extra_args["model_options"].items() if not k.startswith("multigpu_")}
         # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
-        options["transformer_options"] = {**options.get("transformer_options", {}), KEY: self}
+        options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(0, 1)
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
-        self.attention.options = {name: value for name, value in options.items() if name != KEY}
+        self.attention.options = {name: value for name, value in options.items() if name != _KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
         self._ran = True
@@ -185,8 +181,8 @@ def _same_for(latents: Tensor, sigma: float) -> Tensor:
 
 
 def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
-    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and KEY in a), {})
-    hosted = options.get(KEY)
+    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and _KEY in a), {})
+    hosted = options.get(_KEY)
     if hosted is None:
         return executor(x, timestep, context, *args, **kwargs)
     return hosted.forward(executor.class_obj, x, options)
@@ -206,9 +202,14 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
         (WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper),
         (WrappersMP.PREPARE_SAMPLING, prepare),
     ):
-        patched.remove_wrappers_with_key(kind, KEY)
-        patched.add_wrapper_with_key(kind, KEY, wrapper)
+        patched.remove_wrappers_with_key(kind, _KEY)
+        patched.add_wrapper_with_key(kind, _KEY, wrapper)
     return patched
+
+
+def is_hosting(model: Any) -> bool:
+    """Whether a `HostedModel` can run on a MODEL."""
+    return bool(model.get_wrappers(WrappersMP.DIFFUSION_MODEL, _KEY))
 
 
 def host(
@@ -244,7 +245,7 @@ def host(
         return loads[-1]()
 
     patched = hosting(model, prepare)
-    patched.set_additional_models(KEY, list(also))  # loaded together, so that neither unloads the other
+    patched.set_additional_models(_KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)
@@ -291,77 +292,3 @@ def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
             latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
         )
     return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)
-
-
-def reloadable(load: Callable[..., Any], *args: Any) -> Any:
-    """The MODEL of `load(*args, disable_dynamic=...)`, which ComfyUI can load once more, such as on another device."""
-    model = load(*args)
-    model.cached_patcher_init = (load, args)  # read by Select Model Device and MultiGPU CFG Split
-    return model
-
-
-def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
-    """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
-    metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
-    options = {} if dtype is None else {"dtype": dtype}
-    on_cpu = comfy.model_management.get_torch_device().type == "cpu"  # a GPU copies from memory that can be pinned
-    # ComfyUI copies what it is given: on a CPU zeros that take no memory, and the weights themselves come after
-    given = {
-        name: tensor.new_zeros(1).expand(tensor.shape) if on_cpu else tensor for name, tensor in state_dict.items()
-    }
-    plainly = {"disable_dynamic": True} if disable_dynamic else {}  # an argument that older versions lack
-    model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata, **plainly)
-    if model is None:
-        raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
-    if on_cpu:
-        use_weights(model.model.diffusion_model, state_dict)
-    return model
-
-
-def use_weights(net: torch.nn.Module, state_dict: dict[str, Tensor]) -> None:
-    """Put weights in place of a module's own one by one, in the dtype and on the device of those.
-
-    Weights of that dtype and device are used where they lie, such as in a mapped file, and not copied.
-    """
-    for path, module in net.named_modules():
-        for name, own in list(module.named_parameters(recurse=False)):
-            given = state_dict[f"{path}.{name}" if path else name].to(own.device, own.dtype)
-            setattr(module, name, torch.nn.Parameter(given, requires_grad=False))
-
-
-def native_model_of_any_size(
-    state_dict: dict[str, Tensor],
-    config: WanConfig,
-    latent_format: comfy.latent_formats.LatentFormat,
-    disable_dynamic: bool = False,
-) -> Any:
-    """A native MODEL of dimensions that ComfyUI's detection does not cover (it expects heads of 128 channels)."""
-    supported = comfy.supported_models
-    kind = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)
-    model_config = kind(
-        {
-            "image_model": "wan2.1",
-            "model_type": "t2v",
-            "dim": config.dim,
-            "ffn_dim": config.ffn_dim,
-            "num_layers": config.num_layers,
-            "num_heads": config.num_heads,
-            "freq_dim": config.freq_dim,
-            "text_dim": config.text_dim,
-            "text_len": config.text_len,
-            "in_dim": config.in_dim,
-            "out_dim": config.out_dim,
-            "patch_size": config.patch_size,
-            "qk_norm": True,
-            "cross_attn_norm": True,
-        }
-    )
-    model_config.latent_format = latent_format
-    model_config.set_inference_dtype(torch.float32, None)
-    offload_device = comfy.model_management.unet_offload_device()
-    model = model_config.get_model(state_dict, "", device=offload_device)
-    plain = comfy.model_patcher.ModelPatcher
-    patcher_class = plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
-    patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
-    model.load_model_weights(dict(state_dict), "")
-    return patcher

@@ -92,12 +92,6 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[tor
     return parse_timeline("the connected prompt", seconds or None), [tensor[0]]
 
 
-def carried_timeline(options: dict[str, Any]) -> Timeline | None:
-    """The timeline in the options of one entry of a CONDITIONING, None for a plain prompt."""
-    carried = options.get(_KEY)
-    return None if carried is None else carried["timeline"]
-
-
 def node_of(positive: list[Any]) -> TimelineNode | None:
     """The node that a CONDITIONING comes from; None for one of another node."""
     return positive[0][1].get(_KEY, {}).get("node")

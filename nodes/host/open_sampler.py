@@ -10,7 +10,6 @@ from typing import Any
 import comfy.model_management
 import comfy.samplers
 import torch
-from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
@@ -20,7 +19,8 @@ from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.sinks import KeptLatents
 from ...headforcing_core.timeline.clock import BlockClock, video_frames_of
 from ...headforcing_core.timeline.timeline import Timeline
-from . import bridge, checks, conditioning, helpers
+from . import bridge, checks, helpers
+from .conditioning import _KEY as TIMELINE
 from .render import FOUND_PROFILES, HostRender
 
 _PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent")  # of a prompt's CONDITIONING
@@ -74,7 +74,7 @@ def applied(model: Any, request: Request) -> Any:
             plan = request.render(patcher, noise_shape, None, 0, weights="not needed").plan()
             one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
             noise_shape = bridge.with_room(patcher, one_pass, plan.cache_bytes(bridge.compute_dtype(patcher)))
-        except (HeadForcingError, ValueError):  # told when sampling begins; or another sampler runs
+        except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
             pass
         return executor(patcher, noise_shape, *args, **kwargs)
 
@@ -194,7 +194,7 @@ def _check_latent(noise: Tensor, latent_image: Tensor | None, denoise_mask: Tens
 def _check_guider(guider: Any, extra_args: dict[str, Any], request: Request) -> None:
     """Refuse what a rollout would not do: guidance, another model or conditioning than those of the node."""
     patcher, conds = getattr(guider, "model_patcher", None), getattr(guider, "conds", {})
-    if patcher is None or not patcher.get_wrappers(WrappersMP.PREPARE_SAMPLING, bridge.KEY):
+    if patcher is None or not bridge.is_hosting(patcher):
         raise HeadForcingError("guider: connect the model of Apply Head Forcing to it")
     guided = not math.isclose(getattr(guider, "cfg", 1.0), 1.0) or set(conds) - {"positive", "negative"}
     if guided or extra_args["model_options"].get("disable_cfg1_optimization", False):
@@ -205,7 +205,7 @@ def _check_guider(guider: Any, extra_args: dict[str, Any], request: Request) -> 
     text = positive[0].get("cross_attn") if len(positive) == 1 else None
     expected = request.texts[0]
     same = text is not None and text.shape[1:] == expected.shape and torch.equal(text[0].to(expected), expected)
-    if not same or conditioning.carried_timeline(positive[0]) not in (None, request.timeline):
+    if not same or positive[0].get(TIMELINE, {}).get("timeline") not in (None, request.timeline):
         raise HeadForcingError("guider: connect the same conditioning to it as to Apply Head Forcing")
     if unknown := [part for part in _PARTS if part in positive[0]]:
         raise HeadForcingError(

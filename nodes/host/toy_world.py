@@ -13,7 +13,7 @@ from ...headforcing_core.demo import word_hash
 from ...headforcing_core.demo.assets import LATENT_HEIGHT, LATENT_WIDTH, TOY_CONFIG, load_autoencoder, model_path
 from ...headforcing_core.demo.autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, ToyStreamingDecoder
 from ...headforcing_core.weights.checkpoint import load_state_dict
-from . import bridge
+from . import native_model
 
 SIZE = (LATENT_WIDTH * 8, LATENT_HEIGHT * 8)  # all that the model was trained on
 
@@ -128,7 +128,7 @@ class ToyVAE(comfy.sd.VAE):
 def load_model(disable_dynamic: bool = False) -> Any:
     """The toy transformer as a native MODEL."""
     state_dict, _ = load_state_dict(model_path(), num_heads=TOY_CONFIG.num_heads)
-    return bridge.native_model_of_any_size(state_dict, TOY_CONFIG, ToyLatentFormat(), disable_dynamic)
+    return native_model.native_model_of_any_size(state_dict, TOY_CONFIG, ToyLatentFormat(), disable_dynamic)
 
 
 def load_clip() -> Any:

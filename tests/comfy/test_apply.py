@@ -65,6 +65,14 @@ def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_se
     assert torch.equal(saved_latents(comfy_server, result), saved_latents(comfy_server, queued(comfy_server, graph)))
 
 
+def test_a_misspelt_method_is_answered_with_the_one_that_was_meant(comfy_server: ComfyServer):
+    graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", method="head_forcin")}
+    result = comfy_server.queue(graph)
+    (error,) = result.node_errors["options"]["errors"]
+    assert error["extra_info"]["input_name"] == "method"
+    assert "method has no 'head_forcin'; did you mean head_forcing?" in error["details"]
+
+
 def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: ComfyServer):
     graph = native_graph()
 
@@ -88,6 +96,10 @@ def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: Co
     mask = node("SolidMask", value=1.0, width=64, height=64)
     masked = {"mask": mask, "masked": node("SetLatentNoiseMask", samples=["empty", 0], mask=["mask", 0])}
     refused(masked, "native", "remove the noise mask", latent_image=["masked", 0])
+    restarts = {"options": node("HeadForcingOptions", method="causvid")}
+    restarts["apply"] = native_graph(options=["options", 0])["apply"]
+    restarts["timeline"] = changed(graph, "timeline", prompts=BALL)["timeline"]
+    refused(restarts, "empty", "method causvid encodes video frames", "Head Forcing Sampler with a vae", length=93)
 
 
 def test_guidance_of_one_is_no_guidance_and_a_cancel_stops_at_once(comfy_server: ComfyServer):

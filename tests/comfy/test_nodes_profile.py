@@ -259,7 +259,7 @@ def test_a_name_that_is_no_file_name_is_refused_before_anything_is_measured(fres
 
 
 def test_other_mistakes_are_told_in_one_sentence(fresh: ComfyServer):
-    failed(fresh, profile_graph(width=100), "width", "multiples of 16", "100x64")
+    failed(fresh, profile_graph(width=100), "width", "multiple of 16", "100")
     graph = whole_graph(prompts=BALL)
     for name in ("sampler", "sampled", "text"):
         del graph[name]

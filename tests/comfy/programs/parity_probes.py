@@ -66,6 +66,7 @@ def importing():
 
 results["importing"], module = importing()
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
+native_models = module(".nodes.host.native_model")
 render_video = module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
 core = types.SimpleNamespace(
@@ -215,7 +216,7 @@ def plain():
 def loaded_again():
     """What Select Model Device and MultiGPU CFG Split do: load the MODEL once more from what the loader left on it."""
     load_model, load_demo = module(".nodes.load_model"), module(".nodes.load_demo")
-    tiny = bridge.reloadable(load_model.load_model, TINY, "auto", None)
+    tiny = native_models.reloadable(load_model.load_model, TINY, "auto", None)
     (demo, *_) = load_demo.LoadDemoModel.execute().result
     again = []
     for model in (tiny, demo):
