@@ -9,7 +9,7 @@ import av
 import pytest
 from comfy_browser import Browser
 from comfy_setup import FLOOR
-from make_workflows import numbers_of, stand_ins
+from make_workflows import SHOWN_VIDEO, numbers_of, stand_ins
 from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import NEWER_CORE, RUNNABLE, WORKFLOWS
@@ -284,8 +284,8 @@ def test_the_demo_workflow_fills_the_video_node(editor, tmp_path_factory):
     editor.load_workflow(FOLDER / "demo.json")
     editor.queue()
     assert editor.wait_done(180) == "success"
-    editor.page.wait_for_function("document.querySelector('video')?.readyState >= 2", timeout=30_000)
-    seconds = editor.page.evaluate("document.querySelector('video').duration")
+    editor.page.wait_for_function(SHOWN_VIDEO, timeout=30_000)
+    seconds = editor.page.evaluate(f"{SHOWN_VIDEO}.duration")
     assert seconds == pytest.approx(60, abs=0.1)
     editor.fit_view()
     shot = editor.screenshot(tmp_path_factory.mktemp("editor") / f"demo-{editor.server.install.version}.png")

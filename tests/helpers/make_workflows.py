@@ -29,6 +29,7 @@ PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
 TIMELINE_PICTURE = REPO / "nodes" / "web" / "docs" / "images" / "timeline.jpg"  # for its help page
 PICTURE_SECOND = 24.5  # of the demo's video: a second that shows something
 MUTED = 2
+SHOWN_VIDEO = "[...document.querySelectorAll('video')].find((video) => video.readyState >= 2)"
 BLUEPRINT_OF = "minute_video_app"  # the workflow that the blueprint holds
 
 _SHRINK = """(widths) => {
@@ -192,9 +193,8 @@ def photograph(server: ComfyServer, shot: Path) -> None:
         outcome = editor.wait_done(240)
         if outcome != "success" or editor.page_errors:
             raise RuntimeError(f"the workflow ended with {outcome}, the editor reported {editor.page_errors}")
-        editor.page.wait_for_function("document.querySelector('video')?.readyState >= 2", timeout=30_000)
-        stop = "(t) => { const v = document.querySelector('video'); v.pause(); v.currentTime = t; }"
-        editor.page.evaluate(stop, PICTURE_SECOND)
+        editor.page.wait_for_function(SHOWN_VIDEO, timeout=30_000)
+        editor.page.evaluate(f"(t) => {{ const v = {SHOWN_VIDEO}; v.pause(); v.currentTime = t; }}", PICTURE_SECOND)
         editor.page.wait_for_timeout(1500)
         editor.fit_view()
         with Image.open(editor.screenshot(shot)) as image:

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,3 +196,13 @@ def test_help_pages_show_small_pictures_that_are_there():
     pictures = list((pages / "images").iterdir())
     assert shown == {f"images/{picture.name}" for picture in pictures}
     assert all(picture.stat().st_size < 150_000 for picture in pictures)
+
+
+def test_what_comfy_node_pack_packs_is_small():
+    """The registry takes no large packs; tests and pages stay out of it (.comfyignore)."""
+    left_out = {line.rstrip("/") for line in (ROOT / ".comfyignore").read_text(encoding="utf-8").split()}
+    assert {"tests", "docs", ".ci"} <= left_out
+    folders = ("headforcing_core", "kernels", "locales", "nodes", "profiles", "subgraphs", "workflows")
+    files = (path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts)
+    packed = sum(len(zlib.compress(path.read_bytes(), 1)) for path in files if path.is_file())
+    assert packed < 15e6
