@@ -34,13 +34,17 @@ def random_decoder(case: Case) -> tuple[StreamingDecoder | None, str]:
 def _own(case: Case) -> StreamingDecoder:
     from headforcing.headforcing_core.video.wan_decoder import Features, WanDecoder
 
-    with torch.device(case.device):
-        network = WanDecoder(case.vae_dim)
-    return OwnDecoder(network.to(case.dtype).prepare(), Features)
+    network = WanDecoder(case.vae_dim)
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5 if weight[0].numel() > 1 else 1.0)
+    return OwnDecoder(network.to(case.device, case.dtype).prepare(), Features)
 
 
 class OwnDecoder:
-    """`video/wan_decoder.py` as a streaming decoder, whose video frames stay on the device."""
+    """`video/wan_decoder.py` as a streaming decoder, whose video frames stay on the device.
+
+    Not `WanVideoDecoder`, whose file needs the packages that write videos.
+    """
 
     def __init__(self, network: Any, new_features: Any):
         self.network, self.new_features = network, new_features

@@ -226,8 +226,8 @@ def split_over_gpus():
 
 @probe
 def fused():
-    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing, as
-    under dynamic VRAM, and on norms that it changes."""
+    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing
+    (as under dynamic VRAM), and on norms that it changes."""
     operation, called = module(".kernels.dispatch").Operation, []
     model = native()
     plan = make_plan(model, 3.0)
