@@ -2,14 +2,14 @@
 
 Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads, slots, s, d]` hold,
 in order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots are the
-context and no pass has to assemble it. The groups of a layer lie one after another in one buffer, those with most
-frames first, so that one attention call can process all heads. A key is stored fully rotated, and the group records
-the temporal index of each slot; once per block, slots whose index in the context has changed are re-rotated by the
-index difference. The paper stores keys without temporal rotation instead and rotates every assembled context anew
-("Head-wise RoPE Re-encoding"; `reference.py` does so). Both give the same keys, because rotations compose: a key
-rotated to index `a` and then by `b - a` is the key rotated to `b`, `R(b - a) R(a) = R(b)`. Values and the spatial
-rotation never change. Slots lie in the order of their indices; an admitted frame therefore moves the slots after it,
-at most once per update interval.
+context and no pass has to assemble it. The groups of a layer lie one after another, those with most frames first, so
+that one attention call can process all heads; and so do the layers, so that one launch can change all caches. A key is
+stored fully rotated, and the group records the temporal index of each slot; once per block, slots whose index in the
+context has changed are re-rotated by the index difference. The paper stores keys without temporal rotation instead and
+rotates every assembled context anew ("Head-wise RoPE Re-encoding"; `reference.py` does so). Both give the same keys,
+because rotations compose: a key rotated to index `a` and then by `b - a` is the key rotated to `b`,
+`R(b - a) R(a) = R(b)`. Values and the spatial rotation never change. Slots lie in the order of their indices; an
+admitted frame therefore moves the slots after it, at most once per update interval.
 """
 
 from __future__ import annotations

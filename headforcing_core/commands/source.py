@@ -245,8 +245,8 @@ class LoadedModel:
             sinks.append(LatentsFile(latents, plan))
         bar = ProgressBar(plan, machine.quiet)
         try:
-            attention = machine.attention_for(plan.shape)
             with sdpa_priority(machine.device):
+                attention = machine.attention_for(plan.shape)
                 result = job.run(model, machine.device, attention, sinks, bar, machine.attention_choice, story)
         except torch.OutOfMemoryError as error:
             raise HeadForcingError("; ".join([OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error

@@ -3,7 +3,7 @@
 `WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
 with the same submodules, such as ComfyUI's loaded `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
 LoRA, fp8, GGUF and offloading that a host implements inside its layers keep working. A weight is read directly only
-where a fused kernel replaces a norm that the host does not modify (`_untouched`).
+where a fused kernel replaces a norm that the host does not modify (`norms.untouched`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...kernels.modulate import norm_modulate, residual_norm_modulate
 from ...kernels.write import write_block
 from ..devices import upload
 from ..errors import HeadForcingError
+from .norms import add_norm, untouched
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ def finish_layer(
         scale, shift: modulation of the norm before the FFN, `[frames, dim]`.
         k, v: of the prompt, `[1, heads, text_len, head_dim]`.
     """
-    x, y = _add_norm(x, (attended, gate), block.norm3)
+    x, y = add_norm(x, (attended, gate), block.norm3)
     y = _cross_attention(block.cross_attn, y, k, v)
-    x, y = _add_norm(x, (y, None), block.norm2, scale, shift)
+    x, y = add_norm(x, (y, None), block.norm2, scale, shift)
     return x, block.ffn(y)
 
 
@@ -172,7 +172,7 @@ def forward_block(
     added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation.to(x) + modulation).unbind(1)
-        x, y = _add_norm(x, added, block.norm1, scale1, shift1)
+        x, y = add_norm(x, added, block.norm1, scale1, shift1)
         keys_only = write_only and layer == last
         attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
         if attended is None:
@@ -182,7 +182,7 @@ def forward_block(
 
     head = backbone.head
     shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)
-    _, y = _add_norm(x, added, head.norm, scale, shift)
+    _, y = add_norm(x, added, head.norm, scale, shift)
     return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
 
 
@@ -191,46 +191,6 @@ def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, in
     _, ph, pw = patch_size
     patches = x.reshape(frames, rows, -1, ph, pw, x.shape[-1] // (ph * pw))  # [f, rows, columns, ph, pw, c]
     return patches.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
-
-
-def _add_norm(
-    x: Tensor,
-    added: tuple[Tensor, Tensor | None] | None,
-    norm: nn.Module,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The residual sum `x + y * gate` and its modulated norm `norm(...) * (1 + scale) + shift`, fused where possible.
-
-    Args:
-        x: `[1, tokens, dim]`, tokens ordered by frame.
-        added: `y` like x and `gate [frames, dim]` (None for 1); None to add nothing.
-        scale, shift: `[frames, dim]`; None where the norm has its own weights.
-    """
-    if _fusable(norm, x):
-        base = 1.0
-        if scale is None or shift is None:
-            scale, shift, base = norm.weight[None], norm.bias[None], 0.0
-        if added is None:
-            return x, norm_modulate(x[0].contiguous(), scale, shift, norm.eps, base)[None]
-        y, gate = added
-        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), gate, scale, shift, norm.eps, base)
-        return x[None], y[None]
-    if added is not None:
-        y, gate = added
-        if gate is not None:
-            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[None]
-        else:
-            x = x + y
-    y = norm(x)
-    if scale is not None and shift is not None:
-        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[None]
-    return x, y
-
-
-def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
-    """View `x [1, tokens, dim]` as `[frames, tokens per frame, dim]`; `rows` has one row per frame."""
-    return x[0].unflatten(0, (len(rows), -1))
 
 
 def _self_attention(
@@ -242,7 +202,7 @@ def _self_attention(
     norm_q, norm_k = attention.norm_q, attention.norm_k
     if _writes_projections(cache) and write_block.usable(k.device, k.dtype):
         weights, eps = None, 0.0
-        if _untouched(norm_q, k) and _untouched(norm_k, k):
+        if untouched(norm_q, k) and untouched(norm_k, k):
             weights, eps = (norm_q.weight, norm_k.weight), norm_k.eps
         else:
             q, k = None if q is None else norm_q(q), norm_k(k)
@@ -256,30 +216,6 @@ def _self_attention(
 
 def _writes_projections(cache: KeyValueCache) -> TypeGuard[FusedCache]:
     return hasattr(cache, "write_projections")
-
-
-def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
-    """Whether a fused kernel may replace this layer norm."""
-    return isinstance(norm, nn.LayerNorm) and norm_modulate.usable(x.device, x.dtype) and _untouched(norm, x)
-
-
-def _untouched(norm: nn.Module, x: Tensor) -> bool:
-    """Whether a norm of `x` uses its stored weights as they are: no host moves, casts or patches them at run time.
-
-    ComfyUI's dynamic VRAM has every layer cast its weights (`comfy_cast_weights`). That changes nothing about small
-    weights, which it loads for good: they have no place in its virtual memory (`_v`) and the device and dtype of `x`.
-    """
-    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-        return False
-    if norm.weight is None:
-        return True
-    weights = [norm.weight, *([] if getattr(norm, "bias", None) is None else [norm.bias])]
-    if any(getattr(norm, f"{name}_function", None) for name in ("weight", "bias")):
-        return False
-    if any(weight.device != x.device for weight in weights):
-        return False
-    casts = getattr(norm, "comfy_cast_weights", False)
-    return not casts or (not hasattr(norm, "_v") and all(weight.dtype == x.dtype for weight in weights))
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

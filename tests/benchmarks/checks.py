@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Callable
+from pkgutil import iter_modules
 from typing import Any
 
 import torch
+from headforcing import kernels as package
 from headforcing.headforcing_core.model.attention import (
     BACKENDS,
     AttentionFunction,
@@ -16,32 +19,30 @@ from headforcing.headforcing_core.model.attention import (
     sdpa,
 )
 from headforcing.headforcing_core.model.attention_backends import Spans, attend_layer, by_span, views
-from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import TOLERANCE, Operation
-from headforcing.kernels.merge import merge_frames
-from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import move_frames
-from headforcing.kernels.pool import pooled_keys
-from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import HEAD_DIM, Case
 from .rows import HEAD_FORCING
 from .stopwatch import Stopwatch
 
-OPERATIONS: tuple[Operation, ...] = (
-    write_block, norm_modulate, residual_norm_modulate, attend, move_frames, merge_frames, pooled_keys,
-)  # fmt: skip
 STREAMS = "sdpa, a stream for every group"
 # arithmetic, not measurements: what an H200 may reach, in TFLOP/s
 EXPECTED = {"torch_varlen": 340, "cudnn_varlen": 550, "sdpa": 440, STREAMS: 540, "triton": 370}
 REPETITIONS = 10
 
 
+def operations() -> list[Operation]:
+    """All of the pack's."""
+    modules = [importlib.import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__)]
+    named = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, Operation)}
+    return list(named.values())
+
+
 def kernels(case: Case) -> dict[str, Any]:
     """Every kernel against its reference: the largest difference, or the traceback."""
     found: dict[str, Any] = {}
-    for operation in OPERATIONS:
+    for operation in operations():
         try:
             difference = operation.difference(case.device, case.dtype)
             found[operation.name] = {"difference": difference, "right": difference <= TOLERANCE[case.dtype]}

@@ -69,6 +69,7 @@ def test_fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts(probes
     assert found["difference"] < 1e-4 and found["cast"] < 1e-4
     norms = [["norm_modulate", False], ["residual_norm_modulate", False]]
     assert found["own_norms"] == [*norms, ["write_block", False]]
+    assert found["held_norms"] == found["own_norms"] and found["held"] < 1e-4
     assert found["cast_norms"] == [*norms, ["write_block", True]]  # those with weights are ComfyUI's own layers'
 
 

@@ -251,7 +251,8 @@ def split_over_gpus():
 
 @probe
 def fused():
-    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, and on norms that it casts."""
+    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing
+    (as under dynamic VRAM), and on norms that it changes."""
     operation, called = module(".kernels.dispatch").Operation, []
     model = native()
     plan = make_plan(model, 3.0)
@@ -259,7 +260,8 @@ def fused():
     plainly = operation.usable, operation.kernel
 
     def kernel(self, *arguments, **options):
-        called.append((self.name, self.name == "write_block" and arguments[3] is None))
+        if self.name in ("norm_modulate", "residual_norm_modulate", "write_block"):  # those of every pass
+            called.append((self.name, self.name == "write_block" and arguments[3] is None))
         return self.reference(*arguments, **options)
 
     operation.usable, operation.kernel = lambda *_: True, kernel
@@ -270,13 +272,21 @@ def fused():
         for part in model.model.diffusion_model.modules():
             if hasattr(part, "comfy_cast_weights"):
                 part.comfy_cast_weights = True
+        held, _ = hosted(model, plan)
+        held_norms = sorted({*called})
+        called.clear()
+        for part in model.model.diffusion_model.modules():
+            if hasattr(part, "comfy_cast_weights"):
+                part.weight_function = [lambda weight: weight]
         cast, _ = hosted(model, plan)
     finally:
         operation.usable, operation.kernel = plainly
     return {
         "difference": apart(found, expected),
         "cast": apart(cast, expected),
+        "held": apart(held, expected),
         "own_norms": own_norms,
+        "held_norms": held_norms,
         "cast_norms": sorted({*called}),
     }
 

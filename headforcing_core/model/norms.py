@@ -1,0 +1,74 @@
+"""Residual sums and layer norms between the layers of the transformer, by a fused kernel where one may be used."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from ...kernels.modulate import norm_modulate, residual_norm_modulate
+
+
+def add_norm(
+    x: Tensor,
+    added: tuple[Tensor, Tensor | None] | None,
+    norm: nn.Module,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The residual sum `x + y * gate` and its modulated norm `norm(...) * (1 + scale) + shift`, fused where possible.
+
+    Args:
+        x: `[1, tokens, dim]`, tokens ordered by frame.
+        added: `y` like x and `gate [frames, dim]` (None for 1); None to add nothing.
+        scale, shift: `[frames, dim]`; None where the norm has its own weights.
+    """
+    if _fusable(norm, x):
+        base = 1.0
+        if scale is None or shift is None:
+            scale, shift, base = norm.weight[None], norm.bias[None], 0.0
+        if added is None:
+            return x, norm_modulate(x[0].contiguous(), scale, shift, norm.eps, base)[None]
+        y, gate = added
+        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), gate, scale, shift, norm.eps, base)
+        return x[None], y[None]
+    if added is not None:
+        y, gate = added
+        if gate is not None:
+            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[None]
+        else:
+            x = x + y
+    y = norm(x)
+    if scale is not None and shift is not None:
+        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[None]
+    return x, y
+
+
+def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
+    """View `x [1, tokens, dim]` as `[frames, tokens per frame, dim]`; `rows` has one row per frame."""
+    return x[0].unflatten(0, (len(rows), -1))
+
+
+def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
+    """Whether a fused kernel may replace this layer norm."""
+    return isinstance(norm, nn.LayerNorm) and norm_modulate.usable(x.device, x.dtype) and untouched(norm, x)
+
+
+def untouched(norm: nn.Module, x: Tensor) -> bool:
+    """Whether a norm of `x` uses its stored weights as they are: no host moves, casts or patches them at run time.
+
+    ComfyUI's dynamic VRAM has every layer cast its weights (`comfy_cast_weights`). That changes nothing about small
+    weights, which it loads for good: they have no place in its virtual memory (`_v`) and the device and dtype of `x`.
+    """
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        return False
+    if norm.weight is None:
+        return True
+    weights = [norm.weight, *([] if getattr(norm, "bias", None) is None else [norm.bias])]
+    if any(getattr(norm, f"{name}_function", None) for name in ("weight", "bias")):
+        return False
+    if any(weight.device != x.device for weight in weights):
+        return False
+    casts = getattr(norm, "comfy_cast_weights", False)
+    return not casts or (not hasattr(norm, "_v") and all(weight.dtype == x.dtype for weight in weights))
