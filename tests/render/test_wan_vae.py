@@ -10,6 +10,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import wan_decoder
+from headforcing.headforcing_core.video.encoding import to_host
 from headforcing.headforcing_core.video.stream import StreamingDecoder, write_video
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder, load_codec
 from headforcing.kernels import feature_frames
@@ -272,6 +273,29 @@ def test_it_fits_the_video_writer(vae_path, latents, tmp_path):
     decoder = load_streaming_decoder(vae_path, torch.float32)
     info = write_video(tmp_path / "video.mp4", latents[..., :2, :2].split(3), decoder)
     assert (info.video_frames, info.width, info.height) == (37, 16, 16)
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_on_a_gpu_frames_are_those_of_the_cpu_and_chunks_and_parking_change_no_bit(vae_path, latents, one_shot):
+    videos = []
+    for chunking, park in (([10], False), ([1, 2, 3, 3, 1], False), ([1, 2, 3, 3, 1], True)):
+        decoder = load_codec(vae_path, "cuda", torch.float32, encodes=False, park=park).decoder()
+        videos.append(torch.cat([decoder.decode(chunk) for chunk in latents.split(chunking)]))
+        assert videos[-1].is_cuda and (decoder.features.held_bytes == 0) == park
+    torch.testing.assert_close(videos[0].cpu(), one_shot, atol=2e-2, rtol=0)  # TF32
+    assert all(torch.equal(video, videos[0]) for video in videos)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_frames_that_go_through_pinned_memory_arrive_whole():
+    frames = torch.randint(0, 256, (24, 64, 64, 3), dtype=torch.uint8, device="cuda")
+    for chunk in frames.split(4):
+        copy, copied = to_host(chunk)
+        copied.synchronize()
+        assert copy.is_pinned() and torch.equal(copy, chunk.cpu())
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
