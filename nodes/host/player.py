@@ -99,5 +99,6 @@ def _data_url(image: Any) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
 
 
-if hasattr(PromptServer, "instance"):  # there is none where the nodes are imported without a server
-    PromptServer.instance.routes.get(ROUTE)(_register)
+_routes = getattr(getattr(PromptServer, "instance", None), "routes", None)
+if _routes is not None:  # there are none where the nodes are imported without a server
+    _routes.get(ROUTE)(_register)
