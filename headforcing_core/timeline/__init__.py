@@ -1,1 +1,1 @@
-"""Prompts over time: seconds, frames and blocks, the grammar, prompt switches."""
+"""Prompts over time: seconds, frames and blocks, the grammar and its writer, prompt switches."""

@@ -33,10 +33,10 @@ function hostOf(node) {
       try {
         return await (await app.api.fetchApi("/headforcing/timeline", options)).json();
       } catch {
-        return { error: "The server does not answer; the text is unchanged.", line: null };
+        return { error: "The server does not answer; the text is unchanged.", offline: true };
       }
     },
-    run: () => app.queuePrompt(0),
+    run: (first) => app.queuePrompt(first ? -1 : 0),
     resized(open) {
       // the next drawing makes the node high enough for its widgets, but never lower again
       if (open) closedHeight = node.size[1];

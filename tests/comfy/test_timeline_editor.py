@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,28 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.waits_for("0:00.000 a red ball\n0:28.312 a cyan ring")
     assert page.evaluate(f"{NODE} !== undefined"), "Delete removed the node"
     page.keyboard.press("Control+z")
+    editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains", "a cyan ring")
     editor.waits_for(moved)
+
+    # words that cannot be are not written, and what was there before comes back
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Delete")
+    page.wait_for_function("document.querySelector('.hf-status').textContent.includes('prompt 2 is empty')")
+    assert editor.text() == moved and page.locator(".hf-text").input_value() == ""
+    page.keyboard.press("Escape")
+    assert page.locator(".hf-text").input_value() == "6:00 pm, [flush] it - rains"
+
+    # Run from the keyboard takes along the letter that was typed last
+    page.evaluate(f"window.__run = []; app.queuePrompt = () => window.__run.push({TEXT}.value); undefined")
+    page.keyboard.press("Enter")
+    page.keyboard.press("End")
+    page.keyboard.type("!")
+    page.keyboard.press("Control+Enter")
+    moved = moved.replace("rains", "rains!")
+    editor.waits_for(moved)
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.__run") == [moved]
 
     # the fields of a prompt
     editor.bars.nth(2).click()
@@ -151,7 +173,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     page.get_by_label("Split this prompt in two").click()
     editor.waits_for(moved + "\n0:44.812 a cyan ring")
     page.get_by_label("Add a prompt").click()
-    editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains", "a cyan ring", "a cyan ring", "New prompt")
+    editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains!", "a cyan ring", "a cyan ring", "New prompt")
 
     # a text that is no timeline is left alone, and says why
     broken = "0:00 a\n0:10 [flsh] b"
@@ -250,3 +272,12 @@ def test_a_body_of_another_kind_gets_one_sentence(comfy):
         assert (found, list(got)) == (status, ["error"]), body[:40]
         assert 10 < len(got["error"]) < 150 and "\n" not in got["error"] and "Traceback" not in got["error"]
     assert "Traceback" not in comfy.log().split("headforcing/timeline")[-1]
+
+
+def test_no_script_of_the_pack_writes_html():
+    for script in (FOLDER.parent / "nodes" / "web").rglob("*.js"):
+        source = script.read_text(encoding="utf-8")
+        assert not re.search(r"(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\b|new Function", source), (
+            script
+        )
+        assert source.count("\n") <= 350, script

@@ -15,6 +15,7 @@ export class Bars {
   #state = null;
   #zoom = 1; // 1 shows the whole video
   #bars = [];
+  #ticks = "";
 
   constructor(actions) {
     this.#actions = actions;
@@ -202,6 +203,8 @@ export class Bars {
   #drawRuler(total) {
     const pixels = (this.element.clientWidth || 400) * this.#zoom;
     const every = TICKS.find((seconds) => (seconds / total) * pixels >= TICK_PIXELS) ?? TICKS.at(-1);
+    if (this.#ticks === `${total} ${every}`) return;
+    this.#ticks = `${total} ${every}`;
     const times = Array.from({ length: Math.floor(total / every) + 1 }, (_, index) => index * every);
     const ticks = times.map((seconds) => {
       const tick = make("span", {}, timeText(seconds));

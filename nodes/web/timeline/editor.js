@@ -7,6 +7,7 @@ import { Panel } from "./panel.js";
 import { changed, divided, joined, startSeconds, timeText, without } from "./segments.js";
 
 const MOST_BARS = 500;
+const OFFLINE_MS = 3000;
 const HELP =
   "Arrow left and right move the start by a block, with Shift by ten. Arrow up and down go to other prompts. " +
   "Enter edits the words and Escape ends that, Delete removes the prompt, plus and minus zoom, 0 shows all, " +
@@ -15,8 +16,8 @@ let editors = 0;
 
 /**
  * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor; linked() tells whether the text
- * comes from another node; write(text); ask(body) asks the server; run() presses Run; resized(open) hears that the element
- * needs another height.
+ * comes from another node; write(text); ask(body) asks the server; run(first) presses Run; resized(open) hears that
+ * the element needs another height.
  */
 export class TimelineEditor {
   open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
@@ -45,10 +46,7 @@ export class TimelineEditor {
       remove: () => this.#remove(),
     });
     this.#bars.helpId = helpId;
-    this.#panel = new Panel(
-      (index, fields, key) => this.#commit(changed(this.#segments, index, fields), key),
-      () => host.run(),
-    );
+    this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
     this.undo = button("↶", "Undo (Ctrl+Z)", () => this.#step(-1));
     this.redo = button("↷", "Redo (Ctrl+Shift+Z)", () => this.#step(1));
     this.add = button("Add", "Add a prompt in the second half of this one", () => this.#divide("New prompt"));
@@ -95,19 +93,21 @@ export class TimelineEditor {
     this.#history.record(values.text, "outside", false);
     const answer = await this.#host.ask(values);
     if (request !== this.#request) return;
+    if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // look again
     if (answer.error) this.#fail(answer.error);
     else this.#show(answer);
   }
 
-  /** Write changed segments into the text. A text that was changed meanwhile stays. */
+  /** Write changed segments into the text. A text that was changed elsewhere, just before or meanwhile, stays. */
   #commit(segments, key, selected = this.#selected) {
-    if (this.#valid) this.#written = this.#send(segments, key, selected);
+    if (this.#valid && this.#host.read().text === this.#view.text)
+      this.#written = this.#send(segments, key, selected);
+    else this.#draw();
     return this.#written;
   }
 
   async #send(segments, key, selected) {
-    const values = this.#host.read();
-    const { text, ...node } = values;
+    const { text, ...node } = this.#host.read();
     this.#segments = joined(segments, this.#view.blocks);
     this.#selected = selected;
     this.#draw();
@@ -121,8 +121,10 @@ export class TimelineEditor {
     const answer = await this.#host.ask({ ...node, segments: fields, length: this.#view.seconds });
     if (request !== this.#request || this.#host.read().text !== text) return;
     if (answer.error) {
-      this.#show(this.#view);
+      this.#segments = this.#view.segments;
+      this.#selected = Math.min(this.#selected, this.#segments.length - 1);
       this.#say(answer.error, true);
+      this.#draw(true);
       return;
     }
     this.#write(answer.text);
@@ -156,7 +158,7 @@ export class TimelineEditor {
     this.status.classList.toggle("hf-error", isError);
   }
 
-  #draw() {
+  #draw(keepWords = false) {
     const segment = this.#segments[this.#selected];
     const enabled = this.#valid && segment !== undefined;
     this.#bars.element.hidden = segment === undefined;
@@ -164,7 +166,7 @@ export class TimelineEditor {
     if (segment) {
       const state = { view: this.#view, segments: this.#segments, selected: this.#selected, enabled };
       this.#bars.draw(state);
-      this.#panel.show(state, this.#host.read());
+      this.#panel.show(state, this.#host.read(), keepWords);
     }
     const isLong = enabled && segment.end_block - segment.start_block > 1;
     this.add.disabled = this.split.disabled = !isLong;
@@ -228,14 +230,22 @@ export class TimelineEditor {
     this.#draw();
   }
 
+  /** Run, as Ctrl+Enter does anywhere, but with the letters that were typed last. */
+  async #run(first) {
+    await (this.#panel.flush() ?? this.#written);
+    this.#host.run(first);
+  }
+
   #key(event) {
     const typing = event.target.matches("textarea, select, input:not([type=button])");
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
-      if (typing || !["z", "y"].includes(key)) return;
+      const undoes = !typing && ["z", "y"].includes(key);
+      if (!undoes && key !== "enter") return;
       event.preventDefault();
       event.stopPropagation();
-      this.#step(key === "y" || event.shiftKey ? 1 : -1);
+      if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
+      else this.#run(event.shiftKey);
     } else {
       if (key === "escape") {
         this.#bars.focus(this.#selected);

@@ -4,9 +4,9 @@ import { startSeconds, timeText } from "./segments.js";
 
 const KINDS = ["reset", "recache", "flush"];
 const MOST_BLEND = 16;
-const TYPING_MS = 250;
+const TYPING_MS = 150;
 
-/** `change(index, fields, key)` gets what was changed of a segment; `run()` presses Run. */
+/** `change(index, fields, key)` gets what was changed of a segment. */
 export class Panel {
   #change;
   #index = 0;
@@ -14,20 +14,17 @@ export class Panel {
   #node = null;
   #timer = null;
 
-  constructor(change, run) {
+  constructor(change) {
     this.#change = change;
     this.title = make("div", { class: "hf-title" });
     this.text = make("textarea", { class: "hf-text", rows: 3, "aria-label": "Words of the selected prompt" });
     this.text.addEventListener("input", () => this.#typed());
     this.text.addEventListener("change", () => this.flush());
-    this.text.addEventListener("blur", () => this.flush());
-    this.text.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.#timer) {
-        event.stopPropagation(); // the last letters are not in the text yet
-        Promise.resolve(this.flush()).then(run);
-      }
+    this.text.addEventListener("blur", () => {
+      if (this.#timer) this.flush();
+      else this.text.value = this.#segment?.text ?? "";
     });
-    const options = [["", "as the node"], ...KINDS.map((kind) => [kind, kind])];
+    const options = [["", "node"], ...KINDS.map((kind) => [kind, kind])];
     this.kind = make("select", { "aria-label": "Prompt switch", title: "What the new prompt does to the caches" });
     this.kind.append(...options.map(([value, label]) => make("option", { value }, label)));
     this.kind.addEventListener("change", () => this.#switched({ kind: this.kind.value }));
@@ -50,8 +47,8 @@ export class Panel {
     this.element = make("div", { class: "hf-panel" }, this.title, this.text, fields);
   }
 
-  /** Show a segment; words that are being typed are left alone. */
-  show({ view, segments, selected, enabled }, node) {
+  /** Show a segment. Words that are being typed, or were refused (`keepWords`), are left alone. */
+  show({ view, segments, selected, enabled }, node, keepWords) {
     const segment = segments[selected];
     const same = this.#index === selected;
     this.#index = selected;
@@ -61,10 +58,12 @@ export class Panel {
     const ends = Math.min(startSeconds(view, segment.end_block), view.seconds);
     const times = `${timeText(startSeconds(view, segment.start_block))} to ${timeText(ends)}`;
     this.title.textContent = `Prompt ${selected + 1} of ${segments.length}, ${times}, blocks ${segment.start_block} to ${last}`;
-    if (!(same && document.activeElement === this.text)) this.text.value = segment.text;
+    const typing = same && document.activeElement === this.text;
+    const mine = keepWords || this.#timer || this.text.value.split(/\s+/).join(" ").trim() === segment.text;
+    if (!(typing && mine)) this.text.value = segment.text;
     const way = segment.switch;
     const first = selected === 0;
-    this.kind.options[0].textContent = first ? "none (first)" : `as the node (${node.switch})`;
+    this.kind.options[0].textContent = first ? "none (first)" : `node: ${node.switch}`;
     this.kind.value = way?.kind ?? "";
     this.anchor.checked = !first && (way ?? node).re_anchor;
     if (document.activeElement !== this.blend) this.blend.value = first ? 0 : (way ?? node).blend_blocks;
@@ -76,7 +75,7 @@ export class Panel {
   }
 
   edit() {
-    this.text.focus();
+    this.text.focus({ preventScroll: true }); // the canvas stays where it is
     this.text.select();
   }
 

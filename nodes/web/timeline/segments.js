@@ -18,14 +18,9 @@ export function timeText(seconds) {
   return `${Math.floor(all / 60000)}:${rest.padStart(2, "0")}`;
 }
 
-/** Segments whose ends are where the next ones start; the first prompt follows none, so it has no switch. */
+/** Segments whose ends are where the next ones start. */
 export function joined(segments, blocks) {
-  return segments.map((segment, index) => ({
-    ...segment,
-    switch: index === 0 ? null : segment.switch,
-    start_block: index === 0 ? 0 : segment.start_block,
-    end_block: segments[index + 1]?.start_block ?? blocks,
-  }));
+  return segments.map((segment, index) => ({ ...segment, end_block: segments[index + 1]?.start_block ?? blocks }));
 }
 
 /** The first and the last block at which a prompt can begin without covering another. */
@@ -51,8 +46,10 @@ export function divided(segments, index, text) {
   return [...segments.slice(0, index + 1), second, ...segments.slice(index + 1)];
 }
 
+/** Without a prompt, whose blocks go to the one before; a new first prompt has nothing to switch from. */
 export function without(segments, index) {
-  return segments.filter((_, each) => each !== index);
+  const rest = segments.filter((_, each) => each !== index);
+  return changed(rest, 0, { start_block: 0, ...(index === 0 && { switch: null }) });
 }
 
 /** The content of a segment's tag, for people. */
