@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import xml.dom.minidom
@@ -202,3 +203,11 @@ def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkey
         cache._arrange(cache.slots.history(cache.block))
         per_block.append(len(built))
     assert per_block[0] > 0 and per_block[-3:] == [0, 0, 0]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_the_script_is_sound_and_runs_every_part():
+    script = BENCHMARKS / "gpu_day.sh"
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    assert f"set -- {' '.join(day.SECONDS)}\n" in script.read_text(encoding="utf-8")
+    assert all(seconds < 480 for seconds in day.SECONDS.values())
