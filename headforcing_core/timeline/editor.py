@@ -20,7 +20,7 @@ def answer(request: object) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
-    either `text` or `segments`, each `{text, start_block, switch: null or {kind, blend_blocks, re_anchor}, seed}`. A
+    either `text` or `segments`, each `{text, start_block, switch: null or {kind, blend_blocks, re_anchor, recall}, seed}`. A
     seed is null or digits as text, since it can exceed the whole numbers that JavaScript counts in. With segments,
     `length` is the length in seconds that the text sets where `seconds` is 0.
 
@@ -99,6 +99,7 @@ def _switch(fields: Mapping[str, Any], kind: str) -> Switch:
         _get(fields, kind, str, RESET.kind),
         _get(fields, "blend_blocks", int, RESET.blend_blocks),
         _get(fields, "re_anchor", bool, RESET.re_anchor),
+        None if fields.get("recall") is None else _get(fields, "recall", int),
     )
 
 

@@ -1,4 +1,4 @@
-// Plays a video inside the node that makes it: while it is rendered the file that grows, then the finished one. Above it
+// Plays a video inside the node that makes it: while it is rendered the file that grows, then the finished one. Above
 // stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";

@@ -95,7 +95,8 @@ export class Bars {
   #newBar(index) {
     // An <input>, see dom.js; as a slider it tells a screen reader its place whenever it moves.
     const bar = button("", "", () => this.#actions.open());
-    const about = { class: "hf-bar", role: "slider", "aria-orientation": "horizontal", "aria-describedby": this.helpId };
+    const about = { class: "hf-bar", role: "slider", "aria-describedby": this.helpId };
+    about["aria-orientation"] = "horizontal";
     for (const [name, value] of Object.entries(about)) bar.setAttribute(name, value ?? "");
     bar.style.setProperty("--hf-hue", String((205 + index * 67) % 360));
     bar.addEventListener("pointerdown", () => bar.focus()); // not all browsers focus a button that is clicked

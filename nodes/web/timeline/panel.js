@@ -42,7 +42,13 @@ export class Panel {
       make("label", {}, "switch", this.kind),
       make("label", { title: "A scene cut: the attention sink is taken from this scene" }, this.anchor, "re-anchor"),
       make("label", { title: "Blocks over which the prompt is blended in" }, "blend", this.blend),
-      make("span", { class: "hf-seed", title: "Take: new noise from this prompt on" }, this.dice, this.seed, this.noSeed),
+      make(
+        "span",
+        { class: "hf-seed", title: "Take: new noise from this prompt on" },
+        this.dice,
+        this.seed,
+        this.noSeed,
+      ),
     );
     this.element = make("div", { class: "hf-panel" }, this.title, this.text, fields);
   }
@@ -57,7 +63,8 @@ export class Panel {
     const last = segment.end_block - 1;
     const ends = Math.min(startSeconds(view, segment.end_block), view.seconds);
     const times = `${timeText(startSeconds(view, segment.start_block))} to ${timeText(ends)}`;
-    this.title.textContent = `Prompt ${selected + 1} of ${segments.length}, ${times}, blocks ${segment.start_block} to ${last}`;
+    const blocks = `blocks ${segment.start_block} to ${last}`;
+    this.title.textContent = `Prompt ${selected + 1} of ${segments.length}, ${times}, ${blocks}`;
     const typing = same && document.activeElement === this.text;
     const mine = keepWords || this.#timer || this.text.value.split(/\s+/).join(" ").trim() === segment.text;
     if (!(typing && mine)) this.text.value = segment.text;
