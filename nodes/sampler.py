@@ -10,6 +10,8 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from ..headforcing_core.drift.latents import describe_events
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
+from ..headforcing_core.render.plan import RenderPlan
+from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from .host import bridge, checks, folders, helpers, live_story
 from .host.conditioning import timeline_of
@@ -68,8 +70,8 @@ class HeadForcingSampler(io.ComfyNode):
         options: Any = None,
         **settings: Any,
     ) -> io.NodeOutput:
-        size = checks.size_for(model, settings["width"], settings["height"])
-        options = sampler_options(settings | {"width": size[0], "height": size[1]}, options)
+        width, height = checks.size_for(model, settings["width"], settings["height"])
+        options = sampler_options(settings | {"width": width, "height": height}, options)
         timeline, texts = timeline_of(positive, options.seconds)
         start, dropped = checks.start_latents(start_frames, options.schedule.frames_per_block)
         if start is not None:
@@ -90,42 +92,53 @@ class HeadForcingSampler(io.ComfyNode):
             decode_in_background=decode_in_background,
             story=story,
         )
-        planned = plan = render.job(render.plan()).recall_roles(render.plan)
+        planned = render.job(render.plan()).recall_roles(render.plan)
         count = batch_size if start is None else max(batch_size, len(start))
-        needs = render.check_needs(plan, count)
-        checks.check_room([needs])
+        checks.check_room([needs := render.check_needs(planned, count)])
         report = ["", needs.describe()]
-        if start is None and size != (settings["width"], settings["height"]):
-            report.append(f"width and height: {size[0]}x{size[1]}, what the model was made for")
+        if start is None and (width, height) != (settings["width"], settings["height"]):
+            report.append(f"width and height: {width}x{height}, what the model was made for")
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         report += bridge.ignored_patches(model)
-        workflow = helpers.workflow_id(cls.hidden)
-        progress = RenderProgress(model, [plan] * count, cls.hidden.unique_id, workflow=workflow)
-        videos: list[RenderResult] = []
+        progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
         with live_story.running(story):
-            for video in range(count):
-                progress.next_video(video, plan)
-                made = sample_one(render, plan, video, progress, needs)
-                videos.append(made)
-                plan, render = made.plan, render.retold(made)
-                took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
-                report += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
-                if made.found_profile is not None:
-                    plan = render.plan(made.found_profile)  # the other videos use the roles found in the first
+            videos, lines = _sample(render, planned, count, progress, needs)
         progress.completed()
+        plan, render = videos[-1].plan, render.retold(videos[-1])
         told = replace(planned, timeline=plan.timeline, prompts=plan.prompts, blends=plan.blends)
-        report[:0] = [*describe_method(options.method), describe(told, bridge.compute_dtype(model)), *story.notes]
-        trim = {"pictures": plan.video_frames, "frames": plan.frames, "restart_frames": list(plan.restart_frames)}
-        trim["about"] = render.job(plan).about
+        head = [*describe_method(options.method), describe(told, bridge.compute_dtype(model)), *story.notes]
+        trim = {"pictures": plan.video_frames, "frames": plan.frames, "about": render.job(plan).about}
+        trim["restart_frames"] = list(plan.restart_frames)
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
         return io.NodeOutput(
             {"samples": samples, "head_forcing": trim},
-            "\n".join(report).rstrip(),
+            "\n".join([*head, *report, *lines]).rstrip(),
             [_video(made) for made in videos],
             ui=progress.player.output(files) if files else None,
         )
+
+
+def _sample(
+    render: HostRender, plan: RenderPlan, count: int, progress: RenderProgress, needs: Needs
+) -> tuple[list[RenderResult], list[str]]:
+    """All videos of a batch, and the lines of the report about them.
+
+    The story of a running render can be changed, and head roles are found in the first video: both hold for the rest.
+    """
+    videos: list[RenderResult] = []
+    lines: list[str] = []
+    for video in range(count):
+        progress.next_video(video, plan)
+        made = sample_one(render, plan, video, progress, needs)
+        videos.append(made)
+        plan, render = made.plan, render.retold(made)
+        took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
+        lines += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
+        if made.found_profile is not None:
+            plan = render.plan(made.found_profile)
+    return videos, lines
 
 
 def _told(made: RenderResult) -> list[str]:

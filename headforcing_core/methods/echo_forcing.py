@@ -21,6 +21,7 @@ from ..model.rope import angles, axis_dims, by_head
 from ..rollout.loop import Block, JointModel
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses, WriteClean
+from .echo_layers import History, Layer
 from .echo_scenes import Scene, plan_scenes
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
@@ -93,53 +94,6 @@ class EchoForcing(MethodPolicy):
         # asked at every switch, because the prompts of later blocks may change while the video is made
         cache.scenes = lambda: plan_scenes(model.embeds, video.prompts, video.switches)
         return super().rollout(TellsCleanPasses(model), cache, video)
-
-
-@dataclass
-class Layer:
-    """One layer's state. Keys and queries are without rotary embedding, in `[heads, ..., s, head_dim]`.
-
-    Attributes:
-        k, v: the window's slots.
-        first_k, first_v: the first frames of the scene, kept ones included.
-        history: keys and values of the last frames' clean passes, with each token's frame and how often it was chosen.
-        query_sum, query_size: sums over queries of the scene's first window, real and in absolute value per pair.
-        scene_queries: sum over all queries of the scene.
-        candidates: keys and values from which the scene's memory frame is made.
-        weights, rates: of kept tokens `[kept frames, s]`, and by what they fade from block to block.
-    """
-
-    k: Tensor
-    v: Tensor
-    first_k: Tensor
-    first_v: Tensor
-    history: History
-    query_sum: Tensor
-    query_size: Tensor
-    scene_queries: Tensor
-    candidates: list[tuple[Tensor, Tensor]]
-    weights: Tensor
-    rates: Tensor | None = None
-
-
-@dataclass
-class History:
-    """Tokens of the last frames: `k, v [heads, tokens, head_dim]`, and of each its frame and number of uses."""
-
-    k: Tensor
-    v: Tensor
-    frame: Tensor
-    uses: Tensor
-
-    def append(self, k: Tensor, v: Tensor, frames: range, limit: int) -> None:
-        """Add frames `[heads, frames, s, head_dim]` and drop the oldest tokens over `limit`."""
-        number = torch.tensor([*frames], device=k.device).repeat_interleave(k.shape[2])
-        self.k, self.v = (  # copies, so that what is dropped is freed
-            torch.cat((old[:, max(0, old.shape[1] + len(number) - limit) :], new.flatten(1, 2)), dim=1)
-            for old, new in ((self.k, k), (self.v, v))
-        )
-        self.frame = torch.cat((self.frame, number))[-limit:]
-        self.uses = torch.cat((self.uses, torch.zeros_like(number)))[-limit:]
 
 
 class EchoForcingCache(MethodCache):

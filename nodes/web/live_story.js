@@ -42,7 +42,8 @@ class LiveStory {
     this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
     this.button.style.cssText =
       "width: 100%; height: 26px; cursor: pointer; border: 1px solid var(--border-color, #4e4e4e); " +
-      "border-radius: 6px; background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd); font: inherit; font-size: 12px";
+      "border-radius: 6px; background: var(--comfy-input-bg, #222); " +
+      "color: var(--input-text, #ddd); font: inherit; font-size: 12px";
     this.element = make("div", { class: "hf-live-story", hidden: true }, this.button, this.status);
     this.widget = node.addDOMWidget("live_story", "headforcing_live_story", this.element, {
       serialize: false,
