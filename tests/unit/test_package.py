@@ -194,7 +194,7 @@ def test_help_pages_show_small_pictures_that_are_there():
     pages = ROOT / "nodes" / "web" / "docs"
     shown = {link for page in pages.glob("*.md") for link in re.findall(r"!\[.+\]\((.+)\)", page.read_text("utf-8"))}
     pictures = list((pages / "images").iterdir())
-    assert shown == {f"images/{picture.name}" for picture in pictures}
+    assert shown and shown <= {f"images/{picture.name}" for picture in pictures}
     assert all(picture.stat().st_size < 150_000 for picture in pictures)
 
 
