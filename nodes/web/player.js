@@ -1,4 +1,4 @@
-// Plays a video inside the node that makes it: first the file that grows while it is rendered, then the finished one. Above
+// Plays a video inside the node that makes it: the growing file while it is rendered, then the finished one. Above
 // it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
