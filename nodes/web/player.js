@@ -1,5 +1,5 @@
-// Plays a video inside the node that makes it: while it is rendered the file that grows, then the finished one. Above
-// stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
+// Plays a video inside the node that makes it: the growing file while it is rendered, then the finished one. Above
+// it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 
