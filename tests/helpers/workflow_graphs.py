@@ -49,7 +49,7 @@ def _sampler(positive: str = "prompt", seconds: float = 0.0, **more: Any) -> dic
 
 def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
     inputs = {"samples": ["sampler", 0], "vae": vae, "filename_prefix": f"video/{name}", "fps": 16.0}
-    return {"decode": Node("HeadForcingDecodeVideo", inputs | more)}
+    return {"decode": Node("HeadForcingDecodeVideo", inputs | more, room=1.05 if "upscale" in more else 0.65)}
 
 
 def _timeline(prompts: str, seconds: float, clip: list[Any], height: int = 420) -> dict[str, Node]:
@@ -111,7 +111,7 @@ WORKFLOWS: dict[str, Workflow] = {
         | {
             "report": _report(["sampler", 1]),
             "drift": Node("HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}),
-            "picture": Node("PreviewImage", {"images": ["drift", 0]}, "Drift over five minutes"),
+            "picture": Node("PreviewImage", {"images": ["drift", 0]}, "Drift over five minutes", room=1.5),
         },
         (
             _loaders(310),
@@ -168,6 +168,7 @@ WORKFLOWS: dict[str, Workflow] = {
                 },
                 "Earlier take",
                 muted=True,
+                room=1.05,
             ),
         },
         (
@@ -208,8 +209,8 @@ WORKFLOWS: dict[str, Workflow] = {
         | _decode("my_profile", ["model", 2], upscale=6)
         | {
             "report": _report(["measure", 2], "What was measured", 260),
-            "picture": Node("PreviewImage", {"images": ["measure", 1]}, "Head roles, measured"),
-            "agreement": Node("PreviewImage", {"images": ["inspect", 0]}, "Agreement with the pack's profile"),
+            "picture": Node("PreviewImage", {"images": ["measure", 1]}, "Head roles, measured", room=1.5),
+            "agreement": Node("PreviewImage", {"images": ["inspect", 0]}, "Agreement with the pack's profile", room=1),
         },
         (
             Column(350, (Group("1 Models", BLUE, ("model", "known")),), 300),
@@ -238,6 +239,7 @@ WORKFLOWS: dict[str, Workflow] = {
                     "seed": 0,
                     "filename_prefix": "video/methods",
                 },
+                room=0.45,
             ),
             "table": _report(["compare", 1], "Table", 480),
         },

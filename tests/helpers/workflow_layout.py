@@ -15,7 +15,8 @@ Size = tuple[float, float]
 class Node:
     """A node of a workflow: its type, inputs (`[name, output]` is a link), and a height if it holds text or pictures.
 
-    A muted node is not run until the user switches it on.
+    A muted node is not run until the user switches it on. `room` is kept free below it for a result that it shows: its
+    height as a share of the width.
     """
 
     kind: str
@@ -23,6 +24,7 @@ class Node:
     title: str = ""
     height: int = 0
     muted: bool = False
+    room: float = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Places:
 
 def arrange(workflow: Workflow, heights: dict[str, float]) -> Places:
     """Positions of all nodes, given the height that each needs at least."""
-    places, left, bottoms = Places(), 0.0, []
+    places, left, bottoms, rooms = Places(), 0.0, [], []
     for column in workflow.columns:
         top = 0.0
         for group in column.groups:
@@ -82,8 +84,9 @@ def arrange(workflow: Workflow, heights: dict[str, float]) -> Places:
         if column.note_height:
             places.nodes["note"] = (left, top + TITLE, column.width, column.note_height)
         bottoms.append(bottom if not column.note_height else 0.0)
+        rooms.append(bottom + workflow.nodes[column.groups[-1].nodes[-1]].room * column.width)
         left += column.width + COLUMN_GAP
-    _align(places.frames, max(bottoms), workflow.columns)
+    _align(places.frames, [max(room, *bottoms) for room in rooms], workflow.columns)
     return places
 
 
@@ -93,12 +96,12 @@ def _frame(group: Group, box: tuple[float, float, float, float]) -> dict[str, An
     return {"title": group.title, "bounding": bounding, "color": group.colour, "font_size": 24, "flags": {}}
 
 
-def _align(frames: list[dict[str, Any]], bottom: float, columns: tuple[Column, ...]) -> None:
-    """Number the frames, and let the last of each column end where the lowest does: room for results to grow."""
+def _align(frames: list[dict[str, Any]], bottoms: list[float], columns: tuple[Column, ...]) -> None:
+    """Number the frames, and let the last of each column end where the lowest does, or where its result will."""
     for number, frame in enumerate(frames, 1):
         frame["id"] = number
     last = -1
-    for column in columns:
+    for column, bottom in zip(columns, bottoms, strict=True):
         last += len(column.groups)
         if not column.note_height:
             frames[last]["bounding"][3] = bottom - frames[last]["bounding"][1]
