@@ -90,7 +90,8 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
     values, prompt = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]
     grew, finished = watched(editor)
     durations = [duration for duration, _ in grew]
-    assert durations == sorted(durations) and len(set(durations)) > 2 and durations[0] < 8 < durations[-1] <= 12.2
+    assert durations == sorted(durations) and len(set(durations)) > 2
+    assert 2 * durations[0] < durations[-1] <= 12.2
     assert grew[-1][1] > 0.5, "it plays by itself"
     assert finished[0][0] == pytest.approx(12, abs=0.05)
     assert abs(finished[0][1] - grew[-1][1]) < 1.5, "it goes on where it was"
