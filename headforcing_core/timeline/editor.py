@@ -20,9 +20,9 @@ def answer(request: object) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
-    either `text` or `segments`, each `{text, start_block, switch: null or {kind, blend_blocks, re_anchor, recall},
-    seed}`. A seed is null or digits as text, since it can exceed the whole numbers that JavaScript counts in. With segments,
-    `length` is the length in seconds that the text sets where `seconds` is 0.
+    either `text` or `segments`, each `{text, start_block, switch, seed}` with a switch of null or `{kind, blend_blocks,
+    re_anchor, recall}`. A seed is null or digits as text, since it can exceed the whole numbers that JavaScript counts
+    in. With segments, `length` is the length in seconds that the text sets where `seconds` is 0.
 
     The answer holds `text`, `segments`, `blocks`, `seconds` (the length), `block_seconds`, `first_block_seconds` and
     `default` (the switch of prompts without a tag); or, for a text that is no timeline, `error` and `line` (1-based or
