@@ -37,6 +37,12 @@ _BARE = re.compile(  # a time of day such as "6:00 pm" belongs to the prompt
     rf"(?P<start>{_OUTSIDE})(?:{_DASH}(?P<end>{_OUTSIDE}))?(?=[\s{SEPARATORS}]|$)(?!\s?[ap]\.?m\b)",
     re.ASCII | re.IGNORECASE,
 )
+_END = rf"(?:{_CLOCK}|{_NUMBER}s)"
+_INSIDE_PROMPT = re.compile(rf"\[\s{{0,8}}(?:{_INSIDE}{_DASH})?{_END}\s{{0,8}}\]", re.ASCII | re.IGNORECASE)
+_AFTER_COMMA = re.compile(  # "a cat, 0:05 it jumps", "a cat, 5s-10s: it jumps"
+    rf"[,;]\s{{0,8}}(?:{_OUTSIDE}{_DASH}{_OUTSIDE}|{_CLOCK})[{SEPARATORS}]?\s(?!\s?[ap]\.?m\b)",
+    re.ASCII | re.IGNORECASE,
+)
 _DECADE = re.compile(r"[1-9]\d{0,8}0s\b", re.ASCII | re.IGNORECASE)  # "80s", "1920s"
 _ALMOST_TIME = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
 _ALMOST_BARE = re.compile(r"\d{1,3}:\d{1,2}(?!\d)(?!\s?[ap]\.?m\b)", re.ASCII | re.IGNORECASE)
@@ -100,7 +106,18 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
     for number, prompt in enumerate(prompts, 1):
         if not prompt.text:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", prompt.line)
+        check_no_time(prompt.text, prompt.line)
     return prompts
+
+
+def check_no_time(text: str, line: int | None = None) -> None:
+    """Refuse a time in brackets inside a prompt, which would be sent to the model as words."""
+    if inside := _INSIDE_PROMPT.search(text):
+        raise TimelineError(
+            f"{inside[0]} stands inside a prompt; begin the text with the first prompt's time, as in "
+            "[0-5s] a cat walks, [5-10s] it jumps",
+            line,
+        )
 
 
 def _read_switch(prompt: Prompt) -> Prompt:
@@ -124,7 +141,8 @@ def _read_headed(
     """Prompts whose first lines have a header (a time or a scene); lines without one continue the prompt above."""
     header: dict[str, Any] | None = None
     parts: list[str] = []
-    for number, line in enumerate(map(str.strip, lines), 1):
+    stripped = enumerate(map(str.strip, lines), 1)
+    for number, line in ((n, piece) for n, whole in stripped for piece in (_pieces(whole) if timed else [whole])):
         heading = match(line)
         if heading is None:
             almost = _ALMOST_TIME.match(line) or (_ALMOST_BARE.match(line) if timed else None)
@@ -137,9 +155,22 @@ def _read_headed(
         start, end = (None if token is None else _seconds(token, number) for token in heading.group("start", "end"))
         header = {"line": number, "start": start, "end": end, "token": heading[0]}
         rest = line[heading.end() :].lstrip()
+        if heading.re is _BARE and (again := _AFTER_COMMA.search(rest)):
+            raise TimelineError(
+                f"{again[0][1:].strip()!r} stands inside a prompt; write each prompt on a line of its own, with "
+                "its time in front",
+                number,
+            )
         parts = [rest[1:] if rest.startswith(tuple(SEPARATORS)) else rest]
     if header is not None:
         yield Prompt(fold(" ".join(parts)), **header)
+
+
+def _pieces(line: str) -> list[str]:
+    """A line cut before every time in brackets: "[0-5s] a cat walks, [5-10s] it jumps" holds two prompts."""
+    starts = [0, *(found.start() for found in _INSIDE_PROMPT.finditer(line) if found.start()), len(line)]
+    pieces = [line[start:end].strip() for start, end in itertools.pairwise(starts)]
+    return [piece.rstrip(",; ") for piece in pieces[:-1]] + pieces[-1:] if pieces else [line]
 
 
 def _read_pipes(text: str) -> Iterator[Prompt]:

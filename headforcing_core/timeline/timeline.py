@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import SEPARATORS, Prompt, TimelineError, fold, read_prompts
+from .grammar import SEPARATORS, Prompt, TimelineError, check_no_time, fold, read_prompts
 from .switch import RESET, Blend, Switch, has_seed, write_tag
 
 SECONDS_PER_PROMPT = 10.0
@@ -148,6 +148,7 @@ def parse_timeline(
     starts = _snap(prompts, spans, clock)
     ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
     shared = fold(shared_prompt)
+    check_no_time(shared)
     if has_seed(shared):
         raise TimelineError("a seed belongs in front of one prompt of the timeline; remove it from the shared prompt")
     texts = [_join(shared, prompt.text) for prompt in prompts]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, format_time
-from .grammar import SEPARATORS, TimelineError, fold, read_prompts
+from .grammar import SEPARATORS, TimelineError, check_no_time, fold, read_prompts
 from .switch import RESET, Switch, read_tag
 from .timeline import Timeline
 
@@ -60,6 +60,7 @@ def write_timeline(
         text, block = fold(prompt.text), prompt.start_block
         if not text:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", number)
+        check_no_time(text, number)
         if block != 0 if number == 1 else not free <= block <= last_block:
             raise TimelineError(f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", number)
         free = block + 1

@@ -13,11 +13,12 @@ from server import PromptServer
 
 from . import helpers
 from .folders import OutputFile
+from .routes import FROM_ELSEWHERE, from_here, refused
 
 log = logging.getLogger(__name__)
 
 MESSAGE = "head_forcing.progress"
-ROUTE = "/head_forcing/player"
+ROUTE = "/headforcing/player"
 KEPT_CLIENTS = 8  # that are not connected: a page that is loaded again comes back within seconds
 
 
@@ -30,6 +31,13 @@ class _Editor:
 
 
 _editors: dict[str, _Editor] = {}  # by client id
+
+
+def register() -> None:
+    """Add the route to ComfyUI's server, where one runs."""
+    server = getattr(PromptServer, "instance", None)
+    if server is not None:
+        server.routes.get(ROUTE)(_register)
 
 
 class NodePlayer:
@@ -82,8 +90,10 @@ async def _register(request: web.Request) -> web.Response:
     """Note that a connected editor has players; answers with the last message of each of its nodes."""
     client = request.query.get("client", "")
     connected = PromptServer.instance.sockets
+    if not from_here(request):
+        return refused(403, FROM_ELSEWHERE)
     if client not in connected:
-        return web.json_response({"error": "no editor of that client id is connected"}, status=403)
+        return refused(403, "no editor of that client id is connected")
     for gone in [known for known in _editors if known not in connected][:-KEPT_CLIENTS]:
         del _editors[gone]
     editor = _editors.setdefault(client, _Editor())
@@ -97,8 +107,3 @@ def _data_url(image: Any) -> str:
     data = io.BytesIO()
     small.save(data, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
-
-
-_routes = getattr(getattr(PromptServer, "instance", None), "routes", None)
-if _routes is not None:  # there are none where the nodes are imported without a server
-    _routes.get(ROUTE)(_register)

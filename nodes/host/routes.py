@@ -15,6 +15,7 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.timeline.editor import answer
 from ...headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 
+FROM_ELSEWHERE = "this request comes from another site; open ComfyUI itself"
 MAX_BODY_BYTES = 4 * MAX_TEXT_BYTES  # a text of the longest kind, escaped
 
 
@@ -42,16 +43,16 @@ async def answered(request: web.Request, work: Callable[[Any], Any]) -> web.Resp
     try:
         body = await json_body(request)
         return web.json_response(await asyncio.to_thread(work, body))
-    except _RefusedError as refused:
-        return web.json_response({"error": str(refused)}, status=refused.status)
+    except _RefusedError as error:
+        return refused(error.status, str(error))
     except HeadForcingError as error:
-        return web.json_response({"error": str(error)}, status=400)
+        return refused(400, str(error))
 
 
 async def json_body(request: web.Request) -> Any:
     """The JSON of a request that a page of this server sent. Raises _RefusedError for any other."""
-    if not _from_here(request):
-        raise _RefusedError(403, "this request comes from another site; open ComfyUI itself")
+    if not from_here(request):
+        raise _RefusedError(403, FROM_ELSEWHERE)
     if request.content_type != "application/json":
         raise _RefusedError(415, f"the body must be application/json, got {request.content_type[:40]}")
     body = bytearray()
@@ -65,7 +66,12 @@ async def json_body(request: web.Request) -> Any:
         raise _RefusedError(400, "the body is not valid JSON") from None
 
 
-def _from_here(request: web.Request) -> bool:
+def refused(status: int, sentence: str) -> web.Response:
+    """A response with an error."""
+    return web.json_response({"error": sentence}, status=status)
+
+
+def from_here(request: web.Request) -> bool:
     """Whether no page of another site sent the request.
 
     ComfyUI checks this too, but not when it is started with a CORS header, nor on addresses other than this computer's.

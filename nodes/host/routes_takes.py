@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from server import PromptServer
@@ -13,6 +12,7 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.runs.entries import find_take, list_takes
 from ...headforcing_core.runs.thumbnails import pictured_blocks
 from . import folders
+from .routes import FROM_ELSEWHERE, from_here, refused
 from .runs import take_name, take_picture
 
 
@@ -25,22 +25,22 @@ def register() -> None:
 
 
 async def _takes(request: web.Request) -> web.Response:
-    if not _from_here(request):
-        return _refused(403, "this request comes from another site; open ComfyUI itself")
+    if not from_here(request):
+        return refused(403, FROM_ELSEWHERE)
     try:
         return web.json_response({"takes": await asyncio.to_thread(_list)})
     except HeadForcingError as error:
-        return _refused(500, str(error))
+        return refused(500, str(error))
 
 
 async def _picture(request: web.Request) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made into paths."""
-    if not _from_here(request):
-        return _refused(403, "this request comes from another site; open ComfyUI itself")
+    if not from_here(request):
+        return refused(403, FROM_ELSEWHERE)
     name, number = request.query.get("run", ""), request.query.get("number", "")
     picture = await asyncio.to_thread(_read, name, int(number)) if number in ("0", "1", "2", "3", "4") else None
     if picture is None:
-        return _refused(404, "there is no such picture")
+        return refused(404, "there is no such picture")
     return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -66,18 +66,3 @@ def _read(name: str, number: int) -> bytes | None:
         return None if take is None else take_picture(take, number)
     except HeadForcingError:
         return None
-
-
-def _refused(status: int, sentence: str) -> web.Response:
-    return web.json_response({"error": sentence}, status=status)
-
-
-def _from_here(request: web.Request) -> bool:
-    """Whether no page of another site sent the request; programs other than browsers send neither header."""
-    if site := request.headers.get("Sec-Fetch-Site"):
-        return site in ("same-origin", "none")
-    origin = request.headers.get("Origin")
-    try:
-        return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower()
-    except ValueError:
-        return False

@@ -244,7 +244,7 @@ async function register() {
   registered = api.clientId;
   try {
     const about = new URLSearchParams({ client: registered, grows });
-    const answer = await api.fetchApi(`/head_forcing/player?${about}`);
+    const answer = await api.fetchApi(`/headforcing/player?${about}`);
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     (await answer.json()).forEach(remember);
   } catch (error) {

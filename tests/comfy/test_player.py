@@ -190,7 +190,7 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
 
 
 def registered(server: ComfyServer, client: str, grows: str = "true") -> list[dict[str, Any]]:
-    return server.get_json(f"/head_forcing/player?client={client}&grows={grows}")
+    return server.get_json(f"/headforcing/player?client={client}&grows={grows}")
 
 
 def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: ComfyServer):

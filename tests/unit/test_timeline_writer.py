@@ -57,12 +57,17 @@ def test_the_text_is_a_line_per_prompt_with_the_time_of_its_first_frame_and_its_
 
 HOSTILE = (
     *("6:00 pm at the market", "pm at the market", "A.M. light", "80s disco", "1980s neon", "10s of waiting", "0:30 b"),
-    *("- 80s disco", "-", "- - a", "— dash", ": colon", "-5s", "[0:10-0:20] b", "[0:10", "0:1", "0:99", "12.5s"),
+    *("- 80s disco", "-", "- - a", "— dash", ": colon", "-5s", "[0:10", "0:1", "0:99", "12.5s"),
     *("[flush] b", "[reset] [flush] b", "[flsh] b", "[blend 99] b", "[close-up] b", "[recache, blend 2]", "[ reset ]"),
     *("a | b", "|", "Scene 2: b", '{"prompts": ["a"]}', '["a"]', "a\nb", "a\r\n0:10 b", "a\u2028b", " a\tb ", "a\0b"),
     *("\ufeffa", "\u202eabc\u202c", "👩‍🚀", "\u0660:\u0660\u0660", "é" * 3000, "\ud800 a", "\\", '"', "[[flush]] a"),
     *("[seed 7] b", "[seed x] b", "[recache, seed 7] b", "-[flush] a", ":[flush] a", "a\x85b", "\x1c a", "pmx"),
 )  # fmt: skip
+
+
+def test_a_time_in_brackets_is_refused_in_a_prompt():
+    with pytest.raises(TimelineError, match=r"line 1: \[0:10-0:20\] stands inside a prompt"):
+        write_timeline([PlacedPrompt("[0:10-0:20] b", 0)], CLOCK)
 
 
 @pytest.mark.parametrize("default", [RESET, CUT], ids=str)
