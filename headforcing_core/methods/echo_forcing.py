@@ -68,6 +68,9 @@ class EchoForcing(MethodPolicy):
     def for_video(self, seed: int, prompts: int) -> Method:
         return replace(self, scenes=prompts)
 
+    def allows_prompts(self, before: int, after: int) -> bool:
+        return before == after  # `scenes` is part of a run folder's setup
+
     def played_frames(self, frames_per_block: int) -> int:
         return self.cycle_blocks * frames_per_block
 

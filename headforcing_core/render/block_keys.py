@@ -78,6 +78,8 @@ def video_keys(
         part = hashes[plan.prompts[block]]
         if block in switches:
             part = digest(part, switches[block].kind, switches[block].re_anchor)
+            if switches[block].recall is not None:
+                part = digest(part, "recall", switches[block].recall)
         if block in seeds:
             part = digest(part, "seed", seeds[block])
         if plan.overlap is not None and block == plan.overlap.blocks:

@@ -237,21 +237,25 @@ class StoryTeller:
         """Take the story's latest text, or refuse it; to be called between two blocks."""
         try:
             timeline = self._story.ask()
-            if timeline is not None:
-                self._take(timeline)
+            if timeline is None:
+                return
+            block = self._take(timeline)
         except HeadForcingError as error:
             self._story.refused(error)
-
-    def _take(self, timeline: Timeline) -> None:
-        plan = self.job.plan.with_timeline(timeline, self._story.seconds)
-        block = first_change(self.job.plan, plan, self._rollout.begun)
-        job = self._with(plan)
-        self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)
-        self._note(job)
-        self.job = job
-        self._story.taken(plan, block)
+            return
+        self._story.taken(self.job.plan, block)
         for listener in self._listeners:
-            listener.retold(plan, job.about)
+            listener.retold(self.job.plan, self.job.about)
+
+    def _take(self, timeline: Timeline) -> int:
+        """Go on with this story; the first block with another prompt. An error leaves everything as it was."""
+        plan = self.job.plan.with_timeline(timeline, self._story.seconds)
+        block = first_change(self.job.plan, plan, self._rollout.begun, self.job.seed)
+        job = self._with(plan)
+        self._note(job)
+        self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)
+        self.job = job
+        return block
 
     def _with(self, plan: RenderPlan) -> RenderJob:
         """The job of another plan; only prompts that were never there are encoded."""
@@ -270,7 +274,7 @@ class StoryTeller:
         """Note the video of the new story in place of the one that will not be finished."""
         run = self._rollout.run
         if run is not None:
-            known = run.save_video(job.keys, job.about)
-            if not self._known_video:
+            known = run.save_video(job.keys, job.about, () if self._known_video else self.job.keys)
+            if not self._known_video and job.keys[-1] != self.job.keys[-1]:
                 run.forget_video(self.job.keys)
             self._known_video = known

@@ -49,15 +49,15 @@ class Story:
         return {}
 
 
-def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
-    """The first block that is made in another way in `changed`, start blocks counted.
+def first_change(plan: RenderPlan, changed: RenderPlan, begun: int, seed: int | None = None) -> int:
+    """The first block that is made in another way in `changed`, start blocks counted; `seed` is the render's.
 
     Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks.
     """
-    pairs = zip(_told(plan), _told(changed), strict=True)
+    pairs = zip(_told(plan, seed), _told(changed, seed), strict=True)
     first = next((block for block, (old, new) in enumerate(pairs) if old != new), None)
     if first is None:
-        raise HeadForcingError("this is the story that is rendered already; change a prompt that has not begun")
+        raise HeadForcingError("this is the story that is rendered already; nothing in it would be made in another way")
     if first >= begun:
         return first
     if begun >= plan.blocks:
@@ -69,17 +69,12 @@ def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
     )
 
 
-def _told(plan: RenderPlan) -> list[Any]:
+def _told(plan: RenderPlan, seed: int | None) -> list[Any]:
     """For every block what `block_keys.video_keys` knows of the story, with texts in place of embeddings."""
     texts = [segment.text for segment in plan.timeline.segments]
     entries = [*texts, *((texts[blend.before], texts[blend.after], blend.weight) for blend in plan.blends)]
-    switches = {block: (switch.kind, switch.re_anchor) for block, switch in plan.switches.items()}
-    seeds: list[int | None] = [None] * (plan.blocks - plan.new_blocks)
-    seed = None
-    for segment in plan.timeline.segments:
-        seed = seed if segment.seed is None else segment.seed
-        seeds += [seed] * (segment.end_block - segment.start_block)
-    return [(entries[number], switches.get(block), seeds[block]) for block, number in enumerate(plan.prompts)]
+    switches, seeds = plan.switches, plan.later_seeds(seed)
+    return [(entries[number], switches.get(block), seeds.get(block)) for block, number in enumerate(plan.prompts)]
 
 
 class LiveNoise:

@@ -226,10 +226,13 @@ class RunFolder(RunReader):
         if self.load_start() is None:
             self._write_tensors("start", 0, self.setup, {"latents": latents.float()})
 
-    def save_video(self, keys: Sequence[str], about: dict[str, Any]) -> bool:
-        """Store which blocks make up a video, in order, and its description; returns whether it was known already."""
+    def save_video(self, keys: Sequence[str], about: dict[str, Any], in_place_of: Sequence[str] = ()) -> bool:
+        """Store which blocks make up a video, in order, and its description; returns whether it was known already.
+
+        A new video is the next take, or that of the video `in_place_of`, given by its keys.
+        """
         known = keys[-1][:SHORT] in files_of(self.folder, "video")
-        take = take_of(self.folder, keys[-1])
+        take = take_of(self.folder, (keys if known else in_place_of or keys)[-1])
         fields = {"setup": self.setup, "keys": list(keys), "about": about}
         self.save_note("video", keys[-1], {**fields, "take": take.number, "begun": take.begun})
         return known

@@ -83,7 +83,7 @@ def entries_of(text: str) -> list[Entry]:
     if unknown is not None:
         raise unknown_name("methods", unknown, choices)
     if not names:
-        raise HeadForcingError(f"methods must be names out of {', '.join(choices)}, got nothing")
+        raise HeadForcingError(f"methods must be one of {', '.join(choices)}, got nothing")
     return [Entry(name, name) for name in dict.fromkeys(names)]
 
 

@@ -120,7 +120,11 @@ class GrowingVideo(Sink):
 
     def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
         """Give the finished file the tags of the story that was rendered."""
-        self._video.metadata = self._metadata(about)
+
+        def retell() -> None:
+            self._video.metadata = self._metadata(about)
+
+        self._attempt(retell)
 
     def finish(self) -> None:
         """Complete the file and give it its number."""

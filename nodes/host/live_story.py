@@ -115,7 +115,9 @@ class LiveStory(Story):
             raise
         except Exception as error:
             first = str(error).partition("\n")[0] or type(error).__name__
-            raise HeadForcingError(f"the text encoder failed beside the model ({first}); the story stays") from error
+            raise HeadForcingError(
+                f"the text encoder failed while the model was loaded ({first}); the render goes on with its prompts"
+            ) from error
         finally:
             self.reload()  # the text encoder may have taken the model's place
 
@@ -127,7 +129,10 @@ class LiveStory(Story):
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])
-        _retell(self._hidden, self.node.node_id, request.text)
+        try:
+            _retell(self._hidden, self.node.node_id, request.text)
+        except Exception as error:  # of a graph that a script made; the render goes on
+            log.warning("Head Forcing: the queued graph keeps its text, it cannot be read: %r", error)
         with _lock:
             _told, _changes = (self.prompt_id, self.node.node_id, request.text), _changes + 1
         request.taken = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
@@ -135,6 +140,7 @@ class LiveStory(Story):
 
     def refused(self, error: HeadForcingError) -> None:
         if self._asked is not None:
+            log.info("Head Forcing: the story was not changed: %s", error)
             self._asked.refuse(str(error))
             self._asked = None
 
@@ -145,19 +151,18 @@ class LiveStory(Story):
     def announce(self, running: bool) -> None:
         """Tell the editor that queued the graph whether the story can be changed."""
         if self.node is not None and self.client_id:
-            graph = (self._hidden.extra_pnginfo or {}).get("workflow") or {}
             about = {"prompt_id": self.prompt_id, "node_id": self.node.node_id, "running": running}
-            about["workflow"] = str(graph.get("id") or "")  # an editor may show another one
+            about["workflow"] = helpers.workflow_id(self._hidden)  # an editor may show another one
             PromptServer.instance.send_sync(EVENT, about, self.client_id)
 
     def end(self) -> None:
         """Answer whoever still waits."""
-        self.announce(running=False)
         with _lock:
             waiting = [request for request in (self._waiting, self._asked) if request is not None]
             self._waiting = self._asked = None
         for request in waiting:
             request.refuse("the render ended before the next block; queue the new story as a render")
+        self.announce(running=False)
 
 
 def of(positive: list[Any], hidden: Any, model: Any, seconds: float) -> LiveStory:

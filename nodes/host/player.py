@@ -61,7 +61,8 @@ class NodePlayer:
     @property
     def grows(self) -> bool:
         """Whether it plays files that grow; else it shows previews until they are finished."""
-        return bool(self) and _editors[self._client].grows
+        editor = _editors.get(self._client)  # read once: it may be gone in the next moment
+        return editor is not None and editor.grows
 
     def show(self, state: str, text: str, video: Mapping[str, Any] | None, preview: Any = None) -> None:
         """Tell the editor, if something has changed. A player that fails is logged and nothing more.

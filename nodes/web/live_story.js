@@ -88,7 +88,7 @@ async function ask(body) {
   try {
     return await (await app.api.fetchApi("/headforcing/story", options)).json();
   } catch {
-    return { error: "The server does not answer; the story of the render is unchanged." };
+    return { error: "No answer from the server; the text may still be taken at the next block." };
   }
 }
 
@@ -104,8 +104,12 @@ app.registerExtension({
   },
   nodeCreated(node) {
     if (node.comfyClass !== "HeadForcingPromptTimeline") return;
-    parts.set(node, new LiveStory(node));
-    const { onRemoved } = node;
+    const part = new LiveStory(node);
+    const { onAdded, onRemoved } = node;
+    node.onAdded = function (...args) {
+      onAdded?.apply(this, args);
+      parts.set(this, part);
+    };
     node.onRemoved = function (...args) {
       onRemoved?.apply(this, args);
       parts.delete(this);

@@ -31,8 +31,9 @@ class GrowingFile {
     try {
       while (this.read < this.written && !this.closed) {
         const range = `bytes=${this.read}-${Math.min(this.read + PIECE, this.written) - 1}`;
-        const answer = await api.fetchApi(this.address, { headers: { Range: range }, cache: "no-store" });
-        if (answer.status !== 206) break; // finished in the meantime, under another name
+        const headers = { Range: range };
+        const answer = await api.fetchApi(this.address, { headers, cache: "no-store" }).catch(() => null);
+        if (answer?.status !== 206) break; // finished under another name, or no answer: the next message tries again
         const bytes = await answer.arrayBuffer();
         await this.append(bytes);
         this.read += bytes.byteLength;

@@ -179,7 +179,6 @@ app.registerExtension({
       timer = null;
       lists.delete(list);
     };
-    begin();
     list.show();
   },
 });

@@ -59,7 +59,7 @@ app.registerExtension({
 
     // Values change in many ways (typing, loading, undo of the graph, a subgraph's promoted widget), and the two
     // renderers report them differently; looking is the same for all.
-    let timer = setInterval(() => editor.refresh(), POLL_MS);
+    let timer = null; // begun when the node is in a graph: copying makes nodes that never are
     const { onAdded, onRemoved } = node;
     node.onAdded = function (...args) {
       onAdded?.apply(this, args);

@@ -92,9 +92,10 @@ def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyS
     graph = changed(graph, "video", samples=["sampler", 0], filename_prefix="rollouts/latents")
     assert tiny.queue(graph, on_event=stopper(tiny, 25)).outcome == "interrupted"
     (run, *_) = tiny.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
+    name = run.rpartition("(")[2].removesuffix(")")
     later = {"vae": wan, "run": node("HeadForcingLoadRun", run=run), "loaded": decoded, "folder": decoded}
     later = changed(later, "loaded", samples=["run", 0], filename_prefix="rollouts/loaded")
-    later = changed(later, "folder", run=run, filename_prefix="rollouts/folder")
+    later = changed(later, "folder", run=name, filename_prefix="rollouts/folder")
     part, result = queued(tiny, later), queued(tiny, graph)
     streamed, whole = shown(tiny, result, "sampler").astype(int), queued(tiny, later)
     (report,) = result.outputs["report"]["text"]

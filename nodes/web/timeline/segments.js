@@ -43,13 +43,23 @@ export function divided(segments, index, text) {
   const { start_block, end_block } = segments[index];
   if (end_block - start_block < 2) return null;
   const second = { text, start_block: Math.ceil((start_block + end_block) / 2), switch: null, seed: null };
-  return [...segments.slice(0, index + 1), second, ...segments.slice(index + 1)];
+  const later = recalled(segments, (number) => (number > index + 1 ? number + 1 : number));
+  return [...later.slice(0, index + 1), second, ...later.slice(index + 1)];
 }
 
 /** Without a prompt, whose blocks go to the one before; a new first prompt has nothing to switch from. */
 export function without(segments, index) {
-  const rest = segments.filter((_, each) => each !== index);
+  const renumbered = (number) => (number === index + 1 ? null : number > index + 1 ? number - 1 : number);
+  const rest = recalled(segments, renumbered).filter((_, each) => each !== index);
   return changed(rest, 0, { start_block: 0, ...(index === 0 && { switch: null }) });
+}
+
+/** Segments whose `[recall 2]` names the same scene after prompts were added or removed. */
+function recalled(segments, renumbered) {
+  return segments.map((segment) => {
+    const recall = segment.switch?.recall; // 0: the scene that is most alike
+    return recall ? { ...segment, switch: { ...segment.switch, recall: renumbered(recall) } } : segment;
+  });
 }
 
 /** The content of a segment's tag, for people. */
@@ -58,6 +68,7 @@ export function tagText(segment) {
   const words = [];
   if (way && way.kind !== "reset") words.push(way.kind);
   if (way?.re_anchor) words.push("re-anchor");
+  if (way?.recall != null) words.push(way.recall ? `recall ${way.recall}` : "recall");
   if (way?.blend_blocks) words.push(`blend ${way.blend_blocks}`);
   if (way && !words.length) words.push("reset");
   if (seed != null) words.push(`seed ${seed}`);
