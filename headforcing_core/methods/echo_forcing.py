@@ -8,7 +8,7 @@ memory frame of an earlier scene, which fades and is dropped after a few blocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class EchoForcing(MethodPolicy):
     amplitude: bool = True
     gated: bool = True
     drift: float = 3.0
-    scenes: int = 1
+    scenes: int = field(default=1, compare=False)  # only for the size of the cache, and no part of a block's key
 
     @property
     def rope(self) -> str:
@@ -67,9 +67,6 @@ class EchoForcing(MethodPolicy):
 
     def for_video(self, seed: int, prompts: int) -> Method:
         return replace(self, scenes=prompts)
-
-    def allows_prompts(self, before: int, after: int) -> bool:
-        return before == after  # `scenes` is part of a run folder's setup
 
     def played_frames(self, frames_per_block: int) -> int:
         return self.cycle_blocks * frames_per_block

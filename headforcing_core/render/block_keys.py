@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,14 @@ def setup_hash(
     plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
 ) -> str:
     """The hash of everything a block depends on, except the prompts with their switches and seeds, and the length."""
-    shape = plan.shape
+    shape, not_compared = plan.shape, {field.name for field in fields(plan.policy) if not field.compare}
     parts: list[Any] = [
         _KEYS_VERSION,
         fingerprint,
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
         None if plan.auto is None else asdict(plan.auto),
-        asdict(plan.policy),
+        {name: value for name, value in asdict(plan.policy).items() if name not in not_compared},
         asdict(plan.schedule),
         [plan.width, plan.height],
         [seed, video],

@@ -92,7 +92,9 @@ def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyS
     graph = changed(graph, "video", samples=["sampler", 0], filename_prefix="rollouts/latents")
     assert tiny.queue(graph, on_event=stopper(tiny, 25)).outcome == "interrupted"
     (run, *_) = tiny.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
-    name = run.rpartition("(")[2].removesuffix(")")
+    inputs = tiny.object_info()["HeadForcingDecodeVideo"]["input"]
+    choices = next(kind["run"] for kind in inputs.values() if "run" in kind)[1]["options"]
+    name = next(choice for choice in choices if choice.startswith(run.rpartition("(")[2].removesuffix(")")))
     later = {"vae": wan, "run": node("HeadForcingLoadRun", run=run), "loaded": decoded, "folder": decoded}
     later = changed(later, "loaded", samples=["run", 0], filename_prefix="rollouts/loaded")
     later = changed(later, "folder", run=name, filename_prefix="rollouts/folder")

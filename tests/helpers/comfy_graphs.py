@@ -76,7 +76,8 @@ def tiny_graph(loader: dict[str, Any], **sampler: Any) -> Graph:
 def queued(server: ComfyServer, graph: Graph, **options: Any) -> RunResult:
     """Run a graph that must succeed."""
     result = server.queue(graph, **options)
-    assert (result.outcome, result.error, result.node_errors) == ("success", None, {})
+    told = (result.outcome, result.error, result.node_errors)
+    assert told == ("success", None, {}), told
     return result
 
 
