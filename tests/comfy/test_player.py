@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_browser import Browser
+from comfy_browser import Browser, also
 from comfy_graphs import RING, Graph, changed, demo_graph
 from comfy_harness import ComfyServer
 from websockets.sync.client import connect
@@ -39,7 +39,7 @@ def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
     return graph
 
 
-@pytest.fixture(params=["comfy", "comfy_floor", "comfy_latest"])
+@pytest.fixture(params=["comfy_floor", "comfy_latest", *also("comfy")])
 def server(request: pytest.FixtureRequest) -> ComfyServer:
     """The frontends of both tested versions, and the newest one."""
     return request.getfixturevalue(request.param)

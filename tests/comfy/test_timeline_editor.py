@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_browser import Browser
+from comfy_browser import Browser, also
 from comfy_harness import ComfyServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
@@ -59,7 +59,7 @@ EDITORS = {
 }
 
 
-@pytest.fixture(params=EDITORS)
+@pytest.fixture(params=["0.3.75", "newest frontend, Nodes 2.0", *also("0.30.0", "0.30.0, Nodes 2.0")])
 def browser(request):
     fixture, vue_nodes = EDITORS[request.param]
     with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes) as page:
