@@ -86,7 +86,8 @@ def rollout(
         raise HeadForcingError("a rollout needs a prompt for every block")
     start = split_start_latents(start_latents, schedule.frames_per_block)
     given = [*start, *made]
-    needed = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)  # of any, since `switches` may change
+    # of any switch, since `switches` may change; the reference cache of the paper alone has none
+    needed = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES) if hasattr(cache, "switch_blocks") else 0
     latest: deque[Tensor] = deque(maxlen=needed)
     active = None
     for block, prompt in enumerate(prompts):
