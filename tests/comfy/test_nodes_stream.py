@@ -135,7 +135,7 @@ def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
 
     with status_texts(comfy_server) as texts:
         queued(comfy_server, graph, on_event=look)
-    assert seen == sorted(seen) and 0 < seen[0] < seen[-1] < 480
+    assert seen == sorted(seen) and 0 < seen[0] < seen[-1] <= 480, "it is whole for a moment before it gets its name"
     assert any(re.match(r"watch output/growing/watch_v[0-9a-f]{8}\.part\.mp4 - block", text) for _, text in texts)
     assert any(re.search(r"\d fps, 0:\d\d left", text) for _, text in texts)
     assert any("memory: admitted latent frame" in text for _, text in texts)
