@@ -1,5 +1,6 @@
 """Fixtures shared by all tests, how tests are distributed to processes, and the promises they hold."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -58,7 +59,19 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         slow[group] += item.get_closest_marker("slow") is not None
     order = {group: (-count, place) for place, (group, count) in enumerate(slow.items())}
     items.sort(key=lambda item: order[groups[item]])
+    skip_repetitions(items)
     check_promises(config, [item.nodeid for item in items])
+
+
+def skip_repetitions(items: list[pytest.Item]) -> None:
+    """Leave out what `pytest.mark.repeat` names, unless the environment asks for everything."""
+    if os.environ.get("HEADFORCING_EVERYTHING"):
+        return
+    skip = pytest.mark.skip(reason="repeats a test with other versions or sizes; HEADFORCING_EVERYTHING=1 runs it")
+    for item in items:
+        parameters = item.nodeid.partition("[")[2]
+        if any(named in parameters for mark in item.iter_markers("repeat") for named in mark.args):
+            item.add_marker(skip)
 
 
 def check_promises(config: pytest.Config, ids: list[str]) -> None:

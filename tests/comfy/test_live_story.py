@@ -193,6 +193,7 @@ def rendered(browser: Browser, during: Callable[[], None] = lambda: None) -> str
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("0.3.75")
 def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
     """From the button to the report; then the canvas, the queued graph and the file agree, and Run finds all blocks."""
     page, server = browser.page, browser.server

@@ -351,6 +351,7 @@ def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfySe
     assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_the_picture(comfy_server: ComfyServer):
     graph = demo_graph(seed=5)
     del graph["video"]
@@ -392,6 +393,7 @@ def test_interrupt_stops_at_once_and_the_next_run_works(comfy_server: ComfyServe
     assert queued(comfy_server, demo_graph(seed=22)).progress["sampler"][-1] == (36, 36)
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
     graph = changed(demo_graph(seed=23), "timeline", seconds=30.0)
     graph = changed(graph, "video", upscale=8, filename_prefix="stopped/video")

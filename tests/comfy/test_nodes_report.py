@@ -73,6 +73,7 @@ def test_the_demo_is_measured_with_its_prompts_read_from_the_file(comfy_server: 
     assert "sampler" not in queued(comfy_server, again).executed
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_prompts_of_a_timeline_that_the_graph_does_not_tell_are_read_from_the_file(comfy_server: ComfyServer):
     """A linked text and start frames: only the sampler knows when which prompt began."""
     graph = demo_graph()
@@ -93,6 +94,7 @@ def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: Comfy
     assert "105 frames of 64x64 at 24 fps" in text and "Prompt switches (" not in text
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_stop_stops_the_measurement(comfy_server: ComfyServer):
     graph = demo_graph(30.0)
     graph["video"]["inputs"]["upscale"] = 8

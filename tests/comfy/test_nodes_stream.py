@@ -80,6 +80,7 @@ def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, back
     assert re.search(r"sampled in [\d.]+ s, attention \w", report)
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
     """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far as they came."""
     loader, wan = (
@@ -185,6 +186,7 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(tmp_path: Path):
     assert reused and int(reused[1]) >= 8 and f"damaged: {damaged.name} is damaged; it was removed" in report
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_a_run_folder_is_decoded_without_its_latents(comfy_server: ComfyServer):
     graph = demo_graph(seed=43)
     assert comfy_server.queue(graph, on_event=stopper(comfy_server, 20)).outcome == "interrupted"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_browser import Browser, also
+from comfy_browser import Browser
 from comfy_graphs import RING, Graph, changed, demo_graph
 from comfy_harness import ComfyServer
 from websockets.sync.client import connect
@@ -39,7 +39,7 @@ def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
     return graph
 
 
-@pytest.fixture(params=["comfy_floor", "comfy_latest", *also("comfy")])
+@pytest.fixture(params=["comfy_floor", "comfy_latest", "comfy"])
 def server(request: pytest.FixtureRequest) -> ComfyServer:
     """The frontends of both tested versions, and the newest one."""
     return request.getfixturevalue(request.param)
@@ -80,6 +80,7 @@ def text_of(editor: Browser) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes_2", [False, True], ids=["canvas", "nodes-2"])
+@pytest.mark.repeat("comfy_floor-nodes-2", "comfy-")
 def test_the_video_plays_in_the_node_while_it_grows(server: ComfyServer, nodes_2: bool):
     with Browser(server, any_source=True, vue_nodes=nodes_2) as editor:
         check_playing(editor, nodes_2)
@@ -109,6 +110,7 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("comfy_floor", "comfy]")
 def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(server: ComfyServer):
     """A sampler dragged onto the canvas, Run, Cancel, Run."""
     with Browser(server, any_source=True) as editor:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_browser import Browser, also
+from comfy_browser import Browser
 from comfy_harness import ComfyServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
@@ -59,7 +59,7 @@ EDITORS = {
 }
 
 
-@pytest.fixture(params=["0.3.75", "newest frontend, Nodes 2.0", *also("0.30.0", "0.30.0, Nodes 2.0")])
+@pytest.fixture(params=["0.3.75", "newest frontend, Nodes 2.0", "0.30.0", "0.30.0, Nodes 2.0"])
 def browser(request):
     fixture, vue_nodes = EDITORS[request.param]
     with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes) as page:
@@ -77,6 +77,7 @@ def look_at_the_node(browser: Browser) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("0.30.0")
 def test_a_story_is_edited_on_the_timeline(browser):
     """Every way of changing a story, one after the other, in one editor."""
     saved = {node["type"]: node for node in json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))["nodes"]}

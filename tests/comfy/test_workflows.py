@@ -208,6 +208,7 @@ def test_nodes_do_not_grow_over_one_another_in_nodes_2_and_the_app_shows_its_con
         assert editor.page_errors == []
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_a_new_node_keeps_its_seed_and_a_saved_one_its_choice(editor):
     """Resume finds the blocks of a stopped render by their seed."""
     fresh = """(type) => {
@@ -235,6 +236,7 @@ ADVANCED = """method model_family sigmas episodic_frames recent_frames novelty_t
 batch_size checkpoint_seconds decode_in_background""".split()
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
     """Advanced inputs are folded until a button or a changed value shows them."""
     fresh = """() => {
@@ -277,6 +279,7 @@ def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
     assert editor.page_errors == []
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_the_demo_workflow_fills_the_video_node(editor, tmp_path_factory):
     """Open the file, press Run, watch: a minute of video appears in the last node. The screenshot is kept."""
     editor.load_workflow(FOLDER / "demo.json")

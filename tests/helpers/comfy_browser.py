@@ -1,12 +1,10 @@
 """The ComfyUI editor in a real, headless Chromium, driven by a test."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-import pytest
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
 from playwright.sync_api import Dialog, Route, sync_playwright
@@ -36,13 +34,6 @@ _FIT = """() => {
   ds.offset = [left / ds.scale - x0, top / ds.scale - y0];
   app.graph.setDirtyCanvas(true, true);
 }"""
-
-
-def also(*values: str) -> list[Any]:
-    """Parameters of a browser test that run only where HEADFORCING_EVERY_FRONTEND is set: they take minutes."""
-    wanted = bool(os.environ.get("HEADFORCING_EVERY_FRONTEND"))
-    reason = "set HEADFORCING_EVERY_FRONTEND=1 to run it in this frontend, too"
-    return [pytest.param(value, marks=pytest.mark.skipif(not wanted, reason=reason)) for value in values]
 
 
 class Browser:

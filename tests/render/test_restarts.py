@@ -62,6 +62,7 @@ def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
 
 @pytest.mark.parametrize("frames", [21, 24, 39, 42, 57])
 @pytest.mark.parametrize(("overlap", "frames_per_block"), [(3, 3), (3, 1), (6, 3)])
+@pytest.mark.repeat("wan-3-3", "wan-3-1-42", "wan-3-1-57", "wan-6-3-42")
 def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, frames, overlap, frames_per_block):
     layout, latents = Overlap(21, overlap, frames_per_block), noise(frames)
     expected = assembled(codec, latents, layout)

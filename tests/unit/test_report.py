@@ -216,6 +216,7 @@ def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", sorted(page.THEMES))
 @pytest.mark.filterwarnings("error")
+@pytest.mark.repeat("dark")
 def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftReport, theme: str):
     pytest.importorskip("matplotlib")
     picture = drift_picture(measured, theme)
