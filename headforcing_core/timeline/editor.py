@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, is_finite
 from .grammar import TimelineError
-from .switch import MAX_SEED, RESET, Switch
+from .switch import MAX_SEED, RESET, Switch, tag_of
 from .timeline import Timeline, parse_timeline
 from .writer import PlacedPrompt, place_prompts, write_timeline
 
@@ -30,19 +30,25 @@ def answer(request: object) -> dict[str, Any]:
     """
     if not isinstance(request, Mapping):
         raise HeadForcingError(f"expected a JSON object with text or segments, found {type(request).__name__}")
-    clock, seconds = BlockClock(), _number(request, "seconds")
-    default = _switch(request, "switch")
+    clock, (seconds, shared, default) = BlockClock(), read_widgets(request)
     try:
         if "segments" in request:
             end = None if seconds else _number(request, "length") or None
             text = write_timeline(_placed(_get(request, "segments", list)), clock, end, default)
         else:
             text = _get(request, "text", str)
-        shared = _get(request, "shared_prompt", str, "")
         timeline = parse_timeline(text, seconds or None, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
     return {"text": text, "default": str(default)} | _described(text, timeline)
+
+
+def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
+    """`seconds`, the shared prompt and the switch of prompts without a tag, from what *Prompt Timeline* calls them.
+
+    Raises HeadForcingError for a value of another type or out of range.
+    """
+    return _number(fields, "seconds"), _get(fields, "shared_prompt", str, ""), _switch(fields, "switch")
 
 
 def _described(text: str, timeline: Timeline) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def _described(text: str, timeline: Timeline) -> dict[str, Any]:
                 "end": min(clock.start_seconds(segment.end_block), timeline.seconds),
                 "switch": None if prompt.switch is None else asdict(prompt.switch),
                 "seed": None if prompt.seed is None else str(prompt.seed),
-                "tag": _tag(prompt),
+                "tag": tag_of(prompt.switch, prompt.seed),
             }
         )
     return {
@@ -78,12 +84,6 @@ def _placed(segments: list[Any]) -> list[PlacedPrompt]:
         text, block = _get(segment, "text", str), _get(segment, "start_block", int)
         placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed"))))
     return placed
-
-
-def _tag(prompt: PlacedPrompt) -> str | None:
-    words = [] if prompt.switch is None else [str(prompt.switch)]
-    words += [] if prompt.seed is None else [f"seed {prompt.seed}"]
-    return ", ".join(words) or None
 
 
 def _seed(value: object) -> int | None:

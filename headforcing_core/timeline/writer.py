@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, format_time
 from .grammar import SEPARATORS, TimelineError, check_no_time, fold, read_prompts
-from .switch import RESET, Switch, read_tag
+from .switch import RESET, Switch, put_tag, read_tag
 from .timeline import Timeline
 
 _TIME_OF_DAY = re.compile(r"[ap]\.?m\b", re.ASCII | re.IGNORECASE)  # "0:10 pm" is no time of a timeline
@@ -81,9 +81,7 @@ def write_timeline(
 def _tagged(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
     """The text with the prompt's tag; None where no tag keeps the text's beginning from being read as one, too."""
     for switch in (prompt.switch,) if prompt.switch else (None, default):
-        words = [str(switch)] if switch else []
-        words += [] if prompt.seed is None else [f"seed {prompt.seed}"]
-        tagged = f"[{', '.join(words)}] {text}" if words else text
+        tagged = put_tag(switch, prompt.seed, text)
         try:
             if read_tag(tagged) == (switch, prompt.seed, text):
                 return tagged

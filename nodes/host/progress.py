@@ -106,7 +106,10 @@ class RenderProgress(Watcher):
         self.made, self.stepped = self.made + self.stepped, False
 
     def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        """Show the prompts of the story that is told from now on."""
+        """Show the prompts and the length of the story that is told from now on, in later videos too."""
+        videos = self.videos - self.video
+        self.blocks += (plan.new_blocks - self.plan.new_blocks) * videos
+        self.bar.total += (plan.steps - self.plan.steps) * videos
         self.plan = plan
 
     def completed(self) -> None:
