@@ -60,10 +60,13 @@ def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping
     inputs_of(hidden, node_id).update(changed)
     workflow = (hidden.extra_pnginfo or {}).get("workflow")
     node = _workflow_node(workflow, node_id) if isinstance(workflow, dict) else None
-    values = None if node is None else node.get("widgets_values")
-    if isinstance(values, dict):
-        values.update(changed)
-    elif isinstance(values, list):
+    if node is None:
+        return
+    values = node.get("widgets_values")
+    for named in (values, node.get("widgets_values_named")):  # newer editors read the latter
+        if isinstance(named, dict):
+            named.update(changed)
+    if isinstance(values, list):
         first = next(iter(before.values()))
         begin = values.index(first) if first in values else len(values)
         for place, name in enumerate(before, begin):

@@ -63,6 +63,7 @@ class Teller:
 def workflow(text: str) -> dict[str, Any]:
     """An editor's workflow as far as the story is in it: in a list of values behind one of a group."""
     timeline = {"id": "timeline", "type": "HeadForcingPromptTimeline", "widgets_values": [text, 7.0, ""]}
+    timeline["widgets_values_named"] = {"prompts": text, "seconds": 7.0, "shared_prompt": ""}
     return {"workflow": {"id": "one", "nodes": [{"id": 1, "widgets_values": [text]}, timeline]}}
 
 
@@ -155,7 +156,9 @@ def test_length_and_switch_change_with_the_text_and_what_has_begun_stays(comfy: 
     frames, *_, tags = opened(comfy.view(video["filename"], video["subfolder"]))
     inputs = json.loads(tags["prompt"])["timeline"]["inputs"]
     assert (frames, inputs["prompts"], inputs["seconds"], inputs["switch"]) == (144, longer, 9.0, "recache")
-    assert json.loads(tags["workflow"])["nodes"][1]["widgets_values"] == [longer, 9.0, ""]
+    told = json.loads(tags["workflow"])["nodes"][1]
+    assert told["widgets_values"] == [longer, 9.0, ""]
+    assert (told["widgets_values_named"]["prompts"], told["widgets_values_named"]["seconds"]) == (longer, 9.0)
     fresh = changed(story_graph(PLANNED, seed, resume=False), "timeline", prompts=longer, seconds=9.0, switch="recache")
     assert torch.equal(saved_latents(comfy, result), saved_latents(comfy, queued(comfy, fresh)))
 
