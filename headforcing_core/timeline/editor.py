@@ -20,9 +20,10 @@ def answer(request: object) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
-    either `text` or `segments`, each `{text, start_block, switch, seed}` with a switch of null or `{kind, blend_blocks,
-    re_anchor, recall}`. A seed is null or digits as text, since it can exceed the whole numbers that JavaScript counts
-    in. With segments, `length` is the length in seconds that the text sets where `seconds` is 0.
+    either `text` or `segments`, each `{text, start_block, switch, seed, asked}` with a switch of null or `{kind,
+    blend_blocks, re_anchor, recall}`. A seed is null or digits as text, since it can exceed the whole numbers that
+    JavaScript counts in; `asked` is the time in seconds that the text has for the prompt, or null. With segments,
+    `length` is the length in seconds that the text sets where `seconds` is 0.
 
     The answer holds `text`, `segments`, `blocks`, `seconds` (the length), `block_seconds`, `first_block_seconds` and
     `default` (the switch of prompts without a tag); or, for a text that is no timeline, `error` and `line` (1-based or
@@ -64,6 +65,7 @@ def _described(text: str, timeline: Timeline) -> dict[str, Any]:
                 "switch": None if prompt.switch is None else asdict(prompt.switch),
                 "seed": None if prompt.seed is None else str(prompt.seed),
                 "tag": tag_of(prompt.switch, prompt.seed),
+                "asked": prompt.asked,
             }
         )
     return {
@@ -82,7 +84,8 @@ def _placed(segments: list[Any]) -> list[PlacedPrompt]:
             raise HeadForcingError(f"a segment must be an object, found {type(segment).__name__}")
         switch = None if segment.get("switch") is None else _switch(_get(segment, "switch", dict), "kind")
         text, block = _get(segment, "text", str), _get(segment, "start_block", int)
-        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed"))))
+        asked = None if segment.get("asked") is None else _number(segment, "asked")
+        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed")), asked))
     return placed
 
 

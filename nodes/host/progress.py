@@ -138,7 +138,7 @@ class RenderProgress(Watcher):
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
             text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
         elif self.run is not None:
-            kept = f"{self.stored} finished blocks" if reading else "the others"
+            kept = f"{self.stored} finished blocks" if reading else "the blocks before it"
             text += f"; {kept} are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
             again = "but with this method a video begins again: see them with Load Head Forcing Run"
             text += "queue again to go on" if goes_on(self.plan) else again

@@ -4,6 +4,7 @@ import { button, isOpen, make, nodeOf, post, storyOf, whileInGraph } from "./sha
 
 const HEIGHT = 62; // in pixels, while the story can be changed
 const EVENT = "headforcing.story";
+const HINT = "Prompts that have not begun take what this node holds now.";
 const OFFLINE = "No answer from the server; the text may still be taken at the next block.";
 
 let running = null; // what the server told of the render whose story can be changed
@@ -23,8 +24,7 @@ class LiveStory {
   constructor(node) {
     this.#node = node;
     this.shown = false;
-    const title = "Prompts that have not begun take this text; the video goes on without a break";
-    this.button = button("apply from the next block", title, () => this.#apply());
+    this.button = button("apply from the next block", HINT, () => this.#apply());
     this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
     this.button.style.cssText =
       "width: 100%; height: 26px; cursor: pointer; border: 1px solid var(--border-color, #4e4e4e); " +
@@ -46,7 +46,7 @@ class LiveStory {
     this.shown = shown;
     this.element.hidden = this.widget.hidden = !shown;
     if (shown) {
-      this.status.textContent = "";
+      this.status.textContent = HINT;
       this.#height = this.#node.size[1];
       this.#node.setSize([this.#node.size[0], this.#height + HEIGHT]);
     } else if (this.#height !== null) {

@@ -4,11 +4,13 @@ import { post, storyOf, whileInGraph } from "./shared.js";
 import { TimelineEditor } from "./timeline/editor.js";
 
 const HEIGHT = { closed: 138, open: 270 }; // of the widget in pixels, without and with the fields of a prompt
+const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
 const POLL_MS = 200;
 
 /** What the editor sees of its node: its widgets' values, the text to write, and the server to ask. */
 function hostOf(node) {
-  let closedHeight = null; // of the node
+  const room = HEIGHT.open - HEIGHT.closed;
+  let grown = false;
   const linked = (name) => node.inputs?.some((input) => input.widget?.name === name && input.link != null);
   return {
     read: () => storyOf(node),
@@ -24,9 +26,9 @@ function hostOf(node) {
     ask: (body) => post("/headforcing/timeline", body, "The server does not answer; the text is unchanged."),
     run: (first) => app.queuePrompt(first ? -1 : 0),
     resized(open) {
-      // the next drawing makes the node high enough for its widgets, but never lower again
-      if (open) closedHeight = node.size[1];
-      else if (closedHeight !== null) node.setSize([node.size[0], closedHeight]);
+      if (LiteGraph.vueNodesMode || open === grown) return; // there a node is as high as what it holds
+      grown = open;
+      node.setSize([node.size[0], node.size[1] + (open ? room : -room)]);
       node.graph?.setDirtyCanvas?.(true, true);
     },
   };
@@ -42,6 +44,8 @@ app.registerExtension({
     const options = { serialize: false, getMinHeight: height, getMaxHeight: height, getValue: () => "" };
     const widget = node.addDOMWidget("timeline", "headforcing_timeline", editor.element, options);
     widget.serialize = false;
+    const [width, low] = node.size;
+    node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
 
     // Values change in many ways (typing, loading, undo of the graph, a subgraph's promoted widget), and the two
     // renderers report them differently; looking is the same for all.

@@ -119,11 +119,12 @@ export class TimelineEditor {
     this.#selected = selected;
     this.#draw();
     const request = ++this.#request;
-    const fields = this.#segments.map(({ text: words, start_block, switch: way, seed }) => ({
+    const fields = this.#segments.map(({ text: words, start_block, switch: way, seed, asked = null }) => ({
       text: words,
       start_block,
       switch: way,
       seed,
+      asked,
     }));
     const answer = await this.#host.ask({ ...node, segments: fields, length: this.#view.seconds });
     if (request !== this.#request || this.#host.read().text !== text) return;
