@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time
@@ -36,7 +36,7 @@ class PlacedPrompt:
     start_block: int
     switch: Switch | None = None
     seed: int | None = None
-    asked: float | None = None
+    asked: float | None = field(default=None, compare=False)
 
 
 def place_prompts(text: str, timeline: Timeline) -> list[PlacedPrompt]:
@@ -92,7 +92,7 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
     if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
         asked = cut_to_millisecond(prompt.asked)
         if (clock.block_at(asked) if prompt.start_block else asked) == prompt.start_block:
-            return format_time(asked).removesuffix(".000")
+            return format_time(asked).rstrip("0").removesuffix(".")
     return format_time(clock.start_seconds(prompt.start_block))
 
 

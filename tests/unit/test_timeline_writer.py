@@ -171,11 +171,11 @@ def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved():
     first, second, third = read["segments"]
     assert (first["asked"], second["asked"], third["asked"]) == (0.0, 10.0, 20.25)
     got = answer(NODE | {"segments": [first, second | {"text": "d"}, third]})
-    assert got["text"] == "0:00 a\n0:10 d\n0:20.250 c"
+    assert got["text"] == "0:00 a\n0:10 d\n0:20.25 c"
     got = answer(NODE | {"segments": [first, second | {"start_block": second["start_block"] + 1}, third]})
-    assert got["text"] == "0:00 a\n0:11.062 b\n0:20.250 c"
+    assert got["text"] == "0:00 a\n0:11.062 b\n0:20.25 c"
     moved_to_the_beginning = [second | {"start_block": 0}, third]
-    assert answer(NODE | {"segments": moved_to_the_beginning})["text"] == "0:00.000 b\n0:20.250 c"
+    assert answer(NODE | {"segments": moved_to_the_beginning})["text"] == "0:00.000 b\n0:20.25 c"
 
 
 def test_the_largest_seed_goes_there_and_back_as_text():
