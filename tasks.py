@@ -89,10 +89,11 @@ def test(arguments: list[str]) -> None:
 
 
 def check(arguments: list[str]) -> None:
-    """Lint, format and types."""
+    """Lint of Python and JavaScript, format and types."""
     environment("dev")
     run(BIN / "ruff", "check", ".")
     run(BIN / "ruff", "format", "--check", ".")
+    run(BIN / "oxlint", "--deny-warnings", ROOT / "nodes" / "web")
     # the repository root is the package `headforcing`, whatever the folder is called
     folder = ROOT / "build" / "types"
     folder.mkdir(parents=True, exist_ok=True)

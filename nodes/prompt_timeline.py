@@ -53,7 +53,6 @@ class PromptTimeline(io.ComfyNode):
                 io.String.Output(display_name="table"),
                 io.Float.Output(display_name="seconds"),
             ],
-            hidden=[io.Hidden.unique_id],
         )
         names = (
             "prompt travel",
@@ -86,8 +85,7 @@ class PromptTimeline(io.ComfyNode):
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
         chosen = Switch(switch, blend_blocks, re_anchor)
-        node = TimelineNode.of(clip, cls.hidden.unique_id, seconds, shared_prompt, chosen)
-        positive, timeline = node.conditioning(prompts)
+        positive, timeline = TimelineNode.of(clip, prompts, seconds, shared_prompt, chosen).conditioning()
         return io.NodeOutput(positive, timeline.table(), timeline.seconds)
 
 

@@ -102,11 +102,18 @@ class HeadForcingSampler(io.ComfyNode):
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
         report += bridge.ignored_patches(model)
         progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
+        story.check_plan = replace(render, runs=None).check_needs
         with live_story.running(story):
             videos, lines = _sample(render, planned, count, progress, needs)
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
-        told = replace(planned, timeline=plan.timeline, prompts=plan.prompts, blends=plan.blends)
+        told = replace(
+            planned,
+            timeline=plan.timeline,
+            prompts=plan.prompts,
+            blends=plan.blends,
+            video_frames=plan.video_frames,
+        )
         head = [*describe_method(options.method), describe(told, bridge.compute_dtype(model)), *story.notes]
         trim = {"pictures": plan.video_frames, "frames": plan.frames, "about": render.job(plan).about}
         trim["restart_frames"] = list(plan.restart_frames)
@@ -134,6 +141,8 @@ def _sample(
         made = sample_one(render, plan, video, progress, needs)
         videos.append(made)
         plan, render = made.plan, render.retold(made)
+        if render.story is not None:
+            render.story.video_frames = plan.video_frames
         took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
         lines += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
         if made.found_profile is not None:

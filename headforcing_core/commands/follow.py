@@ -60,6 +60,7 @@ class FollowedStory(Story):
 
     Args:
         parse, encode: of the command, see `Source`.
+        check: as `Story.check`.
         seconds: as for `Story`.
     """
 
@@ -68,9 +69,11 @@ class FollowedStory(Story):
         file: FollowedFile,
         parse: Callable[[str], Timeline],
         encode: Callable[[list[str]], Sequence[Tensor]],
+        check: Callable[[RenderPlan], Any],
         seconds: float,
     ):
         self._file, self._asked, self._parse, self._encode = file, file.text, parse, encode
+        self._check = check
         self.seconds = seconds
 
     def ask(self) -> Timeline | None:
@@ -79,6 +82,9 @@ class FollowedStory(Story):
             return None
         self._asked = text
         return self._parse(text)
+
+    def check(self, plan: RenderPlan) -> None:
+        self._check(plan)
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         try:

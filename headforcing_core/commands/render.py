@@ -126,7 +126,10 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     job = source.job(plan, embeds)
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
-    story = FollowedStory(source.follow, source.parse, source.encode, source.options.seconds)
+    seconds = source.options.seconds
+    story = FollowedStory(
+        source.follow, source.parse, source.encode, lambda plan: source.check_needs(plan, video), seconds
+    )
     result = loaded.render(replace(job, about={**job.about, **story.about()}), video, latents, story)
     for target in filter(None, [video or latents]):
         story.save(story_path(target))

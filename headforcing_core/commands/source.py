@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -273,6 +273,9 @@ class ProgressBar(Watcher):
 
     def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
         self._bar.update(latents is not None)
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        self.plan, self._bar.total = plan, plan.steps
 
     def close(self) -> None:
         if self._bar is not None:

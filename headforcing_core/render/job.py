@@ -251,6 +251,7 @@ class StoryTeller:
         """Go on with this story; the first block with another prompt. An error leaves everything as it was."""
         plan = self.job.plan.with_timeline(timeline, self._story.seconds)
         block = first_change(self.job.plan, plan, self._rollout.begun, self.job.seed)
+        self._story.check(plan)
         job = self._with(plan)
         self._note(job)
         self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)

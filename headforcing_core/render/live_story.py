@@ -18,11 +18,15 @@ from ..timeline.timeline import Timeline
 from .plan import RenderPlan
 
 
+class HasBegunError(HeadForcingError):
+    """A story that would change what has begun already."""
+
+
 class Story:
     """Where a running render asks for other prompts; everything is called in its thread, between two blocks.
 
     Attributes:
-        seconds: as for `RenderPlan.make`; 0 takes the length of the timeline, which must be that of the video.
+        seconds: as for `RenderPlan.make`; 0 takes the length of the timeline.
     """
 
     seconds: float = 0.0
@@ -33,6 +37,12 @@ class Story:
         Must not wait for anything. A HeadForcingError is given to `refused`.
         """
         return None
+
+    def check(self, plan: RenderPlan) -> None:
+        """Refuse a plan, with a HeadForcingError, that the device has no memory for: see `RenderJob.check_needs`.
+
+        A story may bring the first switch that writes blocks again, which takes more than the plan before it.
+        """
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         """Text embeddings `[tokens, text_dim]` of prompts that are new; a HeadForcingError is given to `refused`."""
@@ -52,18 +62,27 @@ class Story:
 def first_change(plan: RenderPlan, changed: RenderPlan, begun: int, seed: int | None = None) -> int:
     """The first block that is made in another way in `changed`, start blocks counted; `seed` is the render's.
 
-    Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks.
+    Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks. Where the length is another
+    the last block of the shorter video counts as changed, since the file is trimmed in it.
     """
-    pairs = zip(_told(plan, seed), _told(changed, seed), strict=True)
-    first = next((block for block, (old, new) in enumerate(pairs) if old != new), None)
-    if first is None:
+    pairs = zip(_told(plan, seed), _told(changed, seed), strict=False)
+    both = min(plan.blocks, changed.blocks)
+    first = next((block for block, (old, new) in enumerate(pairs) if old != new), both)
+    same_length = plan.video_frames == changed.video_frames
+    if first == both and same_length:
         raise HeadForcingError("this is the story that is rendered already; nothing in it would be made in another way")
-    if first >= begun:
-        return first
+    if first >= begun and (same_length or both > begun):
+        return min(first, changed.blocks - 1)
     if begun >= plan.blocks:
-        raise HeadForcingError("all blocks have begun, nothing is left to change; queue the new story as a render")
-    start = plan.timeline.clock.start_seconds(max(0, begun - (plan.blocks - plan.new_blocks)))
-    raise HeadForcingError(
+        raise HasBegunError("all blocks have begun, nothing is left to change; queue the new story as a render")
+    clock, start_blocks = plan.timeline.clock, plan.blocks - plan.new_blocks
+    start = clock.start_seconds(max(0, begun - start_blocks))
+    if first >= begun:
+        raise HasBegunError(
+            f"the blocks before {format_time(start)} have begun and stay (block {begun + 1} of {plan.blocks}): end the "
+            "story after that"
+        )
+    raise HasBegunError(
         f"prompt {plan.segment_index(first) + 1} has begun and its finished blocks stay: leave everything before "
         f"{format_time(start)} (block {begun + 1} of {plan.blocks}) as it was, and change what comes after"
     )
@@ -91,16 +110,25 @@ class LiveNoise:
 
 
 class LivePrompts(Sequence[int]):
-    """The prompt number of every block, which may change until it is read; a slice is a view of the same numbers."""
+    """The prompt number of every block, which may change until it is read, as may the number of blocks; a slice is a
+    view of the same numbers.
+    """
 
-    def __init__(self, numbers: list[int], places: range | None = None):
-        self._numbers, self._places = numbers, range(len(numbers)) if places is None else places
+    def __init__(self, numbers: list[int], part: range | None = None):
+        self._numbers, self._part = numbers, part
+
+    @property
+    def _places(self) -> range:
+        return range(len(self._numbers)) if self._part is None else self._part
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[int]:
-        return (self._numbers[place] for place in self._places)
+        place = 0
+        while place < len(self._places):
+            yield self._numbers[self._places[place]]
+            place += 1
 
     @overload
     def __getitem__(self, index: int) -> int: ...

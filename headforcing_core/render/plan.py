@@ -116,18 +116,11 @@ class RenderPlan:
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
-        """The plan with other prompts and everything else as it is; `seconds` as for `make`.
+        """The plan with other prompts and another length, and everything else as it is; `seconds` as for `make`.
 
-        Raises HeadForcingError for a timeline of another length, or with prompt switches that the method cannot do.
+        Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
         timeline, wanted = _fitted(timeline, seconds, self.schedule.frames_per_block, self.start_frames)
-        planned = self.video_frames - video_frames_of(self.start_frames)
-        if wanted != planned:
-            fps = timeline.clock.fps
-            raise HeadForcingError(
-                f"the length stays while a video is made: it has {planned / fps:g} s, the new story {wanted / fps:g} "
-                "s; end the story where the video ends"
-            )
         for segment in timeline.segments[1:]:
             self.policy.own_switch(segment.switch)
         if not self.policy.allows_prompts(len(self.timeline.segments), len(timeline.segments)):
@@ -135,9 +128,32 @@ class RenderPlan:
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
             )
         prompts, blends = _numbered(timeline, self.blocks - self.new_blocks)
-        changed = replace(self, timeline=timeline, prompts=prompts, blends=blends)
+        video_frames = video_frames_of(self.start_frames) + wanted
+        shape = self._shape_of(len(prompts) * self.schedule.frames_per_block, video_frames)
+        changed = replace(
+            self, shape=shape, timeline=timeline, prompts=prompts, blends=blends, video_frames=video_frames
+        )
         changed.check_warm_up()
         return changed
+
+    def _shape_of(self, frames: int, video_frames: int) -> Shape:
+        """The shape of a video of another length whose caches are the same; raises HeadForcingError if they are not."""
+        shape = replace(self.shape, total_frames=frames)
+        if frames != self.frames:
+            if self.overlap is not None or self.blocks_per_pass > 1:
+                why = "this method divides the whole video into passes"
+            elif shape.frame_slots != self.shape.frame_slots:
+                why = "the caches of a video this short are as long as the video"
+            else:
+                self.policy.check_video(self.schedule, frames // self.schedule.frames_per_block, self.start_frames)
+                return shape
+            before, (old, new) = video_frames_of(self.start_frames), (self.video_frames, video_frames)
+            fps = self.timeline.clock.fps
+            raise HeadForcingError(
+                f"{why}, so its length stays while it is made: it has {(old - before) / fps:g} s, the new story "
+                f"{(new - before) / fps:g} s; end the story where the video ends"
+            )
+        return shape
 
     def check_warm_up(self) -> None:
         """Refuse prompt switches that change the cache during the first blocks, in which head roles are found.

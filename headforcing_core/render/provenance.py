@@ -28,7 +28,6 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "seed": seed,
         "size": f"{plan.width}x{plan.height}",
         **about_story(plan),
-        "pictures": plan.video_frames,
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
         "start_frames": plan.start_frames,
@@ -40,13 +39,14 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
 
 
 def about_story(plan: RenderPlan) -> dict[str, Any]:
-    """The part of `about_video` that prompts decide."""
+    """The part of `about_video` that prompts and length decide."""
     segments = plan.timeline.segments
     return {
         "prompts": [segment.text for segment in segments],
         "starts_seconds": [video_frame / plan.timeline.clock.fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
         "seeds": [segment.seed for segment in segments],
+        "pictures": plan.video_frames,
     }
 
 

@@ -63,6 +63,7 @@ class Mp4File(VideoStream, Sink):
 
     def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
         self.metadata = {**self.metadata, **file_tags(about)}
+        self.end_after(plan.video_frames)
 
     def finish(self) -> VideoInfo:
         self.info = super().finish()
@@ -76,6 +77,9 @@ class LatentsFile(KeptLatents):
     def __init__(self, path: Path, plan: RenderPlan):
         super().__init__()
         self.path, self.plan = path, plan
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        self.plan = plan
 
     def finish(self) -> Any:
         about = {"pictures": self.plan.video_frames, "restart_frames": self.plan.restart_frames}

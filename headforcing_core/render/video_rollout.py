@@ -160,7 +160,7 @@ class VideoRollout:
         return min(self.plan.blocks, done + self.plan.blocks_per_pass - 1) if done else 0
 
     def retell(self, plan: RenderPlan, numbers: Sequence[int], keys: Sequence[str]) -> None:
-        """Go on with a plan that differs only in the prompts and switches of blocks that have not begun.
+        """Go on with a plan that differs only in blocks that have not begun: their prompts, switches and number.
 
         Args:
             numbers: of the plan's prompts, in the embeddings that the model has.

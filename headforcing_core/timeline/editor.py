@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, is_finite
 from .grammar import TimelineError
-from .switch import MAX_SEED, RESET, Switch
+from .switch import MAX_SEED, RESET, Switch, tag_of
 from .timeline import Timeline, parse_timeline
 from .writer import PlacedPrompt, place_prompts, write_timeline
 
@@ -20,9 +20,10 @@ def answer(request: object) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
-    either `text` or `segments`, each `{text, start_block, switch, seed}` with a switch of null or `{kind, blend_blocks,
-    re_anchor, recall}`. A seed is null or digits as text, since it can exceed the whole numbers that JavaScript counts
-    in. With segments, `length` is the length in seconds that the text sets where `seconds` is 0.
+    either `text` or `segments`, each `{text, start_block, switch, seed, asked}` with a switch of null or `{kind,
+    blend_blocks, re_anchor, recall}`. A seed is null or digits as text, since it can exceed the whole numbers that
+    JavaScript counts in; `asked` is the time in seconds that the text has for the prompt, or null. With segments,
+    `length` is the length in seconds that the text sets where `seconds` is 0.
 
     The answer holds `text`, `segments`, `blocks`, `seconds` (the length), `block_seconds`, `first_block_seconds` and
     `default` (the switch of prompts without a tag); or, for a text that is no timeline, `error` and `line` (1-based or
@@ -30,19 +31,25 @@ def answer(request: object) -> dict[str, Any]:
     """
     if not isinstance(request, Mapping):
         raise HeadForcingError(f"expected a JSON object with text or segments, found {type(request).__name__}")
-    clock, seconds = BlockClock(), _number(request, "seconds")
-    default = _switch(request, "switch")
+    clock, (seconds, shared, default) = BlockClock(), read_widgets(request)
     try:
         if "segments" in request:
             end = None if seconds else _number(request, "length") or None
             text = write_timeline(_placed(_get(request, "segments", list)), clock, end, default)
         else:
             text = _get(request, "text", str)
-        shared = _get(request, "shared_prompt", str, "")
         timeline = parse_timeline(text, seconds or None, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
     return {"text": text, "default": str(default)} | _described(text, timeline)
+
+
+def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
+    """`seconds`, the shared prompt and the switch of prompts without a tag, from what *Prompt Timeline* calls them.
+
+    Raises HeadForcingError for a value of another type or out of range.
+    """
+    return _number(fields, "seconds"), _get(fields, "shared_prompt", str, ""), _switch(fields, "switch")
 
 
 def _described(text: str, timeline: Timeline) -> dict[str, Any]:
@@ -57,7 +64,8 @@ def _described(text: str, timeline: Timeline) -> dict[str, Any]:
                 "end": min(clock.start_seconds(segment.end_block), timeline.seconds),
                 "switch": None if prompt.switch is None else asdict(prompt.switch),
                 "seed": None if prompt.seed is None else str(prompt.seed),
-                "tag": _tag(prompt),
+                "tag": tag_of(prompt.switch, prompt.seed),
+                "asked": prompt.asked,
             }
         )
     return {
@@ -76,14 +84,9 @@ def _placed(segments: list[Any]) -> list[PlacedPrompt]:
             raise HeadForcingError(f"a segment must be an object, found {type(segment).__name__}")
         switch = None if segment.get("switch") is None else _switch(_get(segment, "switch", dict), "kind")
         text, block = _get(segment, "text", str), _get(segment, "start_block", int)
-        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed"))))
+        asked = None if segment.get("asked") is None else _number(segment, "asked")
+        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed")), asked))
     return placed
-
-
-def _tag(prompt: PlacedPrompt) -> str | None:
-    words = [] if prompt.switch is None else [str(prompt.switch)]
-    words += [] if prompt.seed is None else [f"seed {prompt.seed}"]
-    return ", ".join(words) or None
 
 
 def _seed(value: object) -> int | None:

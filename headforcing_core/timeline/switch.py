@@ -25,9 +25,14 @@ SWITCHES = ("reset", "recache", "flush")
 MAX_BLEND_BLOCKS = 16
 MAX_SEED = 2**64 - 1
 
-_WORD = r"(?:reset|recache|flush|re-anchor|recall(?: \d{1,4})?|blend \d{1,4}|seed \d{1,40})"
+_TAG_WORDS = {  # what may follow each word of a tag
+    **dict.fromkeys((*SWITCHES, "re-anchor"), ""),
+    "recall": r"(?: \d{1,4})?",
+    "blend": r" \d{1,4}",
+    "seed": r" \d{1,40}",
+}
+_WORD = f"(?:{'|'.join(word + number for word, number in _TAG_WORDS.items())})"
 _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
-_TAG_WORDS = (*SWITCHES, "re-anchor", "recall", "blend", "seed")
 _NUMBERS = {"blend": "3", "seed": "1"}  # words that need a number, and the one that a message suggests
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _ALMOST_SEED = re.compile(  # "[seed: 7]", "[recache, seed -1]", "[seed 7.5]"
@@ -134,9 +139,20 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
 
 def write_tag(switch: Switch, text: str, seed: int | None = None) -> str:
     """The inverse of `read_tag`: the text with its tag; a plain reset is left out where it can be."""
-    words = [] if switch == RESET and not _is_read_as_tag(text) else [str(switch)]
+    return put_tag(None if switch == RESET and not _is_read_as_tag(text) else switch, seed, text)
+
+
+def put_tag(switch: Switch | None, seed: int | None, text: str) -> str:
+    """The text with a tag of this switch and seed; without one where both are None."""
+    tag = tag_of(switch, seed)
+    return text if tag is None else f"[{tag}] {text}"
+
+
+def tag_of(switch: Switch | None, seed: int | None) -> str | None:
+    """What stands in the brackets of a tag: `flush, seed 7`; None for neither a switch nor a seed."""
+    words = [] if switch is None else [str(switch)]
     words += [] if seed is None else [f"seed {seed}"]
-    return f"[{', '.join(words)}] {text}" if words else text
+    return ", ".join(words) or None
 
 
 def _is_read_as_tag(text: str) -> bool:

@@ -2,6 +2,7 @@
 
     0:00.000 A red fox trots through a forest
     0:20.062 [recache] The fox stops at a lake
+    0:40 The fox sleeps
 
 Unlike `format_timeline`, which writes a finished timeline, this keeps what is not in one: which prompts have a tag of
 their own, and that the shared prompt is written elsewhere.
@@ -11,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import HeadForcingError
-from .clock import MAX_SECONDS, BlockClock, format_time
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time
 from .grammar import SEPARATORS, TimelineError, check_no_time, fold, read_prompts
-from .switch import RESET, Switch, read_tag
+from .switch import RESET, Switch, put_tag, read_tag
 from .timeline import Timeline
 
 _TIME_OF_DAY = re.compile(r"[ap]\.?m\b", re.ASCII | re.IGNORECASE)  # "0:10 pm" is no time of a timeline
@@ -24,19 +25,26 @@ _TIME_OF_DAY = re.compile(r"[ap]\.?m\b", re.ASCII | re.IGNORECASE)  # "0:10 pm" 
 
 @dataclass(frozen=True)
 class PlacedPrompt:
-    """A prompt as it is written, and the 0-based block it begins at; `switch` and `seed` are None without a tag."""
+    """A prompt as it is written, and the 0-based block it begins at.
+
+    Attributes:
+        switch, seed: None without a tag.
+        asked: the time that was written for it, in seconds; None for none.
+    """
 
     text: str
     start_block: int
     switch: Switch | None = None
     seed: int | None = None
+    asked: float | None = field(default=None, compare=False)
 
 
 def place_prompts(text: str, timeline: Timeline) -> list[PlacedPrompt]:
     """The prompts of a text with the blocks of the timeline that was parsed from it."""
     read = read_prompts(text, timeline.clock)
     segments = timeline.segments
-    return [PlacedPrompt(p.text, s.start_block, p.switch, p.seed) for p, s in zip(read, segments, strict=True)]
+    pairs = zip(read, segments, strict=True)
+    return [PlacedPrompt(p.text, s.start_block, p.switch, p.seed, p.start) for p, s in pairs]
 
 
 def write_timeline(
@@ -46,7 +54,8 @@ def write_timeline(
 
     Args:
         prompts: in order; white space in their texts becomes single spaces.
-        clock: the blocks; a time is that of the block's first video frame.
+        clock: the blocks; a time is that of the block's first video frame, or the one asked for where that is the
+            time of the same block.
         end: written after the last prompt's start, in seconds, for a text that sets the length of its video.
         default: the switch of prompts without a tag. It is written as a tag where a text would be read as one.
 
@@ -64,7 +73,7 @@ def write_timeline(
         if block != 0 if number == 1 else not free <= block <= last_block:
             raise TimelineError(f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", number)
         free = block + 1
-        time = format_time(clock.start_seconds(block))
+        time = _time(prompt, clock)
         if end is not None and number == len(prompts):
             time += f"-{format_time(end)}"
         tagged = _tagged(text, prompt, default if number > 1 else RESET)
@@ -78,12 +87,19 @@ def write_timeline(
     return "\n".join(lines)
 
 
+def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
+    """When a prompt begins: as it was asked for, `0:10`, where it has not been moved; else `0:10.312`."""
+    if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
+        asked = cut_to_millisecond(prompt.asked)
+        if (clock.block_at(asked) if prompt.start_block else asked) == prompt.start_block:
+            return format_time(asked).rstrip("0").removesuffix(".")
+    return format_time(clock.start_seconds(prompt.start_block))
+
+
 def _tagged(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
     """The text with the prompt's tag; None where no tag keeps the text's beginning from being read as one, too."""
     for switch in (prompt.switch,) if prompt.switch else (None, default):
-        words = [str(switch)] if switch else []
-        words += [] if prompt.seed is None else [f"seed {prompt.seed}"]
-        tagged = f"[{', '.join(words)}] {text}" if words else text
+        tagged = put_tag(switch, prompt.seed, text)
         try:
             if read_tag(tagged) == (switch, prompt.seed, text):
                 return tagged

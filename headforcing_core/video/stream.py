@@ -140,6 +140,10 @@ class VideoStream:
     def __exit__(self, *error) -> None:
         self._stack.__exit__(*error)
 
+    def end_after(self, video_frames: int) -> None:
+        """Another length of the video; what was to be trimmed of it before must not have been added yet."""
+        self._limit = video_frames
+
     def add(self, latents: Tensor) -> None:
         """Decode and write the next latent frames `[frames, 16, h, w]`."""
         for chunk in self._chunks.add(latents):

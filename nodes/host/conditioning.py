@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.timeline.editor import read_widgets
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
 
@@ -18,31 +19,48 @@ _KEY = "head_forcing_timeline"
 
 @dataclass(frozen=True)
 class TimelineNode:
-    """A *Prompt Timeline* node with the values it ran with; makes its output, and encodes prompts that come later.
+    """The values that a *Prompt Timeline* node ran with; makes its output, and encodes prompts that come later.
+
+    Not the node's id: ComfyUI gives the same output to a node with the same values and another id.
 
     Attributes:
-        node_id: in the graph that was queued.
         clip: returns the text encoder, None when it is gone: a CONDITIONING in a cache must not keep it in memory.
     """
 
-    node_id: str
+    text: str
     seconds: float
     shared_prompt: str
     switch: Switch
     clip: Callable[[], Any]
 
     @classmethod
-    def of(cls, clip: Any, node_id: str, seconds: float, shared_prompt: str, switch: Switch) -> TimelineNode:
+    def of(cls, clip: Any, text: str, seconds: float, shared_prompt: str, switch: Switch) -> TimelineNode:
         """The node of a CLIP."""
         try:
             found: Callable[[], Any] = weakref.ref(clip)
         except TypeError:  # a class without weak references
             found = lambda: clip  # noqa: E731
-        return cls(node_id, seconds, shared_prompt, switch, found)
+        return cls(text, seconds, shared_prompt, switch, found)
 
-    def parse(self, text: str) -> Timeline:
-        """The timeline of a text; raises as `parse_timeline`."""
-        return parse_timeline(text, self.seconds or None, shared_prompt=self.shared_prompt, switch=self.switch)
+    @property
+    def widgets(self) -> dict[str, Any]:
+        """The values by the names of the node's widgets."""
+        return {"prompts": self.text, "seconds": self.seconds, "shared_prompt": self.shared_prompt} | {
+            "switch": self.switch.kind,
+            "blend_blocks": self.switch.blend_blocks,
+            "re_anchor": self.switch.re_anchor,
+        }
+
+    def changed(self, text: str, widgets: Mapping[str, Any]) -> TimelineNode:
+        """The node with another text and other values of the widgets named; raises as `editor.read_widgets`."""
+        seconds, shared_prompt, switch = read_widgets(
+            {name: widgets.get(name, value) for name, value in self.widgets.items()}
+        )
+        return TimelineNode(text, seconds, shared_prompt, switch, self.clip)
+
+    def timeline(self) -> Timeline:
+        """The timeline of the text; raises as `parse_timeline`."""
+        return parse_timeline(self.text, self.seconds or None, shared_prompt=self.shared_prompt, switch=self.switch)
 
     def encode(self, texts: list[str]) -> list[list[Any]]:
         """`[tensor, options]` of each prompt, as entries of a CONDITIONING."""
@@ -52,9 +70,9 @@ class TimelineNode:
         encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text))[0] for text in dict.fromkeys(texts)}
         return [encoded[text] for text in texts]
 
-    def conditioning(self, text: str) -> tuple[list[Any], Timeline]:
-        """The node's output for a text: the first prompt as a CONDITIONING that carries all of them."""
-        timeline = self.parse(text)
+    def conditioning(self) -> tuple[list[Any], Timeline]:
+        """The node's output: the first prompt as a CONDITIONING that carries all of them."""
+        timeline = self.timeline()
         entries = self.encode([segment.text for segment in timeline.segments])
         carried = {"timeline": timeline, "embeds": [tensor for tensor, _ in entries], "node": self}
         tensor, options = entries[0]
@@ -62,7 +80,7 @@ class TimelineNode:
 
     def __reduce__(self) -> Any:
         # for nodes that write a CONDITIONING to a file: neither a CLIP nor a reference to one can be written
-        return TimelineNode, (self.node_id, self.seconds, self.shared_prompt, self.switch, _no_clip)
+        return TimelineNode, (self.text, self.seconds, self.shared_prompt, self.switch, _no_clip)
 
     def __deepcopy__(self, memo: Any) -> TimelineNode:
         return self

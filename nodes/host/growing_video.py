@@ -119,10 +119,11 @@ class GrowingVideo(Sink):
         self._attempt(lambda: self._stream.add(self._to_latent(latents.transpose(0, 1)[None])[0].transpose(0, 1)))
 
     def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        """Give the finished file the tags of the story that was rendered."""
+        """Give the finished file the tags and the length of the story that was rendered."""
 
         def retell() -> None:
             self._video.metadata = self._metadata(about)
+            self._video.end_after(plan.video_frames)
 
         self._attempt(retell)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,11 @@ from server import PromptServer
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.live_story import Story
+from ...headforcing_core.render.live_story import HasBegunError, Story
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.timeline.clock import format_time
 from ...headforcing_core.timeline.timeline import Timeline
-from . import checks, helpers, routes
+from . import checks, helpers, queued_graph, routes
 from .conditioning import TimelineNode, node_of
 
 log = logging.getLogger(__name__)
@@ -27,19 +27,20 @@ log = logging.getLogger(__name__)
 EVENT = "headforcing.story"  # tells the editor that queued the graph which node's story can be changed
 _NODE = "HeadForcingPromptTimeline"
 _FIELDS = ("client_id", "prompt_id", "node_id", "text")
+_FOR_ALL_PROMPTS = ("shared_prompt", "switch", "blend_blocks", "re_anchor")
 _NOT_RUNNING = "no render of this story is running; press Run to render it"
 
 _lock = threading.Lock()
 _running: LiveStory | None = None
-_told: tuple[str, str, str] = ("", "", "")  # the last change: prompt id, node id, text
+_told: tuple[str, str | None, TimelineNode | None] = ("", None, None)  # the last change: prompt id, node id, values
 _changes = 0
 
 
 class _Request:
-    """A text that waits for the next block, and the answer to it."""
+    """A story that waits for the next block, and the answer to it."""
 
-    def __init__(self, text: str, timeline: Timeline):
-        self.text, self.timeline = text, timeline
+    def __init__(self, node: TimelineNode):
+        self.node, self.timeline = node, node.timeline()
         self.error: str | None = None
         self.taken: dict[str, Any] = {}
         self.done = threading.Event()
@@ -53,38 +54,57 @@ class LiveStory(Story):
     """The story of one run of a sampler.
 
     Attributes:
+        node: the values of *Prompt Timeline* that are told now; None for prompts of another node.
+        node_id: of that node in the queued graph; None where it is not in it.
+        check_plan: as `Story.check`.
+        video_frames: the length of the videos that are finished; 0 before the first of a batch is.
         reload: puts the weights of the model back in place after the text encoder has run.
         notes: a line of the report for every change.
     """
 
     def __init__(self, node: TimelineNode | None, hidden: Any, model: Any, client_id: str, seconds: float):
-        self.node, self.client_id, self.seconds = node, client_id, seconds
+        self.node, self.client_id, self.node_id = node, client_id, None
+        if node is not None:
+            self.node_id = queued_graph.find_source(hidden, "positive", _NODE, node.widgets)
+        asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
+        self.seconds = 0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
         context = get_executing_context()
         self.prompt_id = "" if context is None else context.prompt_id
         self.reload: Callable[[], Any] = lambda: None
+        self.check_plan: Callable[[RenderPlan], Any] = lambda plan: None
+        self.video_frames = 0
         self.notes: list[str] = []
         self._hidden, self._model = hidden, model
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
-        if node is not None and _told[:2] == (self.prompt_id, node.node_id):  # by another sampler of the same run
-            self._waiting = _Request(_told[2], node.parse(_told[2]))
+        if self.node_id is not None and _told[2] is not None and _told[:2] == (self.prompt_id, self.node_id):
+            self._waiting = _Request(_told[2])  # to another sampler of the same run
 
     # ------------------------------------------------------------------- in the thread of a request
 
-    def tell(self, text: str) -> dict[str, Any]:
-        """Put a text in place of the one that waits, and wait until the render takes or refuses it.
+    def tell(self, text: str, widgets: Mapping[str, Any]) -> dict[str, Any]:
+        """Put a story in place of the one that waits, and wait until the render takes or refuses it.
 
-        Returns the first block with another prompt, counted from 1, of how many, and its time in the story in seconds
-        and as text. Raises HeadForcingError with the sentence to show.
+        `widgets` are other values of the node's; those that come over links stay. Returns the first block with another
+        prompt, counted from 1, of how many, and its time in the story in seconds and as text. Raises HeadForcingError
+        with the sentence to show.
         """
-        if self.node is None:
+        if self.node is None or self.node_id is None:
             raise HeadForcingError(
                 "this render's prompts come from another node than Prompt Timeline, so no new one can be encoded; "
                 "queue the new story as a render"
             )
-        if not isinstance(_inputs(self._hidden, self.node.node_id).get("prompts"), str):
+        inputs = queued_graph.inputs_of(self._hidden, self.node_id)
+        if not isinstance(inputs.get("prompts"), str):
             raise HeadForcingError("this text comes from another node; change it there and queue it as a render")
-        request = _Request(text, self.node.parse(text))
+        given = {name: value for name, value in widgets.items() if not queued_graph.is_link(inputs.get(name))}
+        changed = self.node.changed(text, given)
+        if self.seconds and changed.seconds != self.node.seconds:
+            raise HeadForcingError(
+                f"the sampler's seconds, {self.seconds:g}, are the length of this render; put seconds of Prompt "
+                f"Timeline back to {self.node.seconds:g}"
+            )
+        request = _Request(changed)
         with _lock:
             if _running is not self:
                 raise HeadForcingError(_NOT_RUNNING)
@@ -105,6 +125,11 @@ class LiveStory(Story):
             self._asked, self._waiting = self._waiting, None
         return None if self._asked is None else self._asked.timeline
 
+    def check(self, plan: RenderPlan) -> None:
+        if self.video_frames and plan.video_frames != self.video_frames:
+            raise HeadForcingError("the videos of a batch have one length, and the first of this one is finished")
+        self.check_plan(plan)
+
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         assert self.node is not None
         try:
@@ -124,24 +149,28 @@ class LiveStory(Story):
     def taken(self, plan: RenderPlan, block: int) -> None:
         global _told, _changes
         request, self._asked = self._asked, None
-        assert request is not None and self.node is not None
+        assert request is not None and self.node is not None and self.node_id is not None
         seconds = plan.timeline.clock.start_seconds(max(0, block - (plan.blocks - plan.new_blocks)))
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])
         try:
-            _retell(self._hidden, self.node.node_id, request.text)
+            queued_graph.rewrite(self._hidden, self.node_id, self.node.widgets, request.node.widgets)
         except Exception as error:  # of a graph that a script made; the render goes on
             log.warning("Head Forcing: the queued graph keeps its text, it cannot be read: %r", error)
         with _lock:
-            _told, _changes = (self.prompt_id, self.node.node_id, request.text), _changes + 1
+            _told, _changes = (self.prompt_id, self.node_id, request.node), _changes + 1
+            self.node = request.node
         request.taken = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
         request.done.set()
 
     def refused(self, error: HeadForcingError) -> None:
         if self._asked is not None:
-            log.info("Head Forcing: the story was not changed: %s", error)
-            self._asked.refuse(str(error))
+            sentence = str(error)
+            if isinstance(error, HasBegunError) and self.node is not None:
+                sentence += _for_all_prompts(self.node.widgets, self._asked.node.widgets)
+            log.info("Head Forcing: the story was not changed: %s", sentence)
+            self._asked.refuse(sentence)
             self._asked = None
 
     def tags(self) -> dict[str, str]:
@@ -150,8 +179,8 @@ class LiveStory(Story):
 
     def announce(self, running: bool) -> None:
         """Tell the editor that queued the graph whether the story can be changed."""
-        if self.node is not None and self.client_id:
-            about = {"prompt_id": self.prompt_id, "node_id": self.node.node_id, "running": running}
+        if self.node_id is not None and self.client_id:
+            about = {"prompt_id": self.prompt_id, "node_id": self.node_id, "running": running}
             about["workflow"] = helpers.workflow_id(self._hidden)  # an editor may show another one
             PromptServer.instance.send_sync(EVENT, about, self.client_id)
 
@@ -163,6 +192,16 @@ class LiveStory(Story):
         for request in waiting:
             request.refuse("the render ended before the next block; queue the new story as a render")
         self.announce(running=False)
+
+
+def _for_all_prompts(told: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """The rest of a refusal where widgets were changed that apply to prompts that have begun, too."""
+    if not (names := [name for name in _FOR_ALL_PROMPTS if told[name] != asked[name]]):
+        return ""
+    return (
+        f"; the node's {', '.join(names)} apply to them, too: put back what you changed there, and write words or tags "
+        "into later prompts"
+    )
 
 
 def of(positive: list[Any], hidden: Any, model: Any, seconds: float) -> LiveStory:
@@ -201,7 +240,8 @@ async def _story(request: web.Request) -> web.Response:
 
 
 def change(body: Any) -> dict[str, Any]:
-    """Change the story of the running render; `body` holds `client_id`, `prompt_id`, `node_id` and `text`.
+    """Change the story of the running render; `body` holds `client_id`, `prompt_id`, `node_id` and `text`, and may hold
+    other values of the node's widgets.
 
     Answers as `LiveStory.tell`; a render of another client, graph or node is not known.
     """
@@ -210,41 +250,6 @@ def change(body: Any) -> dict[str, Any]:
     story = _running
     if story is None or not story.client_id or body["client_id"] != story.client_id:
         raise HeadForcingError(_NOT_RUNNING)
-    if body["prompt_id"] != story.prompt_id or (story.node is not None and body["node_id"] != story.node.node_id):
+    if body["prompt_id"] != story.prompt_id or (story.node_id is not None and body["node_id"] != story.node_id):
         raise HeadForcingError(_NOT_RUNNING)
-    return story.tell(body["text"])
-
-
-# ------------------------------------------------------------------------------- the graph that was queued
-
-
-def _inputs(hidden: Any, node_id: str) -> dict[str, Any]:
-    """The inputs of a node in the graph that was queued; empty where there is none."""
-    return ((hidden.prompt or {}).get(node_id) or {}).get("inputs") or {}
-
-
-def _retell(hidden: Any, node_id: str, text: str) -> None:
-    """Put the text into the graph that was queued: nodes that run later write that graph into their files."""
-    inputs = _inputs(hidden, node_id)
-    old, inputs["prompts"] = inputs.get("prompts"), text
-    workflow = (hidden.extra_pnginfo or {}).get("workflow")
-    node = _workflow_node(workflow, node_id) if isinstance(workflow, dict) else None
-    values = None if node is None else node.get("widgets_values")
-    if isinstance(values, list) and old in values:
-        values[values.index(old)] = text
-    elif isinstance(values, dict) and "prompts" in values:
-        values["prompts"] = text
-
-
-def _workflow_node(workflow: dict[str, Any], node_id: str) -> dict[str, Any] | None:
-    """A node of an editor's workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"."""
-    subgraphs = {
-        graph.get("id"): graph for graph in (workflow.get("definitions") or {}).get("subgraphs") or [] if graph
-    }
-    graph: dict[str, Any] | None = workflow
-    found = None
-    for part in node_id.split(":"):
-        nodes = [] if graph is None else graph.get("nodes") or []
-        found = next((node for node in nodes if str(node.get("id")) == part), None)
-        graph = None if found is None else subgraphs.get(found.get("type"))
-    return found
+    return story.tell(body["text"], {name: value for name, value in body.items() if name not in _FIELDS})

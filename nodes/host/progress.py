@@ -106,7 +106,10 @@ class RenderProgress(Watcher):
         self.made, self.stepped = self.made + self.stepped, False
 
     def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        """Show the prompts of the story that is told from now on."""
+        """Show the prompts and the length of the story that is told from now on, in later videos too."""
+        videos = self.videos - self.video
+        self.blocks += (plan.new_blocks - self.plan.new_blocks) * videos
+        self.bar.total += (plan.steps - self.plan.steps) * videos
         self.plan = plan
 
     def completed(self) -> None:
@@ -135,7 +138,7 @@ class RenderProgress(Watcher):
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
             text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
         elif self.run is not None:
-            kept = f"{self.stored} finished blocks" if reading else "the others"
+            kept = f"{self.stored} finished blocks" if reading else "the blocks before it"
             text += f"; {kept} are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
             again = "but with this method a video begins again: see them with Load Head Forcing Run"
             text += "queue again to go on" if goes_on(self.plan) else again

@@ -107,7 +107,9 @@ class HostRender:
 
     def retold(self, made: RenderResult) -> HostRender:
         """The same for the next videos, with the story that `made` ended with."""
-        return replace(self, timeline=made.plan.timeline, texts=made.embeds[: len(made.plan.timeline.segments)])
+        timeline = made.plan.timeline
+        options = replace(self.options, seconds=timeline.seconds)
+        return replace(self, options=options, timeline=timeline, texts=made.embeds[: len(timeline.segments)])
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""

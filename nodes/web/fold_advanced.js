@@ -56,6 +56,8 @@ app.registerExtension({
   loadedGraphNode(node) {
     if (!node.widgets?.some((widget) => defaults.has(widget))) return;
     if (node.widgets.some((widget) => isChanged(node, widget))) node.showAdvanced = true;
+    const [width, height] = node.size; // as it was saved, with what was shown then
     fold(node);
+    node.setSize([width, Math.max(height, node.computeSize()[1])]);
   },
 });

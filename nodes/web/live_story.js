@@ -1,32 +1,19 @@
 // "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/live_story.py.
 import { app } from "../../scripts/app.js";
-import { button, make } from "./timeline/dom.js";
+import { button, isOpen, make, nodeOf, post, storyOf, whileInGraph } from "./shared.js";
 
 const HEIGHT = 62; // in pixels, while the story can be changed
 const EVENT = "headforcing.story";
+const HINT = "Prompts that have not begun take what this node holds now.";
+const OFFLINE = "No answer from the server; the text may still be taken at the next block.";
 
 let running = null; // what the server told of the render whose story can be changed
 const parts = new Map(); // by Prompt Timeline node
 
-/** The node with this id in the queued graph, "5" or, in a subgraph, "12:5". */
-function nodeOf(id) {
-  let graph = app.graph;
-  let node = null;
-  for (const part of id.split(":")) {
-    node = graph?.nodes?.find((each) => String(each.id) === part) ?? null;
-    graph = node?.subgraph;
-  }
-  return node;
-}
-
-function isOpen({ workflow }) {
-  return !workflow || !app.graph?.id || workflow === app.graph.id;
-}
-
 /** Show the button on the node whose story is rendered, and on no other. */
 function update(told) {
   running = told;
-  const node = running && isOpen(running) ? nodeOf(running.node_id) : null;
+  const node = running && isOpen(running.workflow) ? nodeOf(running.node_id) : null;
   for (const [each, part] of parts) part.show(each === node);
 }
 
@@ -37,8 +24,7 @@ class LiveStory {
   constructor(node) {
     this.#node = node;
     this.shown = false;
-    const title = "Prompts that have not begun take this text; the video goes on without a break";
-    this.button = button("apply from the next block", title, () => this.#apply());
+    this.button = button("apply from the next block", HINT, () => this.#apply());
     this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
     this.button.style.cssText =
       "width: 100%; height: 26px; cursor: pointer; border: 1px solid var(--border-color, #4e4e4e); " +
@@ -60,7 +46,7 @@ class LiveStory {
     this.shown = shown;
     this.element.hidden = this.widget.hidden = !shown;
     if (shown) {
-      this.status.textContent = "";
+      this.status.textContent = HINT;
       this.#height = this.#node.size[1];
       this.#node.setSize([this.#node.size[0], this.#height + HEIGHT]);
     } else if (this.#height !== null) {
@@ -72,23 +58,14 @@ class LiveStory {
   async #apply() {
     if (!running) return;
     const { prompt_id, node_id } = running;
-    const text = String(this.#node.widgets.find((widget) => widget.name === "prompts")?.value ?? "");
     this.status.textContent = "Waits for the next block.";
-    const answer = await ask({ client_id: app.api.clientId, prompt_id, node_id, text });
+    const body = { client_id: app.api.clientId, prompt_id, node_id, ...storyOf(this.#node) };
+    const answer = await post("/headforcing/story", body, OFFLINE);
     const place = `from ${answer.time} on, block ${answer.block} of ${answer.blocks}`;
     const [severity, words] = answer.error ? ["error", answer.error] : ["success", `The video takes it ${place}.`];
     this.status.textContent = this.status.title = words;
     const toast = { severity, summary: "Prompt Timeline", detail: words, life: 8000 };
     app.extensionManager?.toast?.add?.(toast);
-  }
-}
-
-async function ask(body) {
-  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  try {
-    return await (await app.api.fetchApi("/headforcing/story", options)).json();
-  } catch {
-    return { error: "No answer from the server; the text may still be taken at the next block." };
   }
 }
 
@@ -105,14 +82,10 @@ app.registerExtension({
   nodeCreated(node) {
     if (node.comfyClass !== "HeadForcingPromptTimeline") return;
     const part = new LiveStory(node);
-    const { onAdded, onRemoved } = node;
-    node.onAdded = function (...args) {
-      onAdded?.apply(this, args);
-      parts.set(this, part);
-    };
-    node.onRemoved = function (...args) {
-      onRemoved?.apply(this, args);
-      parts.delete(this);
-    };
+    whileInGraph(
+      node,
+      () => parts.set(node, part),
+      () => parts.delete(node),
+    );
   },
 });

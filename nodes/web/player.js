@@ -2,6 +2,7 @@
 // it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
+import { isOpen, make, nodeOf, rootGraph } from "./shared.js";
 
 const NAME = "head_forcing_player";
 const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
@@ -90,11 +91,11 @@ function codec(bytes) {
 class View {
   constructor(node) {
     this.node = node;
-    const make = (tag, style) => Object.assign(document.createElement(tag), { style });
+    const styled = (tag, style) => make(tag, { style });
     const picture = "flex: 1 1 0; min-height: 0; width: 100%; object-fit: contain; display: none";
-    this.root = make("div", "display: none; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
-    this.text = make("div", "flex: none; font-size: 12px; line-height: 16px; max-height: 32px; overflow: hidden");
-    [this.image, this.video] = [make("img", picture), make("video", picture)];
+    this.root = styled("div", "display: none; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
+    this.text = styled("div", "flex: none; font-size: 12px; line-height: 16px; max-height: 32px; overflow: hidden");
+    [this.image, this.video] = [styled("img", picture), styled("video", picture)];
     Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
     this.root.append(this.text, this.image, this.video);
     this.image.addEventListener("load", () => this.show(this.image, this.image.naturalWidth, this.image.naturalHeight));
@@ -182,17 +183,8 @@ function address({ filename, subfolder, type, id = "" }) {
   return `/view?${new URLSearchParams({ filename, subfolder, type, render: id })}`;
 }
 
-const graph = () => app.rootGraph ?? app.graph;
-
-/** The node of that id in the open workflow; `1:2` is node 2 of the subgraph of node 1. */
-function nodeOf(id) {
-  const path = String(id).split(":");
-  const inner = path.slice(0, -1).reduce((at, part) => at?.getNodeById(part)?.subgraph, graph());
-  return inner?.getNodeById(path.at(-1));
-}
-
 function show(message) {
-  if (message.workflow && graph()?.id && message.workflow !== graph().id) return; // another one is open
+  if (!isOpen(message.workflow)) return;
   const node = nodeOf(message.node);
   if (NODES.includes(node?.comfyClass)) viewOf(node).update(message);
 }
@@ -221,7 +213,7 @@ function onExecuted({ detail }) {
   const node = nodeOf(id);
   if (!NODES.includes(node?.comfyClass)) return;
   const known = [...messages.values()].filter((message) => message.node === String(id)).at(-1);
-  if (files?.length) remember({ node: String(id), workflow: graph()?.id ?? "", text: "", ...known, files });
+  if (files?.length) remember({ node: String(id), workflow: rootGraph()?.id ?? "", text: "", ...known, files });
   else if (detail.output?.images && views.has(node)) {
     views.get(node).stop(); // the frontend shows these itself
     views.get(node).show(null);

@@ -1,5 +1,6 @@
 // The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays all that is saved and sent.
 import { app } from "../../scripts/app.js";
+import { make, whileInGraph } from "./shared.js";
 
 const HEIGHT = 240; // of the list, in pixels
 const POLL_MS = 300;
@@ -43,26 +44,17 @@ async function fetchTakes() {
   for (const list of lists) list.show();
 }
 
-function make(tag, className, text) {
-  const element = document.createElement(tag);
-  element.className = className;
-  if (text) element.textContent = element.title = text;
-  return element;
-}
-
 function pictures(take) {
-  const strip = make("div", "pictures");
+  const strip = make("div", { class: "pictures" });
   for (let number = 0; number < take.pictures; number++) {
-    const image = document.createElement("img");
-    image.loading = "lazy";
-    image.alt = "";
-    image.addEventListener("error", () => image.remove());
     const query = new URLSearchParams({ run: take.name, number });
-    image.src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
-    strip.append(image);
+    const src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
+    strip.append(make("img", { loading: "lazy", alt: "", src, onerror: ({ target }) => target.remove() }));
   }
   return strip;
 }
+
+const line = (name, text) => make("div", { class: name, title: text }, text ?? "");
 
 /** Show the entries of a combo widget as people read them; its values stay what they are. */
 function label(combo) {
@@ -76,13 +68,15 @@ function label(combo) {
 class TakeList {
   constructor(node, combo) {
     Object.assign(this, { node, combo, shown: null, drawn: "" });
-    this.element = make("div", "hf-takes");
-    this.element.tabIndex = 0;
-    this.element.dataset.captureWheel = "true"; // Nodes 2.0: the list scrolls, not the canvas
-    this.element.setAttribute("role", "listbox");
-    this.element.setAttribute("aria-label", "Takes");
-    this.element.addEventListener("keydown", (event) => this.onKey(event));
-    this.element.addEventListener("wheel", (event) => event.stopPropagation());
+    this.element = make("div", {
+      class: "hf-takes",
+      tabindex: 0,
+      "data-capture-wheel": "true", // Nodes 2.0: the list scrolls, not the canvas
+      role: "listbox",
+      "aria-label": "Takes",
+      onkeydown: (event) => this.onKey(event),
+      onwheel: (event) => event.stopPropagation(),
+    });
     label(combo);
   }
 
@@ -93,17 +87,12 @@ class TakeList {
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const rows = takes.map((take, place) => {
-      const row = make("div", "take");
-      row.id = `hf-take-${this.node.id}-${place}`;
-      row.setAttribute("role", "option");
       const facts = [`Take ${take.take}`, take.length, take.size, take.date].filter(Boolean).join(" · ");
-      row.append(pictures(take), make("div", "facts", facts), make("div", "story", take.story));
-      row.addEventListener("click", () => this.choose(take));
-      return row;
+      const about = { role: "option", id: `hf-take-${this.node.id}-${place}`, onclick: () => this.choose(take) };
+      return make("div", about, pictures(take), line("facts", facts), line("story", take.story));
     });
-    const style = document.createElement("style");
-    style.textContent = STYLE;
-    this.element.replaceChildren(style, ...(rows.length ? rows : [make("div", "none", "No runs are stored yet.")]));
+    const list = rows.length ? rows : [line("none", "No runs are stored yet.")];
+    this.element.replaceChildren(make("style", {}, STYLE), ...list);
     this.rows = rows;
     this.mark(true);
   }
@@ -164,21 +153,15 @@ app.registerExtension({
     node.setSize?.([Math.max(node.size[0], WIDTH), node.size[1]]); // a saved node gets its own size after this
 
     let timer = null;
-    function begin() {
+    const begin = () => {
       lists.add(list);
       timer ??= setInterval(() => list.mark(), POLL_MS); // values change in many ways; looking is the same for all
-    }
-    const { onAdded, onRemoved } = node;
-    node.onAdded = function (...args) {
-      onAdded?.apply(this, args);
-      begin();
     };
-    node.onRemoved = function (...args) {
-      onRemoved?.apply(this, args);
+    whileInGraph(node, begin, () => {
       clearInterval(timer);
       timer = null;
       lists.delete(list);
-    };
+    });
     list.show();
   },
 });

@@ -1,46 +1,34 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../scripts/app.js";
+import { post, storyOf, whileInGraph } from "./shared.js";
 import { TimelineEditor } from "./timeline/editor.js";
 
 const HEIGHT = { closed: 138, open: 270 }; // of the widget in pixels, without and with the fields of a prompt
+const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
 const POLL_MS = 200;
 
 /** What the editor sees of its node: its widgets' values, the text to write, and the server to ask. */
 function hostOf(node) {
-  const widget = (name) => node.widgets?.find((each) => each.name === name);
-  let closedHeight = null; // of the node
+  const room = HEIGHT.open - HEIGHT.closed;
+  let grown = false;
   const linked = (name) => node.inputs?.some((input) => input.widget?.name === name && input.link != null);
   return {
-    read: () => ({
-      text: String(widget("prompts")?.value ?? ""),
-      seconds: Number(widget("seconds")?.value ?? 0),
-      shared_prompt: String(widget("shared_prompt")?.value ?? ""),
-      switch: String(widget("switch")?.value ?? "reset"),
-      blend_blocks: Number(widget("blend_blocks")?.value ?? 0),
-      re_anchor: Boolean(widget("re_anchor")?.value),
-    }),
+    read: () => storyOf(node),
     linked: () => linked("prompts"),
     write(text) {
       app.canvas?.emitBeforeChange?.(); // for the undo of the whole graph
-      const prompts = widget("prompts");
+      const prompts = node.widgets.find((each) => each.name === "prompts");
       prompts.value = text;
       prompts.callback?.(text);
       app.canvas?.emitAfterChange?.();
       node.graph?.setDirtyCanvas?.(true, true);
     },
-    async ask(body) {
-      const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-      try {
-        return await (await app.api.fetchApi("/headforcing/timeline", options)).json();
-      } catch {
-        return { error: "The server does not answer; the text is unchanged.", offline: true };
-      }
-    },
+    ask: (body) => post("/headforcing/timeline", body, "The server does not answer; the text is unchanged."),
     run: (first) => app.queuePrompt(first ? -1 : 0),
     resized(open) {
-      // the next drawing makes the node high enough for its widgets, but never lower again
-      if (open) closedHeight = node.size[1];
-      else if (closedHeight !== null) node.setSize([node.size[0], closedHeight]);
+      if (LiteGraph.vueNodesMode || open === grown) return; // there a node is as high as what it holds
+      grown = open;
+      node.setSize([node.size[0], node.size[1] + (open ? room : -room)]);
       node.graph?.setDirtyCanvas?.(true, true);
     },
   };
@@ -56,19 +44,16 @@ app.registerExtension({
     const options = { serialize: false, getMinHeight: height, getMaxHeight: height, getValue: () => "" };
     const widget = node.addDOMWidget("timeline", "headforcing_timeline", editor.element, options);
     widget.serialize = false;
+    const [width, low] = node.size;
+    node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
 
     // Values change in many ways (typing, loading, undo of the graph, a subgraph's promoted widget), and the two
     // renderers report them differently; looking is the same for all.
-    let timer = null; // begun when the node is in a graph: copying makes nodes that never are
-    const { onAdded, onRemoved } = node;
-    node.onAdded = function (...args) {
-      onAdded?.apply(this, args);
-      timer ??= setInterval(() => editor.refresh(), POLL_MS);
-    };
-    node.onRemoved = function (...args) {
-      onRemoved?.apply(this, args);
+    let timer = null;
+    const begin = () => (timer ??= setInterval(() => editor.refresh(), POLL_MS));
+    whileInGraph(node, begin, () => {
       clearInterval(timer);
       timer = null;
-    };
+    });
   },
 });

@@ -41,6 +41,7 @@ def test_the_native_sampler_gives_the_latents_of_our_own_with_progress_and_previ
     assert made.shape == (1, 16, 15, 8, 8) and made.std() > 0.1
     assert torch.equal(made, own)
     assert torch.equal(saved_latents(comfy_server, result, "denoised"), made)
+    assert "headforcing.story" not in dict(result.events), "no button for a story that this sampler does not ask for"
     assert result.progress["native"][-1] == (20, 20)  # five blocks of four steps, clean passes not counted
 
 

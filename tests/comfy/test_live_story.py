@@ -63,6 +63,7 @@ class Teller:
 def workflow(text: str) -> dict[str, Any]:
     """An editor's workflow as far as the story is in it: in a list of values behind one of a group."""
     timeline = {"id": "timeline", "type": "HeadForcingPromptTimeline", "widgets_values": [text, 7.0, ""]}
+    timeline["widgets_values_named"] = {"prompts": text, "seconds": 7.0, "shared_prompt": ""}
     return {"workflow": {"id": "one", "nodes": [{"id": 1, "widgets_values": [text]}, timeline]}}
 
 
@@ -109,6 +110,63 @@ def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_ren
     old = queued(comfy_server, plain)
     assert "sampler" in old.executed, "what the changed run returned is not the result of the old text"
     assert not torch.equal(saved_latents(comfy_server, old), made)
+
+
+def test_the_button_is_on_the_node_that_is_in_the_graph_now(comfy: ComfyServer):
+    """ComfyUI gives what a node returned to one with the same values and another id, without running that."""
+    graph = story_graph(PLANNED, 64)
+    queued(comfy, graph)
+    renamed = {"story" if name == "timeline" else name: each for name, each in graph.items()}
+    renamed["other"] = graph["timeline"]  # in no way to the sampler
+    renamed = changed(renamed, "sampler", positive=["story", 0], seconds=["story", 2], seed=65)
+    told: list[Any] = []
+    teller = Teller(comfy, TOLD)
+
+    def on_event(kind: str, data: dict[str, Any]) -> None:
+        told.extend([data["node_id"]] if kind == "headforcing.story" else [])
+        teller(kind, data)
+
+    result = queued(comfy, renamed, on_event=on_event)
+    assert "story" not in result.executed and set(told) == {"story"}
+    assert teller.answers[0][0] == 200
+
+
+def test_length_and_switch_change_with_the_text_and_what_has_begun_stays(comfy: ComfyServer):
+    """All widgets of the node are sent; the answer to each that cannot change is one sentence."""
+    seed, longer = 66, f"{PLANNED}\n0:08 {CUBE}"
+    graph = story_graph(PLANNED, seed, vae=["demo", 2], filename_prefix="video/live")
+    wrong = [
+        {"text": PLANNED, "shared_prompt": "grey weather"},
+        {"text": PLANNED, "seconds": "long"},
+        {"text": PLANNED, "switch": "wipe"},
+        {"text": longer},
+    ]
+    right = {"text": longer, "seconds": 9.0, "switch": "recache", "shared_prompt": ""}
+    teller = Teller(comfy, *wrong, right)
+    result = queued(comfy, graph, extra_data={"extra_pnginfo": workflow(PLANNED)}, on_event=teller)
+    *refused, (status, taken) = teller.answers
+    sentences = [answer["error"] for status, answer in refused]
+    assert sentences[0].startswith("prompt 1 has begun") and "shared_prompt" in sentences[0]
+    assert sentences[0].endswith("put back what you changed there, and write words or tags into later prompts")
+    assert "seconds must be a number" in sentences[1] and "'wipe'" in sentences[2]
+    assert "0:08 is after the end of the video (7.0 s)" in sentences[3]
+    assert (status, taken["block"], taken["blocks"]) == (200, 8, 13)
+
+    (video,) = result.outputs["sampler"]["images"]
+    frames, *_, tags = opened(comfy.view(video["filename"], video["subfolder"]))
+    inputs = json.loads(tags["prompt"])["timeline"]["inputs"]
+    assert (frames, inputs["prompts"], inputs["seconds"], inputs["switch"]) == (144, longer, 9.0, "recache")
+    told = json.loads(tags["workflow"])["nodes"][1]
+    assert told["widgets_values"] == [longer, 9.0, ""]
+    assert (told["widgets_values_named"]["prompts"], told["widgets_values_named"]["seconds"]) == (longer, 9.0)
+    fresh = changed(story_graph(PLANNED, seed, resume=False), "timeline", prompts=longer, seconds=9.0, switch="recache")
+    assert torch.equal(saved_latents(comfy, result), saved_latents(comfy, queued(comfy, fresh)))
+
+    # a length that the sampler sets, and one of a batch
+    teller = Teller(comfy, right | {"text": TOLD})
+    queued(comfy, story_graph(PLANNED, seed + 1, seconds=7.0), on_event=teller)
+    sentence = "the sampler's seconds, 7, are the length of this render; put seconds of Prompt Timeline back to 7"
+    assert teller.answers == [(400, {"error": sentence})]
 
 
 def test_prompts_of_another_node_cannot_be_changed(comfy: ComfyServer):

@@ -420,7 +420,9 @@ def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(comfy
     with status_texts(comfy_server) as texts:
         assert comfy_server.queue(graph, on_event=stop).outcome == "interrupted"
     last = [text for name, text in texts if name == "sampler"][-1]
-    kept = re.match(r"stopped in block (\d+) of 9; the others are kept in output/head_forcing/\w{16}, queue", last)
+    kept = re.match(
+        r"stopped in block (\d+) of 9; the blocks before it are kept in output/head_forcing/\w{16}, queue", last
+    )
     assert kept and int(kept[1]) >= 3, last
     (report,) = queued(comfy_server, graph).outputs["report"]["text"]
     reused = re.search(r"reused (\d+) blocks of an earlier render", report)

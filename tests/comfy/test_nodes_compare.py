@@ -46,6 +46,7 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy_server: ComfyServer):
         "SaveVideo", video=["compare", 0], filename_prefix="compare/saved", format="auto", codec="auto"
     )
     result = queued(comfy_server, graph)
+    assert "headforcing.story" not in dict(result.events), "no button: this node does not ask for other stories"
     (file,) = result.outputs["compare"]["images"]
     grid = video_frames(io.BytesIO(comfy_server.view(**file)))
     assert grid.shape == (32, 284, 3 * 256, 3)

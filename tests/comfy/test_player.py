@@ -143,7 +143,7 @@ def check_going_on(editor: Browser) -> None:
     assert editor.wait_done(30) == "interrupted"
     editor.page.wait_for_timeout(700)
     assert re.match(
-        r"stopped in block \d+ of 41; the others are kept in output/head_forcing/\w+, queue", text_of(editor)
+        r"stopped in block \d+ of 41; the blocks before it are kept in output/head_forcing/\w+, queue", text_of(editor)
     )
     assert any("queue again to go on" in toast for toast in editor.toasts())
     assert 3 < editor.page.evaluate(f"{_VIDEO}.duration") < 30

@@ -102,9 +102,9 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.waits_for_bars("a red ball", "a <img src=x onerror=alert(1)> star", "a cyan ring")
     assert page.locator(".hf-timeline img").count() == 0 and browser.alerts == []
 
-    # a drag changes the text, to a block, and nothing but the times; undo brings back even the way it was written
+    # a drag changes one time of the text, to a block, and nothing else; undo brings back even the way it was written
     editor.drag(2, 30.2, 60.5625)
-    dragged = STORY.replace("0:00 ", "0:00.000 ").replace("0:10 ", "0:10.312 ").replace("0:20 ", "0:30.562 ")
+    dragged = STORY.replace("0:20 ", "0:30.562 ")
     editor.waits_for(dragged)
     assert page.evaluate("document.activeElement.value") == "a cyan ring"
     page.keyboard.press("Control+z")
@@ -124,12 +124,12 @@ def test_a_story_is_edited_on_the_timeline(browser):
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")
     page.keyboard.type("6:00 pm, [flush] it\n- rains")
-    moved = "0:00.000 a red ball\n0:10.312 [blend 2] 6:00 pm, [flush] it - rains\n0:28.312 a cyan ring"
+    moved = "0:00 a red ball\n0:10 [blend 2] 6:00 pm, [flush] it - rains\n0:28.312 a cyan ring"
     editor.waits_for(moved)
     editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains", "a cyan ring")
     page.keyboard.press("Escape")
     page.keyboard.press("Delete")
-    editor.waits_for("0:00.000 a red ball\n0:28.312 a cyan ring")
+    editor.waits_for("0:00 a red ball\n0:28.312 a cyan ring")
     assert page.evaluate(f"{NODE} !== undefined"), "Delete removed the node"
     page.keyboard.press("Control+z")
     editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains", "a cyan ring")

@@ -142,6 +142,23 @@ def problems(prompt: dict[str, Any], known: dict[str, Any]) -> list[str]:
     return found
 
 
+def unexplained(prompt: dict[str, Any], name: str, known: dict[str, Any]) -> list[str]:
+    """Values of our nodes that are neither what a new node has nor what the description of the workflow says."""
+    numbers, found = numbers_of(WORKFLOWS[name]), []
+    for described, number in numbers.items():
+        node = prompt.get(str(number))
+        if node is None or not node["class_type"].startswith("HeadForcing"):
+            continue
+        schema = known[node["class_type"]]["input"]
+        specs = {**schema.get("required", {}), **schema.get("optional", {})}
+        for key, value in node["inputs"].items():
+            given = WORKFLOWS[name].nodes[described].inputs
+            options = specs[key][1] if len(specs[key]) > 1 else {}
+            if key not in given and "default" in options and value != options["default"]:
+                found.append(f"{described}: {key} = {value!r}")
+    return found
+
+
 @pytest.fixture(params=["comfy", "comfy_floor"])
 def editor(request):
     server = request.getfixturevalue(request.param)
@@ -161,6 +178,7 @@ def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
         prompt = editor.api_prompt()
         assert prompt, name
         assert problems(prompt, known) == [], name
+        assert unexplained(prompt, name, known) == [], name
         assert editor.toasts() == [], name
     assert editor.page_errors == []
     assert editor.alerts == []

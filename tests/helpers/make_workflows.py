@@ -131,10 +131,12 @@ def lay_out(graph: dict[str, Any], workflow: Workflow, places: Places) -> None:
 def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
     """Write the chosen workflows."""
     graphs, room = {}, {}
-    with Browser(server, size=(1920, 1080)) as editor:
-        for name, workflow in chosen.items():
+    for name, workflow in chosen.items():
+        with Browser(
+            server, size=(1920, 1080)
+        ) as editor:  # anew: a page remembers widgets by the numbers of their nodes
             graphs[name] = drawn(editor, workflow)
-            room[name] = heights(graphs[name])
+        room[name] = heights(graphs[name])
     with Browser(server, size=(1920, 1080), vue_nodes=True) as editor:  # its nodes grow to what they need
         for name, graph in graphs.items():
             editor.page.evaluate("(graph) => app.loadGraphData(graph)", graph)

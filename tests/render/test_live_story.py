@@ -241,16 +241,69 @@ def test_the_sentence_says_from_which_time_on_a_story_can_change(backbone, job):
     assert "before 0:04.312 (block 7 of 10)" in story.refusals[0]
 
 
-def test_another_length_is_refused_and_a_length_that_the_render_sets_is_kept(backbone, job):
-    longer, story = CHANGED + f"\n0:08 {RING}", Told({1: CHANGED + f"\n0:08 {RING}"}, seconds=9.0)
-    render(backbone, job(PLANNED), story)
-    assert story.refusals == [
-        "the length stays while a video is made: it has 7 s, the new story 9 s; end the story where the video ends"
-    ]
-    story = Told({1: longer}, seconds=9.0)
+@pytest.mark.parametrize("seconds, story_of_it", [(9.0, f"{CHANGED}\n0:08 {RING}"), (5.2, f"0:00 {RED}\n0:03 {RING}")])
+def test_a_story_may_become_longer_or_shorter(backbone, job, tmp_path, seconds, story_of_it):
+    """Latents, file and notes are those of a render that had this length from the beginning."""
+    wanted, planned = job(story_of_it, seconds=seconds), job(PLANNED)
+    files = []
+    for path, made, story in (("told", planned, Told({4: story_of_it}, seconds)), ("straight", wanted, None)):
+        path = tmp_path / f"{path}.mp4"
+        mp4 = Mp4File(path, made.plan, made.codec.decoder(), 1, file_tags(made.about))
+        latents, result = render(backbone, made if story else replace(made, runs=None), story, [mp4])
+        files.append((latents, result.plan, result.about["pictures"], path.read_bytes()[-4000:], mp4.info.video_frames))
+        assert story is None or story.refusals == [] and len(story.changes) == 1
+    told, straight = files
+    assert torch.equal(told[0], straight[0]) and told[1] == straight[1] and told[2] == straight[2]
+    assert told[4] == straight[4] == wanted.plan.video_frames
+    assert render(backbone, wanted)[1].reused_blocks == wanted.plan.blocks
+
+
+def test_a_length_that_the_render_sets_is_kept(backbone, job):
+    story = Told({1: CHANGED + f"\n0:08 {RING}"}, seconds=9.0)
     story.seconds = SECONDS
     latents, _ = render(backbone, replace(job(PLANNED), runs=None), story)
     assert story.refusals == [] and torch.equal(latents, fresh(backbone, job(CHANGED))[0])
+
+
+def test_a_video_does_not_end_in_what_has_begun(backbone, job):
+    story = Told({6: f"0:00 {RED}\n0:03 {RING}", 7: f"0:00 {RED}"}, seconds=4.2)  # in block 6, block 7 is next
+    render(backbone, job(PLANNED), story)
+    assert "blocks before 0:04.312 have begun and stay (block 7 of 10): end the story after that" in story.refusals[0]
+    assert "prompt 2 has begun" in story.refusals[1]
+
+
+@pytest.mark.parametrize(
+    "method, before, after, why",
+    [
+        ("rolling_forcing", SECONDS, 9.0, "this method divides the whole video into passes"),
+        ("causvid", SECONDS, 9.0, "this method divides the whole video into passes"),
+        ("head_forcing", 2.0, 9.0, "the caches of a video this short are as long as the video"),
+    ],
+)
+def test_another_length_is_refused_where_the_video_would_be_made_in_another_way(
+    backbone, job, method, before, after, why
+):
+    story = Told({1: f"0:00 {RED}\n0:01.5 {CUBE}"}, seconds=after)
+    render(backbone, job(f"0:00 {RED}\n0:01.5 {CUBE}", method, seconds=before), story)
+    (refusal,) = story.refusals
+    assert refusal == (
+        f"{why}, so its length stays while it is made: it has {before:g} s, the new story {after:g} s; end the story "
+        "where the video ends"
+    )
+
+
+def test_a_story_whose_switches_need_more_memory_than_there_is_is_refused(backbone, job):
+    """The first switch that writes blocks again comes with the new story."""
+
+    class Small(Told):
+        def check(self, plan):
+            replace(planned, plan=plan).check_needs(0, room, encodes=True, remedy="")
+
+    planned = job(RED, "longlive")
+    room = planned.check_needs(0, None, encodes=True, remedy="").memory
+    story = Small({1: f"0:00 {RED}\n0:05 {RING}"})
+    _, result = render(backbone, planned, story)
+    assert "not enough memory" in story.refusals[0] and result.plan == planned.plan
 
 
 def test_blocks_of_a_rolling_window_have_begun(backbone, job):

@@ -111,7 +111,7 @@ seeds = st.none() | st.sampled_from([0, 7, 2**64 - 1])
 def test_any_prompts_are_restored_or_refused(parts, default):
     blocks = [sum(part[1] for part in parts[:index]) for index in range(len(parts))]
     prompts = [
-        PlacedPrompt(fold(text), block, switch if block else None, seed)
+        PlacedPrompt(fold(text), block, switch if block else None, seed, CLOCK.start_seconds(block) // 1)
         for (text, _, switch, seed), block in zip(parts, blocks, strict=True)
     ]
     try:
@@ -164,6 +164,18 @@ def test_segments_are_answered_with_their_text_and_read_back_from_it():
     assert got["text"] == "0:00.000 a\n0:10.312 [flush] b\n0:14.812 c"
     assert [segment["start_block"] for segment in got["segments"]] == [0, 14, 20]
     assert answer(NODE | {"text": got["text"]}) == got
+
+
+def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved():
+    read = answer(NODE | {"text": "0:00 a\n0:10 b\n[0:20.25] c"})
+    first, second, third = read["segments"]
+    assert (first["asked"], second["asked"], third["asked"]) == (0.0, 10.0, 20.25)
+    got = answer(NODE | {"segments": [first, second | {"text": "d"}, third]})
+    assert got["text"] == "0:00 a\n0:10 d\n0:20.25 c"
+    got = answer(NODE | {"segments": [first, second | {"start_block": second["start_block"] + 1}, third]})
+    assert got["text"] == "0:00 a\n0:11.062 b\n0:20.25 c"
+    moved_to_the_beginning = [second | {"start_block": 0}, third]
+    assert answer(NODE | {"segments": moved_to_the_beginning})["text"] == "0:00.000 b\n0:20.25 c"
 
 
 def test_the_largest_seed_goes_there_and_back_as_text():

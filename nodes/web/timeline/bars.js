@@ -1,5 +1,5 @@
 // The ruler and the bars of the prompts, with the handles between them: mouse, touch and keyboard.
-import { button, make } from "./dom.js";
+import { button, make } from "../shared.js";
 import { blockAt, moved, range, startSeconds, tagText, timeText } from "./segments.js";
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times on the ruler

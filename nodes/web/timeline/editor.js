@@ -1,7 +1,7 @@
 // The timeline editor: bars, the fields of the selected prompt, undo. The text is the one truth; the server, which has
 // the only grammar, turns it into segments and changed segments into text.
+import { button, make } from "../shared.js";
 import { Bars } from "./bars.js";
-import { addStyle, button, make } from "./dom.js";
 import { History } from "./history.js";
 import { Panel } from "./panel.js";
 import { changed, divided, joined, startSeconds, timeText, without } from "./segments.js";
@@ -13,6 +13,13 @@ const HELP =
   "Enter edits the words and Escape ends that, Delete removes the prompt, plus and minus zoom, 0 shows all, " +
   "Control Z undoes.";
 let editors = 0;
+
+/** Load the style sheet beside this file, once for all editors. */
+function addStyle() {
+  const href = new URL("./timeline.css", import.meta.url).href;
+  if (![...document.querySelectorAll("link")].some((link) => link.href === href))
+    document.head.append(make("link", { rel: "stylesheet", href }));
+}
 
 /**
  * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor; linked() tells whether the text
@@ -112,11 +119,12 @@ export class TimelineEditor {
     this.#selected = selected;
     this.#draw();
     const request = ++this.#request;
-    const fields = this.#segments.map(({ text: words, start_block, switch: way, seed }) => ({
+    const fields = this.#segments.map(({ text: words, start_block, switch: way, seed, asked = null }) => ({
       text: words,
       start_block,
       switch: way,
       seed,
+      asked,
     }));
     const answer = await this.#host.ask({ ...node, segments: fields, length: this.#view.seconds });
     if (request !== this.#request || this.#host.read().text !== text) return;

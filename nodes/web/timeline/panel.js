@@ -1,5 +1,5 @@
 // The fields of the selected prompt: its words, how it follows the prompt before it, and its seed.
-import { button, make } from "./dom.js";
+import { button, make } from "../shared.js";
 import { startSeconds, timeText } from "./segments.js";
 
 const KINDS = ["reset", "recache", "flush"];

@@ -1,0 +1,88 @@
+"""The graph that was queued, as a node that runs sees it: where its inputs come from, and other values in it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
+
+
+def inputs_of(hidden: Any, node_id: str | None) -> dict[str, Any]:
+    """The inputs of a node; empty where there is none of that id."""
+    return ((hidden.prompt or {}).get(node_id) or {}).get("inputs") or {}
+
+
+def is_link(value: Any) -> TypeGuard[list[Any]]:
+    """Whether an input comes from another node."""
+    return isinstance(value, list)
+
+
+def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, Any]) -> str | None:
+    """The id of the node of a class that an input of the running node comes from, straight or through other nodes.
+
+    Of several the nearest one whose inputs are `values`. None where none is in the graph, as when nodes were made while
+    the graph ran.
+    """
+    found = [
+        node_id
+        for node_id in _sources(hidden, inputs_of(hidden, hidden.unique_id).get(name))
+        if hidden.prompt[node_id].get("class_type") == class_type
+    ]
+    if len(found) > 1:
+        found = [node_id for node_id in found if _has(inputs_of(hidden, node_id), values)]
+    return found[0] if found else None
+
+
+def _sources(hidden: Any, link: Any) -> Iterator[str]:
+    """All nodes that a link's value comes from, the nearest first."""
+    waiting, seen = deque([link]), set()
+    while waiting:
+        link = waiting.popleft()
+        if not is_link(link) or not link or link[0] in seen or link[0] not in (hidden.prompt or {}):
+            continue
+        seen.add(link[0])
+        yield link[0]
+        waiting.extend(inputs_of(hidden, link[0]).values())
+
+
+def _has(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether inputs that are neither left out nor links have these values."""
+    return all(name not in inputs or is_link(inputs[name]) or inputs[name] == values[name] for name in values)
+
+
+def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Put other values into a node, where they have changed: nodes that run later write the graph into their files.
+
+    Args:
+        before, after: all values of the node's widgets by name, in their order.
+    """
+    changed = {name: value for name, value in after.items() if value != before[name]}
+    inputs_of(hidden, node_id).update(changed)
+    workflow = (hidden.extra_pnginfo or {}).get("workflow")
+    node = _workflow_node(workflow, node_id) if isinstance(workflow, dict) else None
+    if node is None:
+        return
+    values = node.get("widgets_values")
+    for named in (values, node.get("widgets_values_named")):  # newer editors read the latter
+        if isinstance(named, dict):
+            named.update(changed)
+    if isinstance(values, list):
+        first = next(iter(before.values()))
+        begin = values.index(first) if first in values else len(values)
+        for place, name in enumerate(before, begin):
+            if name in changed and place < len(values) and values[place] == before[name]:
+                values[place] = changed[name]
+
+
+def _workflow_node(workflow: dict[str, Any], node_id: str) -> dict[str, Any] | None:
+    """A node of an editor's workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"."""
+    subgraphs = {
+        graph.get("id"): graph for graph in (workflow.get("definitions") or {}).get("subgraphs") or [] if graph
+    }
+    graph: dict[str, Any] | None = workflow
+    found = None
+    for part in node_id.split(":"):
+        nodes = [] if graph is None else graph.get("nodes") or []
+        found = next((node for node in nodes if str(node.get("id")) == part), None)
+        graph = None if found is None else subgraphs.get(found.get("type"))
+    return found

@@ -1,0 +1,74 @@
+// What several scripts need: elements without HTML in strings, nodes of the open workflow, questions to the server.
+import { app } from "../../scripts/app.js";
+
+/** A new element; attributes whose names begin with "on" are event listeners, children are nodes or texts. */
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== false && value != null) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children);
+  return element;
+}
+
+/** A button. As an <input>, since ComfyUI leaves the keys of those alone: Ctrl+Z on a <button> would undo the graph. */
+export function button(label, title, onclick) {
+  return make("input", { type: "button", value: label, title, "aria-label": title, onclick });
+}
+
+/** The open workflow, whichever of its subgraphs is shown. */
+export const rootGraph = () => app.rootGraph ?? app.graph;
+
+/** Whether the workflow of this id is open; one without an id, as when a script queued it, may be any. */
+export function isOpen(workflow) {
+  const open = rootGraph()?.id;
+  return !workflow || !open || workflow === open;
+}
+
+/** The node with this id in the queued graph, "5" or, in a subgraph, "12:5"; undefined where it is not open. */
+export function nodeOf(id) {
+  let graph = rootGraph();
+  let node;
+  for (const part of String(id).split(":")) {
+    node = graph?.nodes?.find((each) => String(each.id) === part);
+    graph = node?.subgraph;
+  }
+  return node;
+}
+
+/** The value of a node's widget. */
+const valueOf = (node, name) => node.widgets?.find((each) => each.name === name)?.value;
+
+/** The widgets of Prompt Timeline, as the server's routes take them. */
+export const storyOf = (node) => ({
+  text: String(valueOf(node, "prompts") ?? ""),
+  seconds: Number(valueOf(node, "seconds") ?? 0),
+  shared_prompt: String(valueOf(node, "shared_prompt") ?? ""),
+  switch: String(valueOf(node, "switch") ?? "reset"),
+  blend_blocks: Number(valueOf(node, "blend_blocks") ?? 0),
+  re_anchor: Boolean(valueOf(node, "re_anchor")),
+});
+
+/** What a route of the server answers to JSON; without an answer `{error, offline}`, with `offline` as the error. */
+export async function post(route, body, offline) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  try {
+    return await (await app.api.fetchApi(route, options)).json();
+  } catch {
+    return { error: offline, offline: true };
+  }
+}
+
+/** Call `added` when a node comes into a graph and `removed` when it leaves it: copying makes nodes that never are. */
+export function whileInGraph(node, added, removed) {
+  const { onAdded, onRemoved } = node;
+  node.onAdded = function (...args) {
+    onAdded?.apply(this, args);
+    added();
+  };
+  node.onRemoved = function (...args) {
+    onRemoved?.apply(this, args);
+    removed();
+  };
+}
