@@ -118,6 +118,8 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     """Render a source to files; all checks are done before weights are loaded."""
     plan = source.plan()
     source.check_encoder(plan)
+    if plan.auto is None:  # else roles that were found earlier may need less
+        source.check_needs(plan, video)
     embeds = source.encode()
     plan = source.job(plan, embeds).recall_roles(source.plan)
     needs = source.check_needs(plan, video)
