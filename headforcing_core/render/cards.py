@@ -67,7 +67,7 @@ def card(size: float, width: int, height: int) -> Card:
         "bf16": weights_bytes(released_umt5(_DTYPE, _DTYPE), _DTYPE),
     }
     places = {file: "GPU" if needed <= room else "CPU" for file, needed in encoders.items()}
-    return Card(size, room, *(_fit(plan, needs, room, host) for host in (COMMAND_LINE, COMFYUI)), places)
+    return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)
 
 
 def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:

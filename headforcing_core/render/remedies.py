@@ -1,4 +1,4 @@
-"""Refuse a render that does not fit into memory, and say what would: every remedy is computed, and only what fits counts.
+"""Refuse a render that does not fit into memory, and say what would fit: every remedy is computed.
 
 In the order of what they cost: first what leaves the video as it is, then fewer frames in memory heads, a shorter or a
 smaller video, another method.
@@ -55,10 +55,10 @@ def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, 
         return
     ways = (f"{way.text} ({format_bytes(way.bytes)})" for way in remedies(needs, plan, dtype, room, host))
     helps = "; ".join(islice(dict.fromkeys(ways), _REMEDIES))
+    besides, parts = " besides the weights" if host.streams_weights else "", needs.describe().splitlines()[0]
     raise HeadForcingError(
-        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(wanted)}"
-        f"{' besides the weights' if host.streams_weights else ''} ({needs.describe().splitlines()[0].partition(': ')[2]})"
-        f", the device has {format_bytes(max(0, room))} for it. "
+        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(wanted)}{besides} "
+        f"({parts.partition(': ')[2]}), the device has {format_bytes(max(0, room))} for it. "
         + (f"What fits, cheapest first: {helps}" if helps else "No setting of this video fits")
     )
 

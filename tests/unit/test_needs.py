@@ -189,10 +189,9 @@ def needs_with(text: str, decoder: DecoderMemory) -> Needs:
     policy = method_policy(method[1] if method else "head_forcing")
     if "episodic_frames" in text:
         policy = policy.with_memory(2, 0 if "recent_frames 0" in text else 3, 0.95, 3)
-    made = RenderPlan.make(
-        WanConfig(), policy, schedule("self_forcing"), parse_timeline("a minute", float(seconds[1]) if seconds else 60.0),
-        width, height, family="self_forcing",
-    )  # fmt: skip
+    timeline = parse_timeline("a minute", float(seconds[1]) if seconds else 60.0)
+    noise = schedule("self_forcing")
+    made = RenderPlan.make(WanConfig(), policy, noise, timeline, width, height, family="self_forcing")
     area = width * height / (832 * 480)
     scaled = DecoderMemory(decoder.weights, int(area * decoder.held), int(area * decoder.peak))
     return needs_of(made, torch.bfloat16, WEIGHTS, decoder=scaled)
