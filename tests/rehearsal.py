@@ -78,8 +78,10 @@ class Rehearsal:
         self.stages: list[dict[str, Any]] = []
         self.program = 0
 
-    def command(self, stage: str, *arguments: object) -> dict[str, Any]:
-        """Run a command of `headforcing` in a process of its own; its JSON."""
+    def command(
+        self, stage: str, *arguments: object, estimate: Callable[[dict[str, Any]], int] | None = None
+    ) -> dict[str, Any]:
+        """Run a command of `headforcing` in a process of its own; its JSON, from which the estimate is taken."""
         call = [sys.executable, "-P", "-m", "headforcing.headforcing_core", *map(str, arguments), "--json"]
         paths = os.pathsep.join([str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
         begun = time.perf_counter()
@@ -91,8 +93,10 @@ class Rehearsal:
         memory.stop()
         if process.returncode:
             raise SystemExit(f"{stage}: {errors[-2000:]}")
-        self.note(stage, time.perf_counter() - begun, memory.own - self.program, memory.with_files - self.program)
-        return json.loads(output)
+        seconds, found = time.perf_counter() - begun, json.loads(output)
+        sizes = memory.own - self.program, memory.with_files - self.program
+        self.note(stage, seconds, *sizes, None if estimate is None else estimate(found))
+        return found
 
     def note(self, stage: str, seconds: float, own: int, with_files: int, estimate: int | None = None) -> None:
         """Add a stage to the numbers, which are written each time."""
@@ -103,11 +107,6 @@ class Rehearsal:
         found = {"machine": machine, "size": SIZE, "seconds": SECONDS, "program": self.program, "stages": self.stages}
         self.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(row(self.stages[-1]), flush=True)
-
-    def estimated(self, size: int) -> None:
-        """The estimate for the latest stage."""
-        last = self.stages.pop()
-        self.note(**{**last, "estimate": size})
 
 
 def row(stage: Mapping[str, Any]) -> str:
@@ -136,10 +135,12 @@ class Numbers:
         self._at = 0
 
     def __call__(self, shape: tuple[int, ...], std: float, dtype: torch.dtype) -> Tensor:
-        count = math.prod(shape)
         self._at = (self._at + 7919) % 65536
-        numbers = self._block[self._at :].repeat(-(-count // (len(self._block) - self._at)))[:count]
-        return (numbers * std).to(dtype).view(shape)
+        drawn = (self._block[self._at :] * std).to(dtype)
+        filled = torch.empty(shape, dtype=dtype)
+        for part in filled.view(-1).split(len(drawn)):
+            part.copy_(drawn[: len(part)])
+        return filled
 
 
 def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]], kinds: Mapping[str, tuple[Any, ...]]) -> None:
@@ -252,12 +253,15 @@ def encode(rehearsal: Rehearsal, encoder: Path, out: Path) -> None:
 
     kind = "scaled fp8" if "fp8" in encoder.name else "bf16"
     arguments = ("--text-encoder", encoder, "--prompts", *PROMPTS, "--device", "cpu")
-    rehearsal.command(f"`encode`, umT5 in {kind}", "encode", out, *arguments)
-    rehearsal.estimated(encoder_bytes(encoder))
+    stage = f"`encode`, umT5 in {kind}"
+    rehearsal.command(stage, "encode", out, *arguments, estimate=lambda found: encoder_bytes(encoder))
 
 
 def render(rehearsal: Rehearsal, folder: Path, model: Path, vae: Path) -> None:
     """`generate` with and without decoding, then `decode`."""
+    from headforcing.headforcing_core.render.resources import Needs
+    from headforcing.headforcing_core.video.codec import decoder_memory
+
     text = f"0:00 {PROMPTS[0]}\n0:00.75 {PROMPTS[1]}"
     common = ("generate", "--weights", model, "--embeddings", folder / "prompts.safetensors", "--prompts", text)
     common += ("--size", "x".join(map(str, SIZE)), "--seconds", SECONDS, "--device", "cpu")
@@ -266,22 +270,14 @@ def render(rehearsal: Rehearsal, folder: Path, model: Path, vae: Path) -> None:
         ("`generate`, video", ("--vae", vae, "--out", folder / "video.mp4")),
         ("`generate`, latents", latents),
     ):
-        needs = rehearsal.command(stage, *common, *more)["needs"]
-        working = needs["cache"] + needs["prompt"] + max(needs["activations"] + needs["held"], needs["decode"])
-        rehearsal.estimated(needs["weights"] + needs["vae"] + working)
-    rehearsal.command("`decode`", "decode", latents[1], folder / "decoded.mp4", "--vae", vae, "--device", "cpu")
-    rehearsal.estimated(needs_of_decoder(vae))
-
-
-def needs_of_decoder(vae: Path) -> int:
-    from headforcing.headforcing_core.video.codec import decoder_memory
-
+        rehearsal.command(stage, *common, *more, estimate=lambda found: Needs(**found["needs"]).memory)
     taken = decoder_memory(vae, (SIZE[1], SIZE[0]), torch.bfloat16)
-    return taken.weights + taken.peak
+    decode = ("decode", latents[1], folder / "decoded.mp4", "--vae", vae, "--device", "cpu")
+    rehearsal.command("`decode`", *decode, estimate=lambda found: taken.weights + taken.peak)
 
 
 def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) -> None:
-    """The native loaders and the sampler in a real server; what it takes above an idle one."""
+    """The native loaders and the sampler in a real server; what each graph adds to what the server had."""
     from comfy_graphs import node
     from comfy_harness import ComfyServer
     from comfy_setup import NEWEST, installed
@@ -295,7 +291,6 @@ def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) ->
             "HeadForcingSampler", model=["model", 0], positive=["text", 0], vae=["vae", 0], width=SIZE[0],
             height=SIZE[1], seconds=SECONDS, seed=0,
         ),
-        "report": node("PreviewAny", source=["sampler", 1]),
     }  # fmt: skip
     with ComfyServer(installed(NEWEST), folder / "comfyui") as server:
         for kind, file in files.items():
@@ -303,18 +298,21 @@ def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) ->
             server.model_path(kind, name).symlink_to(file)
         assert server._process is not None
         pid = server._process.pid
-        idle = sum(resident(pid)[:1])
         for stage, part in (
-            ("ComfyUI: text encoder and prompts", {**graph, "report": node("PreviewAny", source=["text", 0])}),
-            ("ComfyUI: model, VAE, two blocks", graph),
+            ("ComfyUI: text encoder, prompts", {"clip", "text"}),
+            ("ComfyUI: model, VAE, two blocks", set(graph)),
         ):
-            wanted = {"clip", "text", "report"} if "prompts" in stage else set(graph)
-            memory, begun = Memory(pid), time.perf_counter()
-            result = server.queue({name: part[name] for name in wanted}, timeout=900)
+            source = "text" if "sampler" not in part else "sampler"
+            shown = node("PreviewAny", source=[source, 0 if source == "text" else 1])
+            memory, begun, before = Memory(pid), time.perf_counter(), resident(pid)
+            result = server.queue({name: graph[name] for name in part} | {"report": shown}, timeout=900)
             memory.stop()
             if result.outcome != "success":
                 raise SystemExit(f"{stage}: {result.error} {result.node_errors}\n{server.log()[-3000:]}")
-            rehearsal.note(stage, time.perf_counter() - begun, memory.own - idle, memory.with_files - idle)
+            told = re.search(r"memory +about ([\d.]+) ([MG])B", str(result.outputs["report"]))
+            estimate = told and int(float(told[1]) * {"M": 1e6, "G": 1e9}[told[2]])
+            own, files = memory.own - before[0], memory.with_files - sum(before)
+            rehearsal.note(stage, time.perf_counter() - begun, own, files, estimate)
 
 
 def rehearse(folder: Path, out: Path, without: list[str]) -> None:
