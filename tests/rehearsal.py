@@ -1,12 +1,13 @@
 # ruff: noqa: T201
 """A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and rendered.
 
-    python tests/rehearsal.py [--folder DISK] [--out tests/rehearsal.json] [--without bf16 comfyui]
+    python tests/rehearsal.py [--folder DISK] [--out tests/rehearsal.json] [--without bf16 fp8 comfyui]
 
 Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after another, into a
 temporary folder of 28 GB; takes them through the command line and through the native loaders of a real ComfyUI server
 (tests/helpers/comfy_setup.py); renders two blocks at 128x64; and reports time and peak memory of every stage beside
-the estimate. It needs 16 GB of free memory and is no part of the tests: its numbers are in tests/rehearsal.json.
+the estimate. It needs 16 GB of free memory and is no part of the tests: its numbers are in tests/rehearsal.json,
+where those of parts that are left out stay. Without fp8 nothing follows it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Rehearsal:
 
     def __init__(self, out: Path):
         self.out = out
-        self.stages: list[dict[str, Any]] = []
+        self.stages: list[dict[str, Any]] = (
+            json.loads(out.read_text(encoding="utf-8"))["stages"] if out.exists() else []
+        )
         self.program = 0
 
     def command(
@@ -99,10 +102,10 @@ class Rehearsal:
         return found
 
     def note(self, stage: str, seconds: float, own: int, with_files: int, estimate: int | None = None) -> None:
-        """Add a stage to the numbers, which are written each time."""
-        self.stages.append(
-            {"stage": stage, "seconds": round(seconds, 1), "own": own, "with_files": with_files, "estimate": estimate}
-        )
+        """Add a stage to the numbers, in place of those of an earlier run; they are written each time."""
+        sizes = {"own": own, "with_files": with_files, "estimate": estimate}
+        self.stages = [one for one in self.stages if one["stage"] != stage]
+        self.stages.append({"stage": stage, "seconds": round(seconds, 1), **sizes})
         machine = {"processors": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
         found = {"machine": machine, "size": SIZE, "seconds": SECONDS, "program": self.program, "stages": self.stages}
         self.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -277,7 +280,7 @@ def render(rehearsal: Rehearsal, folder: Path, model: Path, vae: Path) -> None:
 
 
 def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) -> None:
-    """The native loaders and the sampler in a real server; what each graph adds to what the server had."""
+    """The native loaders and the sampler in a real server; what it takes above an idle one, models kept as it does."""
     from comfy_graphs import node
     from comfy_harness import ComfyServer
     from comfy_setup import NEWEST, installed
@@ -298,33 +301,33 @@ def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) ->
             server.model_path(kind, name).symlink_to(file)
         assert server._process is not None
         pid = server._process.pid
+        idle, _ = resident(pid)
         for stage, part in (
-            ("ComfyUI: text encoder, prompts", {"clip", "text"}),
-            ("ComfyUI: model, VAE, two blocks", set(graph)),
+            ("ComfyUI: text encoder and prompts", {"clip", "text"}),
+            ("ComfyUI: then model, VAE, two blocks", set(graph)),
         ):
             source = "text" if "sampler" not in part else "sampler"
             shown = node("PreviewAny", source=[source, 0 if source == "text" else 1])
-            memory, begun, before = Memory(pid), time.perf_counter(), resident(pid)
+            memory, begun = Memory(pid), time.perf_counter()
             result = server.queue({name: graph[name] for name in part} | {"report": shown}, timeout=900)
             memory.stop()
             if result.outcome != "success":
                 raise SystemExit(f"{stage}: {result.error} {result.node_errors}\n{server.log()[-3000:]}")
-            told = re.search(r"memory +about ([\d.]+) ([MG])B", str(result.outputs["report"]))
-            estimate = told and int(float(told[1]) * {"M": 1e6, "G": 1e9}[told[2]])
-            own, files = memory.own - before[0], memory.with_files - sum(before)
-            rehearsal.note(stage, time.perf_counter() - begun, own, files, estimate)
+            own, files = memory.own - idle, memory.with_files - idle
+            rehearsal.note(stage, time.perf_counter() - begun, own, files)
 
 
 def rehearse(folder: Path, out: Path, without: list[str]) -> None:
     rehearsal = Rehearsal(out)
     rehearsal.command("a command that does nothing", "memory", "--cards", 8)
-    rehearsal.program = rehearsal.stages[0]["own"]
-    rehearsal.stages.clear()
+    rehearsal.program = rehearsal.stages.pop()["own"]
     prompts, fp8 = folder / "prompts.safetensors", folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
     if "bf16" not in without:
         path = folder / "umt5_xxl_bf16.safetensors"
         with written(rehearsal, "umT5-xxl in bf16", path, lambda: write_umt5(path, scaled=False)):
             encode(rehearsal, path, prompts)
+    if "fp8" in without:
+        return
     with written(rehearsal, "umT5-xxl in scaled fp8", fp8, lambda: write_umt5(fp8, scaled=True)):
         encode(rehearsal, fp8, prompts)
         model, vae, converted = folder / "self_forcing_dmd.pt", folder / "vae.safetensors", folder / "bf16.safetensors"
@@ -342,7 +345,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made; default: the system's")
     parser.add_argument("--out", type=Path, default=TESTS / "rehearsal.json")
-    parser.add_argument("--without", nargs="*", default=[], choices=["bf16", "comfyui"])
+    parser.add_argument("--without", nargs="*", default=[], choices=["bf16", "fp8", "comfyui"])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         rehearse(Path(folder), args.out, args.without)

@@ -57,8 +57,9 @@ def room_on(model: Any) -> int:
     free = management.get_free_memory(device)
     if device.type == "cpu":
         return int(free + model.model_size())  # the weights are there already
-    models = [loaded for loaded in management.current_loaded_models if loaded.device == device]
-    free += sum(loaded.model_loaded_memory() for loaded in models)
+    for loaded in management.current_loaded_models:
+        if loaded.device == device and loaded.model is not None:  # None: the graph has dropped it
+            free += loaded.model_loaded_memory()
     return int(min(free, management.get_total_memory(device)) - management.extra_reserved_memory())
 
 
