@@ -228,9 +228,8 @@ def write_vae(path: Path) -> None:
 
 
 @contextmanager
-def written(rehearsal: Rehearsal, stage: str, path: Path, write: Callable[[], None]) -> Iterator[Path]:
+def written(path: Path, write: Callable[[], None]) -> Iterator[Path]:
     """A file for as long as it is needed, written in a process of its own."""
-    begun = time.perf_counter()
     pid = os.fork()
     if pid == 0:
         try:
@@ -238,13 +237,9 @@ def written(rehearsal: Rehearsal, stage: str, path: Path, write: Callable[[], No
             os._exit(0)
         finally:
             os._exit(1)
-    memory = Memory(pid)
-    _, failed = os.waitpid(pid, 0)
-    memory.stop()
-    if failed:
-        raise SystemExit(f"{stage}: the file could not be written")
-    size = path.stat().st_size / 1e9
-    rehearsal.note(f"{stage}, {size:.2f} GB", time.perf_counter() - begun, memory.own, memory.with_files)
+    if os.waitpid(pid, 0)[1]:
+        raise SystemExit(f"{path} could not be written")
+    print(f"wrote {path.name}, {path.stat().st_size / 1e9:.2f} GB", flush=True)
     try:
         yield path
     finally:
@@ -324,16 +319,16 @@ def rehearse(folder: Path, out: Path, without: list[str]) -> None:
     prompts, fp8 = folder / "prompts.safetensors", folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
     if "bf16" not in without:
         path = folder / "umt5_xxl_bf16.safetensors"
-        with written(rehearsal, "umT5-xxl in bf16", path, lambda: write_umt5(path, scaled=False)):
+        with written(path, lambda: write_umt5(path, scaled=False)):
             encode(rehearsal, path, prompts)
     if "fp8" in without:
         return
-    with written(rehearsal, "umT5-xxl in scaled fp8", fp8, lambda: write_umt5(fp8, scaled=True)):
+    with written(fp8, lambda: write_umt5(fp8, scaled=True)):
         encode(rehearsal, fp8, prompts)
         model, vae, converted = folder / "self_forcing_dmd.pt", folder / "vae.safetensors", folder / "bf16.safetensors"
         with (
-            written(rehearsal, "the VAE", vae, lambda: write_vae(vae)),
-            written(rehearsal, "the model in float32", model, lambda: write_model(model)),
+            written(vae, lambda: write_vae(vae)),
+            written(model, lambda: write_model(model)),
         ):
             render(rehearsal, folder, model, vae)
             rehearsal.command("`convert` to bf16", "convert", model, converted)
