@@ -23,15 +23,16 @@ def upload(x: Tensor, device: torch.device | str) -> Tensor:
 def free_memory(device: torch.device | str) -> int | None:
     """Bytes that this process can still allocate on a device, what PyTorch keeps for later included.
 
-    None where that is not known: on a CPU outside Linux.
+    None where that is not known: on a CPU outside Linux, and on kinds of devices that cannot be asked.
     """
     device = torch.device(device)
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
-    if device.type == "mps":
+    if device.type == "mps" and hasattr(torch.mps, "recommended_max_memory"):
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    with suppress(OSError):
-        info = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii")))
-        return 1024 * (int(info["MemAvailable"]) + int(info.get("SwapFree", 0)))
+    if device.type == "cpu":
+        with suppress(OSError, KeyError):
+            info = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii")))
+            return 1024 * (int(info["MemAvailable"]) + int(info.get("SwapFree", 0)))
     return None

@@ -18,6 +18,7 @@ import torch
 from ..errors import HeadForcingError
 from ..head_profiles.profile import default_profile
 from ..methods.registry import method_policy
+from ..video.memory import DecoderMemory
 from .describe import format_bytes
 from .plan import RenderPlan
 from .resources import Needs, activation_bytes
@@ -61,6 +62,17 @@ def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, 
         f"({parts.partition(': ')[2]}), the device has {format_bytes(max(0, room))} for it. "
         + (f"What fits, cheapest first: {helps}" if helps else "No setting of this video fits")
     )
+
+
+def check_decoder(decoder: DecoderMemory, size: str, room: int) -> None:
+    """Refuse a decoder that does not fit into `room` bytes of a device of its own."""
+    wanted = decoder.weights + decoder.peak
+    if wanted > room:
+        raise HeadForcingError(
+            f"not enough memory: decoding {size} needs {format_bytes(wanted)}, the device of the VAE has "
+            f"{format_bytes(max(0, room))} for it; decode afterwards, without a vae on the sampler, or choose a smaller "
+            "size"
+        )
 
 
 @dataclass(frozen=True)

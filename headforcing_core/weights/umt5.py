@@ -238,7 +238,7 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
         return PromptEmbeddings({text: _checked_rows(tensors.get(f"prompt_{i}"), i) for i, text in enumerate(prompts)})
     except (KeyError, ValueError, RecursionError) as error:
         raise HeadForcingError(
-            f"{path} is not a prompt embeddings file ({error}); write one with save_embeddings."
+            f"{path} is not a prompt embeddings file ({error}); write one with `headforcing encode`."
         ) from error
 
 

@@ -18,7 +18,7 @@ from ...headforcing_core.render.job import RenderJob, Watcher
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.provenance import about_video
-from ...headforcing_core.render.remedies import COMFYUI
+from ...headforcing_core.render.remedies import COMFYUI, check_decoder
 from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents, Sink
@@ -128,6 +128,9 @@ class HostRender:
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
             vae.check_vae(self.vae)
+            if self.vae.device not in (model.load_device, torch.device("cpu")):
+                taken, size = vae.decoder_memory(self.vae, plan.block_shape[-2:]), f"{plan.width}x{plan.height}"
+                check_decoder(taken, size, checks.room_on(self.vae.patcher))
         return self.job(plan).check_needs(
             int(model.model_size()),
             checks.room_on(model),

@@ -17,7 +17,7 @@ from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import format_bytes
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.remedies import COMFYUI, COMMAND_LINE, check_memory
+from headforcing.headforcing_core.render.remedies import COMFYUI, COMMAND_LINE, check_decoder, check_memory
 from headforcing.headforcing_core.render.resources import Needs, check_disk, in_turn, needs_of
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -241,6 +241,12 @@ def test_other_methods_smaller_and_shorter_videos_fit(method, room):
         check_memory(fitting, shorter, torch.bfloat16, int(room), COMFYUI)
         longer = plan(method=method, seconds=seconds + 0.75)
         refused(needs_of(longer, torch.bfloat16, WEIGHTS), room, longer)
+
+
+def test_a_decoder_on_a_device_of_its_own_is_held_against_that_device():
+    check_decoder(DECODER, "832x480", DECODER.weights + DECODER.peak)
+    with pytest.raises(HeadForcingError, match=r"decoding 832x480 needs 6.15 GB, the device of the VAE has 6.00 GB"):
+        check_decoder(DECODER, "832x480", 6_000_000_000)
 
 
 def test_weights_count_where_the_host_cannot_stream_them():
