@@ -70,8 +70,7 @@ def check_decoder(decoder: DecoderMemory, size: str, room: int) -> None:
     if wanted > room:
         raise HeadForcingError(
             f"not enough memory: decoding {size} needs {format_bytes(wanted)}, the device of the VAE has "
-            f"{format_bytes(max(0, room))} for it; decode afterwards, without a vae on the sampler, or choose a smaller "
-            "size"
+            f"{format_bytes(max(0, room))} for it; {COMFYUI.decode_afterwards}, or choose a smaller size"
         )
 
 
