@@ -93,7 +93,7 @@ class CachePolicy(RolePolicies, Method):
         episodic = replace(self.memory, episodic_frames=min(2, self.memory.episodic_frames))
         return [
             ("episodic_frames 2", replace(self, memory=episodic)),
-            ("recent_frames 0", replace(self, memory=replace(episodic, recent_frames=0))),
+            ("episodic_frames 2, recent_frames 0", replace(self, memory=replace(episodic, recent_frames=0))),
         ]
 
     @classmethod

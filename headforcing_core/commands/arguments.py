@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.registry import method_names
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.options import DEFAULTS, RenderOptions
+from ..render.resources import room_on
 from ..rollout.schedule import SCHEDULES
 from ..timeline.switch import SWITCHES, Switch
 from ..timeline.timeline import MAX_TEXT_BYTES
@@ -69,10 +71,10 @@ class ModelFiles:
 
     def encode(self, texts: list[str], device: torch.device) -> list[torch.Tensor]:
         """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
-        from ..weights.umt5 import load_embeddings, load_text_encoder
+        from ..weights.umt5 import load_embeddings
 
         if self.text_encoder is not None and self.embeddings is None:
-            return load_text_encoder(self.text_encoder, device).encode(texts)
+            return encode_texts(self.text_encoder, texts, device)
         if self.embeddings is not None and self.text_encoder is None:
             stored = load_embeddings(self.embeddings)
             return [stored[text] for text in texts]
@@ -81,6 +83,24 @@ class ModelFiles:
     def load(self) -> dict[str, torch.Tensor]:
         """The weights under Wan names, LoRA merged."""
         return load_state_dict(self.weights, num_heads=self.num_heads, lora=self.lora)[0]
+
+
+def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+    """One text embedding per text, computed on `device` if the encoder fits there now, else on the CPU."""
+    from ..weights.umt5 import load_text_encoder
+
+    place = device if text_encoder_bytes(text_encoder, device) else torch.device("cpu")
+    if place != device:
+        sys.stderr.write(f"note: prompts are encoded on the CPU, {text_encoder.name} does not fit on {device}\n")
+    return load_text_encoder(text_encoder, place).encode(texts)
+
+
+def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
+    """Memory in bytes of encoding prompts on `device`; 0 where the encoder does not fit there now."""
+    from ..weights.umt5 import encoder_bytes
+
+    needed, room = encoder_bytes(text_encoder), room_on(device)
+    return needed if device.type == "cpu" or room is None or needed <= room else 0
 
 
 def find_profile(name: str) -> HeadProfile:

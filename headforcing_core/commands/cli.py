@@ -11,7 +11,8 @@ from typing import Any
 
 from ..errors import HeadForcingError
 from ..files import reason
-from . import compare, evaluate, files, profiles, render, report, runs
+from ..render.cards import CARDS
+from . import compare, evaluate, files, profiles, render, report, runs, stages
 from .arguments import DTYPES, Parser
 
 
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         return parent.add_subparsers(required=True, metavar="COMMAND")
 
     render.add_parsers(command)
+    stages.add_parsers(command)
 
     sub = command("inspect", files.inspect, "Describe a checkpoint or head profile, and the cache it needs.")
     sub.add_argument("file", type=Path)
@@ -66,6 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("budget", files.budget, "Size of the 1.3B model's KV cache by method and length.")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
+
+    sub = command("memory", files.memory, "What a minute of the 1.3B model takes, how it fits on a card; by estimate.")
+    sub.add_argument("--cards", type=float, nargs="+", default=list(CARDS), help="memory of cards in GiB")
+    sub.add_argument("--sizes", nargs="+", default=["832x480", "480x832"], help="WIDTHxHEIGHT in pixels")
 
     sub = command("convert", files.convert, "Write one bf16 copy of a checkpoint as .safetensors with metadata.")
     sub.add_argument("file", type=Path)

@@ -1,9 +1,11 @@
-"""The commands `inspect`, `convert` and `budget`."""
+"""The commands `inspect`, `convert`, `budget` and `memory`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import torch
 from tqdm import tqdm
@@ -14,8 +16,10 @@ from ..files import claimed
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.registry import METHODS, method_policy, method_schedule
 from ..model.wan import WanConfig
+from ..render.cards import Card, Fit, card, released_needs
 from ..render.describe import describe, format_bytes
 from ..render.plan import RenderPlan
+from ..render.resources import Needs
 from ..rollout.schedule import schedule
 from ..studies.markdown import markdown_table
 from ..studies.paper_tables import paper_heads
@@ -77,6 +81,56 @@ def budget(args: argparse.Namespace) -> Result:
     cells = [[f"{seconds:g}", name, f"{slots:,}", format_bytes(size)] for seconds, name, slots, size in rows]
     found = [{"seconds": s, "cache": n, "frame_slots": slots, "bytes": size} for s, n, slots, size in rows]
     return {"text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells), "json": found}
+
+
+def memory(args: argparse.Namespace) -> Result:
+    """What a minute of the 1.3B model takes, and how it fits on cards; sizes with the same answers share a table."""
+    tables: dict[str, list[str]] = {}
+    found = []
+    for size in args.sizes:
+        width, height = parse_size(size)
+        _, needs = released_needs(width, height)
+        cards = [card(gib, width, height) for gib in args.cards]
+        found.append({"size": size, "needs": asdict(needs), "cards": [asdict(one) for one in cards]})
+        tables.setdefault(f"{_parts_table(needs)}\n\n{_cards_table(cards)}", []).append(size)
+    text = "\n\n".join(f"{' and '.join(sizes)}:\n\n{table}" for table, sizes in tables.items())
+    return {"text": text, "json": found}
+
+
+def _parts_table(needs: Needs) -> str:
+    rows = [
+        ("weights of the model", needs.weights),
+        ("KV cache", needs.cache),
+        ("prompt's keys and values", needs.prompt),
+        ("weights of the VAE's decoder", needs.vae),
+        ("while sampling: activations", needs.activations),
+        ("while sampling: what the VAE keeps between blocks", needs.held),
+        ("while decoding: VAE, what it keeps included", needs.decode),
+        ("the most at any time", needs.rendering),
+    ]
+    return markdown_table(["of a minute, in bf16", "memory"], [[name, format_bytes(size)] for name, size in rows])
+
+
+def _cards_table(cards: Sequence[Card]) -> str:
+    rows = []
+    for one in cards:
+        streamed = f"; {format_bytes(one.comfyui.resident)} of the weights stay on the card"
+        rows.append(
+            [
+                f"{one.size:g} GB",
+                format_bytes(one.room),
+                _fit_text(one.command_line),
+                _fit_text(one.comfyui) + streamed,
+                ", ".join(f"{file}: {place}" for file, place in one.text_encoder.items()),
+            ]
+        )
+    return markdown_table(["card", "room", "command line", "ComfyUI", "umT5 on the command line"], rows)
+
+
+def _fit_text(fit: Fit) -> str:
+    if fit.how is None:
+        return "does not fit"
+    return f"{fit.how or 'fits as it is'} ({format_bytes(fit.bytes)})"
 
 
 def convert(args: argparse.Namespace) -> Result:

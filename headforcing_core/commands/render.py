@@ -86,7 +86,7 @@ def generate(args: argparse.Namespace) -> Result:
     if args.out is None and args.latents is None:
         raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
     if args.out is not None and args.vae is None:
-        raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents and decode them in ComfyUI")
+        raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents, for `headforcing decode`")
     check_writable(args.out)
     check_writable(args.latents)
     follow = None if args.follow is None else FollowedFile(args.follow)
@@ -118,6 +118,8 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     """Render a source to files; all checks are done before weights are loaded."""
     plan = source.plan()
     source.check_encoder(plan)
+    if plan.auto is None:  # else roles that were found earlier may need less
+        source.check_needs(plan, video)
     embeds = source.encode()
     plan = source.job(plan, embeds).recall_roles(source.plan)
     needs = source.check_needs(plan, video)

@@ -31,7 +31,8 @@ from ..render.live_story import Story
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
 from ..render.provenance import about_video, file_tags
-from ..render.resources import Needs
+from ..render.remedies import COMMAND_LINE
+from ..render.resources import NO_DECODER, Needs, room_on
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
 from ..render.video_rollout import VideoRollout
@@ -40,7 +41,15 @@ from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline, parse_timeline
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
-from .arguments import DTYPES, ModelFiles, found_profiles_folder, pick_device, read_text, render_options
+from .arguments import (
+    DTYPES,
+    ModelFiles,
+    found_profiles_folder,
+    pick_device,
+    read_text,
+    render_options,
+    text_encoder_bytes,
+)
 from .follow import FollowedFile
 
 OUT_OF_MEMORY = (
@@ -180,22 +189,30 @@ class Source:
 
     def check_needs(self, plan: RenderPlan, video: Path | None) -> Needs:
         """Estimate memory and disk use; refuses a render that is not possible or does not fit."""
-        device, dtype, files, decode = self.machine.device, self.machine.dtype, self.files, 0
+        device, dtype, files = self.machine.device, self.machine.dtype, self.files
         if self.machine.cuda_graph and device.type != "cuda":
             raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
         for folder in (self.machine.runs, video and video.parent):
             check_writable(folder and folder / "probe")
+        decoder, text_encoder = NO_DECODER, 0
         if files is not None and files.vae is not None and (video is not None or plan.restart_frames):
-            from ..video.codec import decode_bytes
+            from ..video.codec import decoder_memory
 
-            encodes = bool(plan.restart_frames)
-            decode = decode_bytes(files.vae, (plan.height, plan.width), dtype, encodes, files.decoder)
+            size, encodes = (plan.height, plan.width), bool(plan.restart_frames)
+            decoder = decoder_memory(files.vae, size, dtype, encodes, files.decoder)
+            if files.park_features and device.type == "cuda":
+                decoder = replace(decoder, held=0)
+        if files is not None and files.text_encoder is not None:
+            text_encoder = text_encoder_bytes(files.text_encoder, device)
         return self.job(plan).check_needs(
             self.info.parameters * dtype.itemsize,
-            torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None,
+            room_on(device),
+            COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),
             encodes=files is None or files.vae is not None,
             remedy="give --vae, the Wan 2.1 VAE",
-            decode=decode,
+            decoder=decoder,
+            text_encoder=text_encoder,
+            passes=2 if self.machine.cuda_graph else 1,
             writes_video=video is not None,
             scale=self.scale,
         )

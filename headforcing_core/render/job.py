@@ -28,7 +28,8 @@ from .finite_check import check_inputs
 from .live_story import Story, first_change
 from .plan import RenderPlan
 from .provenance import about_story, attention_name
-from .resources import Needs, check_memory, needs_of
+from .remedies import Host, check_memory
+from .resources import Needs, needs_of
 from .result import RenderResult
 from .sinks import Sink
 from .video_rollout import VideoRollout
@@ -107,7 +108,7 @@ class RenderJob:
         return plan if found is None else plan_with(found)
 
     def check_needs(
-        self, weights: int, room: int | None, *, encodes: bool, remedy: str, streams_weights: bool = False, **sizes: Any
+        self, weights: int, room: int | None, host: Host, *, encodes: bool, remedy: str, **sizes: Any
     ) -> Needs:
         """What the render will take; refuses what cannot be rendered or does not fit on the device.
 
@@ -115,7 +116,7 @@ class RenderJob:
 
         Args:
             weights: bytes of the model's.
-            room, streams_weights: as for `check_memory`; None where the device's memory is not known.
+            room, host: as for `check_memory`; None where the device's memory is not known.
             encodes, remedy: as for `RenderPlan.check_encoder`.
             sizes: the other arguments of `needs_of`.
         """
@@ -126,7 +127,7 @@ class RenderJob:
         kept, state = self.runs is not None, self.state_seconds > 0
         needs = needs_of(self.plan, self.dtype, weights, kept=kept, state=state, **sizes)
         if room is not None:
-            check_memory(needs, self.plan, self.dtype, room, streams_weights)
+            check_memory(needs, self.plan, self.dtype, room, host)
         return needs
 
     def run(

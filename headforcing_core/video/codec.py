@@ -11,6 +11,7 @@ from torch import nn
 from ..errors import HeadForcingError
 from ..weights.containers import read_weights
 from . import tiny_decoder, wan_vae
+from .memory import DecoderMemory
 from .restarts import FrameCodec
 from .tiny_decoder import NORMALISED, TinyDecoder, TinyVideoDecoder
 
@@ -40,22 +41,17 @@ def load_codec(
     return FrameCodec(partial(TinyVideoDecoder, network.prepare(), name), nn.ModuleList([network]))
 
 
-def decode_bytes(
+def decoder_memory(
     path: Path, size: tuple[int, int], dtype: torch.dtype, encodes: bool = False, decoder: str = "auto"
-) -> int:
-    """Estimated memory in bytes that the decoder takes during a render of frames of `(height, width)` pixels.
+) -> DecoderMemory:
+    """What the decoder of a VAE file takes during a render of frames of `(height, width)` pixels.
 
-    Its weights, what it keeps of the frames before, and what is in memory while a latent frame is decoded. Raises
-    HeadForcingError if the file cannot do what is asked.
+    `encodes` counts the encoder, too. Raises HeadForcingError if the file cannot do what is asked.
     """
     if not path.is_file() or decoder_name(path, decoder, encodes) == "wan":
-        return wan_vae.decode_bytes(path, size, dtype)
+        return wan_vae.decoder_memory(path, size, dtype, encodes)
     widths = tiny_decoder.tiny_widths({str(key): tensor for key, tensor in read_weights(path)[1].items()})
-    with torch.device("meta"):
-        weights = sum(weight.numel() for weight in TinyDecoder(widths or tiny_decoder.WIDTHS).parameters())
-    height, width = size
-    peak = tiny_decoder.peak_bytes((height // 8, width // 8), dtype, widths or tiny_decoder.WIDTHS)
-    return weights * dtype.itemsize + peak
+    return tiny_decoder.decoder_memory(size, dtype, widths or tiny_decoder.WIDTHS)
 
 
 def decoder_name(path: Path, decoder: str, encodes: bool) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .memory import DecoderMemory
 from .wan_decoder import CHUNK_FRAMES, LATENT_CHANNELS, doubled, spread_weight
 from .wan_vae import LATENTS_MEAN, LATENTS_STD, check_latents
 
@@ -133,12 +134,15 @@ def tiny_widths(weights: Mapping[str, Any]) -> tuple[int, ...] | None:
     return tuple(len(conv) for conv in convs) if convs[0].shape[1] == LATENT_CHANNELS else None  # type: ignore
 
 
-def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] = WIDTHS) -> int:
-    """Most memory in bytes while a chunk of latents of `(h, w)` is decoded, frames before included, weights left out.
+def decoder_memory(size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] = WIDTHS) -> DecoderMemory:
+    """What a tiny decoder takes during a render of frames of `(height, width)` pixels.
 
-    It is reached in the last level: the frames made, and enlarged, or their input with the frame before.
+    The peak is reached in the last level: the frames made, and enlarged, or their input with the frame before.
     """
-    kept = sum(3 * width * 4**level for level, width in enumerate(widths[:3]))
-    last = 4 * (16 * widths[2] + 64 * widths[3])
-    made = 4 * CHUNK_FRAMES * 3 * 64 * torch.float32.itemsize
-    return latent_size[0] * latent_size[1] * ((kept + last) * dtype.itemsize + made)
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in TinyDecoder(widths).parameters()) * dtype.itemsize
+    pixels = (size[0] // 8) * (size[1] // 8)  # of the latents
+    held = pixels * sum(3 * width * 4**level for level, width in enumerate(widths[:3])) * dtype.itemsize
+    last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
+    made = pixels * 4 * CHUNK_FRAMES * 3 * 64 * torch.float32.itemsize
+    return DecoderMemory(weights, held, held + last + made)

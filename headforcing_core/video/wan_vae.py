@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from ..errors import HeadForcingError
 from ..weights.containers import read_weights
 from . import wan_decoder
+from .memory import DecoderMemory
 from .restarts import FrameCodec
-from .wan_decoder import LATENT_CHANNELS, Features, WanDecoder
+from .wan_decoder import LATENT_CHANNELS, Features, Upsample, WanDecoder
 from .wan_encoder import WanFrameEncoder
 
 # The transformer uses (z - mean) / std of the VAE's latents z, per channel; values from vae.py of Wan 2.1.
@@ -137,17 +138,27 @@ def _encode_first_frame(encoder: WanFrameEncoder, video_frame: Tensor) -> Tensor
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
-def decode_bytes(path: Path, size: tuple[int, int], dtype: torch.dtype) -> int:
-    """Estimated memory in bytes that the VAE takes during a render of frames of `(height, width)` pixels.
+def decoder_memory(
+    path: Path | None, size: tuple[int, int], dtype: torch.dtype, encodes: bool = False
+) -> DecoderMemory:
+    """What the VAE takes during a render of frames of `(height, width)` pixels.
 
-    The decoder's weights and what is in memory while a latent frame is decoded. A file that is not there yet counts as
-    the released one.
+    Without a file, or where it is not there yet, it counts as the released one.
     """
-    base = _base_width(_check_latents(path, read_weights(path)[1])) if path.is_file() else _BASE
+    base = _BASE
+    if path is not None and path.is_file():
+        base = _base_width(_check_latents(path, read_weights(path)[1]))
     with torch.device("meta"):
-        weights = sum(weight.numel() for weight in WanDecoder(base).parameters())
-    height, width = size
-    return weights * dtype.itemsize + wan_decoder.peak_bytes((height // 8, width // 8), dtype, base)
+        decoder = WanDecoder(base).to(dtype).prepare()
+        encoder = WanFrameEncoder(base).to(dtype) if encodes else None
+    made = (layer.spread for layer in decoder.modules() if isinstance(layer, Upsample))
+    tensors = (*decoder.parameters(), *(encoder.parameters() if encoder else ()), *made)
+    latent_size = size[0] // 8, size[1] // 8
+    return DecoderMemory(
+        sum(tensor.nbytes for tensor in tensors if tensor is not None),
+        wan_decoder.held_bytes(latent_size, dtype, base),
+        wan_decoder.peak_bytes(latent_size, dtype, base),
+    )
 
 
 def _base_width(weights: Mapping[str, Any]) -> int:

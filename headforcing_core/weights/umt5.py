@@ -1,6 +1,7 @@
 """umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
 
-The encoder needs the optional packages of `pip install headforcing[text]`, which are imported only when used.
+The encoder needs the optional packages of `pip install headforcing[text]`, which are imported only when used. Its
+matrices stay as the file stores them, fp8 with scales included, and are widened while they are used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..errors import HeadForcingError
 from ..files import replacing
@@ -26,6 +28,8 @@ from .containers import WRITABLE, read_weights
 MAX_TOKENS = 512
 MAX_LAYERS = 100  # umT5-xxl has 24
 _END = 1  # id of the end-of-sequence token
+_SCALES = (".scale_weight", ".weight_scale")  # of fp8 weights, in ComfyUI's older and newer files
+_NOT_NEEDED = (".scale_input", ".input_scale")  # for products computed in fp8
 _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
 # Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's files).
@@ -85,13 +89,8 @@ def load_text_encoder(
     transformers, sentencepiece = _optional("transformers"), _optional("sentencepiece")
     path = Path(path)
     tensors = _read_tensors(path)
-    if any(name.endswith("scale_weight") or name.endswith("weight_scale") for name in tensors):
-        raise HeadForcingError(
-            f"{path.name} holds scaled fp8 weights, which are not supported here; "
-            "use umt5_xxl_fp16.safetensors, umt5_xxl_fp8_e4m3fn.safetensors or models_t5_umt5-xxl-enc-bf16.pth."
-        )
     tokenizer = _load_tokenizer(path, tensors.pop("spiece_model", None), sentencepiece)
-    weights = _to_transformers_names(tensors, path)
+    weights, scales = _without_scales(_to_transformers_names(tensors, path), path)
     config = transformers.UMT5Config(**_sizes(weights, path))
     if tokenizer.get_piece_size() > config.vocab_size:
         raise HeadForcingError(
@@ -104,13 +103,100 @@ def load_text_encoder(
     if missing := sorted(expected - set(weights)):
         raise HeadForcingError(f"{path.name} is not a complete umT5 encoder: {missing[0]} is missing.")
     # `pop` frees each tensor after its conversion, so that stored and converted weights never exist together
-    ready = {name: weights.pop(name).to(device, dtype) for name in sorted(expected)}
+    ready = {name: weights.pop(name) for name in sorted(expected)}
+    for name, layer in list(model.named_modules()):
+        stored = ready.get(f"{name}.weight")
+        if isinstance(layer, nn.Linear) and stored is not None and _stays(name, stored.dtype, dtype):
+            if stored.shape != layer.weight.shape:
+                raise HeadForcingError(f"{path.name} is not a umT5 encoder: {name} has the shape {list(stored.shape)}.")
+            widened = StoredLinear(ready.pop(f"{name}.weight").to(device), scales.pop(name, None), device)
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, widened)
+    if scales:
+        raise HeadForcingError(f"{path.name} has a scale for {sorted(scales)[0]}, which is not stored in fp8.")
     try:
-        model.load_state_dict(ready, strict=False, assign=True)
+        model.load_state_dict({k: ready.pop(k).to(device, dtype) for k in sorted(ready)}, strict=False, assign=True)
     except RuntimeError as error:
         raise HeadForcingError(f"{path.name} is not a umT5 encoder: {error}") from error
     model.set_input_embeddings(model.shared)
     return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
+
+
+class StoredLinear(nn.Module):
+    """A linear layer whose weight stays in the dtype of its file, `[out, in]`; computes in that of its input.
+
+    Args:
+        scale: of fp8 weights, one number or one per output; the product is multiplied by it in float32.
+    """
+
+    weight = None  # transformers would convert activations to the dtype of a weight
+
+    def __init__(self, stored: Tensor, scale: Tensor | None, device: str | torch.device):
+        super().__init__()
+        self.stored = nn.Parameter(stored, requires_grad=False)
+        self.scale = None if scale is None else scale.to(device, torch.float32).flatten()
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = F.linear(x, self.stored.to(x.dtype))
+        return product if self.scale is None else (product * self.scale).to(x.dtype)
+
+
+def encoder_bytes(path: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
+    """Estimated memory in bytes of encoding a prompt with the umT5 encoder of a file: weights and activations.
+
+    Only the names and shapes in the file are read; raises HeadForcingError if it is no umT5 encoder.
+    """
+    path = Path(path)
+    return weights_bytes(_without_scales(_to_transformers_names(_read_tensors(path), path), path)[0], dtype, path)
+
+
+def weights_bytes(weights: Mapping[str, Tensor], dtype: torch.dtype, path: Path = Path("umt5-xxl")) -> int:
+    """`encoder_bytes` of weights with transformers' names, on any device."""
+    sizes, total = _sizes(weights, path), 0
+    for name, tensor in weights.items():
+        kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor.dtype, dtype)
+        total += tensor.numel() * (tensor.dtype if kept else dtype).itemsize
+    widest = sizes["d_model"] * max(sizes["d_ff"], sizes["num_heads"] * sizes["d_kv"]) * dtype.itemsize
+    scores = sizes["num_heads"] * MAX_TOKENS**2 * (3 * torch.float32.itemsize + 2 * dtype.itemsize)
+    return total + widest + scores
+
+
+def _stays(layer: str, stored: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a layer's matrix is kept as it is stored; embeddings and position biases are read by number."""
+    return stored != dtype and stored.itemsize <= dtype.itemsize and not layer.endswith(("shared", "attention_bias"))
+
+
+def _without_scales(tensors: Mapping[str, Tensor], path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights, and the scales of those in fp8 by the name of their layer; refuses other quantised weights."""
+    weights: dict[str, Tensor] = {}
+    scales: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        layer, dot, kind = name.rpartition(".")
+        if dot + kind in _SCALES:
+            scales[layer] = tensor
+        elif kind == "comfy_quant":
+            _check_format(tensor, path)
+        elif dot + kind not in _NOT_NEEDED:
+            weights[name] = tensor
+    for layer, scale in scales.items():
+        weight = weights.get(f"{layer}.weight")
+        fits = weight is not None and scale.dtype.is_floating_point and scale.numel() in (1, len(weight))
+        if not fits or not bool(torch.isfinite(scale.float()).all()):
+            raise HeadForcingError(f"{path.name} is damaged: the scale of {layer} does not belong to a weight.")
+    return weights, scales
+
+
+def _check_format(description: Tensor, path: Path) -> None:
+    """Refuse weights that are packed in another way than fp8; `description` is JSON, as bytes."""
+    try:
+        stored = json.loads(description.numpy().tobytes())["format"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        stored = "an unknown format"
+    if stored not in ("float8_e4m3fn", "float8_e5m2"):
+        raise HeadForcingError(
+            f"{path.name} holds weights quantised as {stored!s:.40}, of which only fp8 is supported here; use "
+            "umt5_xxl_fp8_e4m3fn_scaled.safetensors, umt5_xxl_fp16.safetensors or models_t5_umt5-xxl-enc-bf16.pth."
+        )
 
 
 class PromptEmbeddings(dict[str, Tensor]):
@@ -152,7 +238,7 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
         return PromptEmbeddings({text: _checked_rows(tensors.get(f"prompt_{i}"), i) for i, text in enumerate(prompts)})
     except (KeyError, ValueError, RecursionError) as error:
         raise HeadForcingError(
-            f"{path} is not a prompt embeddings file ({error}); write one with save_embeddings."
+            f"{path} is not a prompt embeddings file ({error}); write one with `headforcing encode`."
         ) from error
 
 

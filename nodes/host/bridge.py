@@ -6,7 +6,6 @@ the diffusion model's forward passes each call to `forward_block` while our samp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import comfy.samplers
 import latent_preview
 import torch
 from comfy.cli_args import args as command_line
+from comfy.controlnet import ControlBase
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from ...headforcing_core.head_profiles.profiler import profile_heads
 from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.model.attention import AttentionFunction, LayerAttention, LayerSizes, attention_function
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
+from ...headforcing_core.render.resources import pass_bytes
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
 from ...headforcing_core.rollout.schedule import Schedule
 from .fingerprint import fingerprint as fingerprint
@@ -188,11 +189,44 @@ def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
     return hosted.forward(executor.class_obj, x, options)
 
 
-def with_room(model: Any, shape: Sequence[int], extra_bytes: int) -> list[int]:
-    """The shape of latents `[videos, 16, frames, h, w]` for which ComfyUI reserves `extra_bytes` more memory."""
-    one_frame = [*shape[:2], 1, *shape[3:]]
-    frames = shape[2] + math.ceil(extra_bytes / max(1, model.model.memory_required(one_frame)))
-    return [*shape[:2], frames, *shape[3:]]
+class _Room(ControlBase):
+    """In a prompt, memory that ComfyUI keeps free while it samples: it counts that of ControlNets as it is stated."""
+
+    def __init__(self, size: float):
+        super().__init__()
+        self.size = size
+
+    def inference_memory_requirements(self, dtype: torch.dtype) -> float:
+        return self.size
+
+    def get_models(self) -> list[Any]:
+        return []
+
+    def deepclone_multigpu(self, load_device: torch.device, autoregister: bool = False) -> _Room:
+        self.multigpu_clones[load_device] = self
+        return self
+
+
+def load_with_room(
+    executor: Callable[..., Any],
+    model: Any,
+    one_pass: Sequence[int],
+    conds: dict[str, Any],
+    *args: Any,
+    memory: int,
+    **kwargs: Any,
+) -> Any:
+    """ComfyUI's `prepare_sampling`, which loads a MODEL, with `memory` bytes free for the render.
+
+    Args:
+        executor: the rest of `prepare_sampling`.
+        one_pass: shape of the latents of a pass, `[1, 16, frames, h, w]`. What ComfyUI asks for them is part of
+            `memory`; it asks for them once more where there is room.
+    """
+    missing = max(0.0, memory - float(model.model.memory_required(list(one_pass))))
+    asked = {**conds, _KEY: [{"control": _Room(missing)}]}
+    real_model, _, models = executor(model, list(one_pass), asked, *args, **kwargs)
+    return real_model, conds, models
 
 
 def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
@@ -217,7 +251,7 @@ def host(
     embeds: Sequence[Tensor],
     schedule: Schedule,
     block_shape: Sequence[int],
-    extra_bytes: int,
+    memory: int,
     body: Callable[[HostedModel, torch.device], Tensor],
     also: Sequence[Any] = (),
 ) -> Tensor:
@@ -225,7 +259,7 @@ def host(
 
     Args:
         embeds: one text embedding `[tokens, text_dim]` per prompt.
-        extra_bytes: memory that is needed besides the weights and the activations of a block.
+        memory: bytes that are needed besides the weights.
         also: patchers of other models that `body` needs at the same time.
         body: gets the hosted model and its device, returns latents `[1, 16, frames, h, w]` in the model's space.
 
@@ -241,7 +275,7 @@ def host(
         return body(hosted, x.device)
 
     def prepare(executor, patcher, noise_shape, *args, **kwargs):
-        loads.append(partial(executor, patcher, with_room(patcher, noise_shape, extra_bytes), *args, **kwargs))
+        loads.append(partial(load_with_room, executor, patcher, noise_shape, *args, memory=memory, **kwargs))
         return loads[-1]()
 
     patched = hosting(model, prepare)
@@ -276,7 +310,10 @@ def measure(
         profile_heads(hosted, config, shares, prompts, on_prompt, dtype=dtype, device=device, on_step=on_step)
         return torch.zeros(1, block_shape[1], block_shape[0], *block_shape[2:])
 
-    host(model, embeds, setup.schedule, block_shape, setup.shape(config).bytes(dtype), body)
+    shape = setup.shape(config)
+    # twice, for what measures attention beside a pass
+    memory = shape.bytes(dtype) + 2 * pass_bytes(config, setup.frames_per_block * shape.frame_tokens, dtype)
+    host(model, embeds, setup.schedule, block_shape, memory, body)
 
 
 def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:

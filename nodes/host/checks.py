@@ -48,6 +48,21 @@ def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
         )
 
 
+def room_on(model: Any) -> int:
+    """Memory in bytes that a render can have on a MODEL's device: what is free there, or taken by models of ComfyUI.
+
+    ComfyUI moves other models out of the way; what it reserves for other programs is left to them.
+    """
+    device, management = model.load_device, comfy.model_management
+    free = management.get_free_memory(device)
+    if device.type == "cpu":
+        return int(free + model.model_size())  # the weights are there already
+    for loaded in management.current_loaded_models:
+        if loaded.device == device and loaded.model is not None:  # None: the graph has dropped it
+            free += loaded.model_loaded_memory()
+    return int(min(free, management.get_total_memory(device)) - management.extra_reserved_memory())
+
+
 def check_room(renders: Sequence[Needs]) -> None:
     """Refuse renders, made one after another, whose files do not fit on the disk."""
     check_disk(in_turn(renders), folders.output_folder(), folders.output_folder())

@@ -17,7 +17,7 @@ from ...headforcing_core.render.sinks import Sink
 from ...headforcing_core.video.background import BackgroundStream
 from ...headforcing_core.video.stream import VideoInfo, VideoStream
 from . import folders, helpers
-from .vae import check_vae, codec_of, decode_bytes
+from .vae import check_vae, codec_of
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,6 @@ class GrowingVideo(Sink):
         with suppress(OSError):  # it is finished, and has its number
             written = self.partial.path.stat().st_size if self._video.video_frames else 0
         return {**helpers.saved(self.partial), "id": self.id, "bytes": written}
-
-    @property
-    def decode_bytes(self) -> int:
-        """Memory for decoding a chunk where the model samples; twice if video frames are encoded between rollouts."""
-        if not self.shares_device:
-            return 0
-        return decode_bytes(self.vae, self.plan.block_shape[-2:]) * (2 if self.plan.restart_frames else 1)
 
     def __enter__(self) -> GrowingVideo:
         """Begin, in a file that is claimed until the end; the VAE's weights must be in place."""

@@ -71,12 +71,12 @@ def applied(model: Any, request: Request) -> Any:
 
     def prepare(executor, patcher, noise_shape, *args, **kwargs):
         try:
-            plan = request.render(patcher, noise_shape, None, 0, weights="not needed").plan()
-            one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
-            noise_shape = bridge.with_room(patcher, one_pass, plan.cache_bytes(bridge.compute_dtype(patcher)))
+            render = request.render(patcher, noise_shape, None, 0, weights="not needed")
+            plan = render.plan()
         except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
-            pass
-        return executor(patcher, noise_shape, *args, **kwargs)
+            return executor(patcher, noise_shape, *args, **kwargs)
+        one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
+        return bridge.load_with_room(executor, patcher, one_pass, *args, memory=render.memory(plan), **kwargs)
 
     return bridge.hosting(model, prepare)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import comfy.model_management
 import torch
 from torch import Tensor
 
@@ -19,10 +18,12 @@ from ...headforcing_core.render.job import RenderJob, Watcher
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.provenance import about_video
-from ...headforcing_core.render.resources import Needs
+from ...headforcing_core.render.remedies import COMFYUI, check_decoder
+from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents, Sink
 from ...headforcing_core.timeline.timeline import Timeline
+from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
 from . import bridge, checks, folders, helpers, toy_world, vae
 from .growing_video import GrowingVideo
@@ -111,23 +112,34 @@ class HostRender:
         options = replace(self.options, seconds=timeline.seconds)
         return replace(self, options=options, timeline=timeline, texts=made.embeds[: len(timeline.segments)])
 
+    def decoder(self, plan: RenderPlan) -> DecoderMemory:
+        """What decoding takes where the model samples."""
+        if self.vae is None or self.vae.device != self.model.load_device:
+            return NO_DECODER
+        return vae.decoder_memory(self.vae, plan.block_shape[-2:])
+
+    def memory(self, plan: RenderPlan) -> int:
+        """Memory in bytes that a video takes where the model samples, besides all weights."""
+        return needs_of(plan, bridge.compute_dtype(self.model), 0, decoder=self.decoder(plan)).working
+
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
-        model, decode, management = self.model, 0, comfy.model_management
+        model = self.model
         if toy_world.is_toy_model(model) and (plan.width, plan.height) != toy_world.SIZE:
             wanted = "x".join(map(str, toy_world.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
             vae.check_vae(self.vae)
-            if self.vae.device == model.load_device:
-                decode = vae.decode_bytes(self.vae, plan.block_shape[-2:]) + self.vae.patcher.model_size()
+            if self.vae.device not in (model.load_device, torch.device("cpu")):
+                taken, size = vae.decoder_memory(self.vae, plan.block_shape[-2:]), f"{plan.width}x{plan.height}"
+                check_decoder(taken, size, checks.room_on(self.vae.patcher))
         return self.job(plan).check_needs(
             int(model.model_size()),
-            int(management.get_total_memory(model.load_device) - management.extra_reserved_memory()),
-            streams_weights=model.load_device.type != "cpu",
+            checks.room_on(model),
+            replace(COMFYUI, streams_weights=model.load_device.type != "cpu"),
             encodes=self.vae is not None,
             remedy="connect the Wan 2.1 VAE to the sampler",
-            decode=decode,
+            decoder=self.decoder(plan),
             writes_video=self.vae is not None,
             videos=videos,
             finished_blocks=sum(self.job(plan, video).finished_blocks for video in range(videos)),
@@ -173,9 +185,8 @@ def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -
         return torch.cat(kept.blocks).transpose(0, 1)[None]
 
     also = () if growing is None else [render.vae.patcher]
-    extra_bytes = plan.cache_bytes(job.dtype) + (0 if growing is None else growing.decode_bytes)
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    latents = bridge.host(render.model, job.embeds, plan.schedule, one_pass, extra_bytes, body, also)
+    latents = bridge.host(render.model, job.embeds, plan.schedule, one_pass, render.memory(plan), body, also)
     made = replace(results[0], latents=latents[0].transpose(0, 1), seconds=time.perf_counter() - begun)
     return made if growing is None else replace(made, video=growing.info, failure=growing.failure)
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
 from ...headforcing_core.video.stream import StreamingDecoder
-from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, peak_bytes
+from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, held_bytes, peak_bytes
 from ...headforcing_core.video.wan_vae import WanVideoDecoder
 
 
@@ -85,15 +86,16 @@ def check_vae(vae: Any) -> None:
         )
 
 
-def decode_bytes(vae: Any, latent_size: Sequence[int]) -> int:
-    """What a render's decoder takes while it decodes a chunk, with what it keeps between; for latents of `(h, w)`."""
-    height, width = latent_size
+def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
+    """What a render's decoder takes, for latents of `(h, w)`."""
+    size, weights = (latent_size[0], latent_size[1]), int(vae.patcher.model_size())
     if decoder_kind(vae) is WanStreamingDecoder:  # ComfyUI's own network takes less
-        return peak_bytes((height, width), vae.vae_dtype, len(vae.first_stage_model.decoder.head[0].gamma))
+        base = len(vae.first_stage_model.decoder.head[0].gamma)
+        return DecoderMemory(weights, held_bytes(size, vae.vae_dtype, base), peak_bytes(size, vae.vae_dtype, base))
     frames = CHUNK_FRAMES
     if decoder_kind(vae) is OverlapDecoder:
         frames += OverlapDecoder.OVERLAP_FRAMES
-    return int(vae.memory_used_decode((1, 16, frames, height, width), vae.vae_dtype))
+    return DecoderMemory(weights, peak=int(vae.memory_used_decode((1, 16, frames, *size), vae.vae_dtype)))
 
 
 def codec_of(vae: Any) -> FrameCodec:
@@ -171,6 +173,6 @@ def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[
     `restart_frames` as for `FrameCodec.decoder`.
     """
     check_vae(vae)
-    needed = decode_bytes(vae, latent_size)
+    needed = decoder_memory(vae, latent_size).peak
     comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
     return codec_of(vae).decoder(restart_frames)

@@ -18,6 +18,9 @@ from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.video.memory import DecoderMemory
+from headforcing.headforcing_core.video.wan_decoder import held_bytes
+from headforcing.headforcing_core.video.wan_decoder import peak_bytes as peak_bytes_of
 from torch import nn
 
 from .case import HEAD_DIM, SCHEDULE, Case, random_model
@@ -74,8 +77,7 @@ def video(case: Case, seconds: float, encoded: bool) -> dict[str, Any]:
         "fps": plan.video_frames / whole,
         "steady_fps": 12 / steady,
         "peak_bytes": peak_bytes(case.device),
-        "estimated_bytes": needs_of(plan, case.dtype, weights).memory,
-        "estimate_covers": "weights, cache, activations and prompt; of the decoder its weights alone",
+        "estimated_bytes": needs_of(plan, case.dtype, weights, decoder=_decoder_memory(case)).memory,
     }
 
 
@@ -131,6 +133,12 @@ def _mp4(path: Path, plan: RenderPlan, decoder: Any) -> Any:
     from headforcing.headforcing_core.render.sinks import Mp4File
 
     return Mp4File(path, plan, decoder, 1, {})
+
+
+def _decoder_memory(case: Case) -> DecoderMemory:
+    """Of the decoder of `random_decoder`, without its weights."""
+    sizes = (case.height // 8, case.width // 8), case.dtype, case.vae_dim
+    return DecoderMemory(held=held_bytes(*sizes), peak=peak_bytes_of(*sizes)) if case.vae_dim else DecoderMemory()
 
 
 def _weights(decoder: Any) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import tiny_decoder, wan_vae
-from headforcing.headforcing_core.video.codec import decode_bytes, load_codec
+from headforcing.headforcing_core.video.codec import decoder_memory, load_codec
 from safetensors.torch import save_file
 from tiny_checkpoints import wan_vae as write_wan_vae
 from torch import Tensor
@@ -91,19 +91,21 @@ def test_what_a_file_cannot_do_is_said_before_it_is_loaded(tmp_path):
     path, _ = write(tmp_path)
     wan = write_wan_vae(tmp_path / "wan.safetensors")
     with pytest.raises(HeadForcingError, match="tiny decoder, not the Wan 2.1 VAE"):
-        decode_bytes(path, (64, 64), torch.float32, decoder="wan")
+        decoder_memory(path, (64, 64), torch.float32, decoder="wan")
     with pytest.raises(HeadForcingError, match="no tiny decoder: give taew2_1's file"):
-        decode_bytes(wan, (64, 64), torch.float32, decoder="taew2_1")
+        decoder_memory(wan, (64, 64), torch.float32, decoder="taew2_1")
     with pytest.raises(HeadForcingError, match="cannot encode video frames"):
-        decode_bytes(path, (64, 64), torch.float32, encodes=True)
+        decoder_memory(path, (64, 64), torch.float32, encodes=True)
 
 
 def test_it_takes_a_small_part_of_the_vaes_memory(tmp_path):
     path, _ = write(tmp_path)
     wan = write_wan_vae(tmp_path / "wan.safetensors", dim=8)
-    assert 0 < decode_bytes(path, (480, 832), torch.bfloat16) < decode_bytes(wan, (480, 832), torch.bfloat16)
-    released = tiny_decoder.peak_bytes((60, 104), torch.bfloat16)
-    assert released < 0.15 * wan_vae.decode_bytes(tmp_path / "absent", (480, 832), torch.bfloat16)
+    assert (
+        0 < decoder_memory(path, (480, 832), torch.bfloat16).peak < decoder_memory(wan, (480, 832), torch.bfloat16).peak
+    )
+    released = tiny_decoder.decoder_memory((480, 832), torch.bfloat16)
+    assert released.peak < 0.2 * wan_vae.decoder_memory(tmp_path / "absent", (480, 832), torch.bfloat16).peak
 
 
 def test_incomplete_files_are_named(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from counted_memory import CountsMemory, NoLaunch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import wan_decoder
 from headforcing.headforcing_core.video.encoding import to_host
@@ -18,11 +19,8 @@ from headforcing.kernels.dispatch import using
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_t2v, wan_vae
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 FRAMES, HEIGHT, WIDTH = 10, 3, 5
 CHUNKINGS = {
@@ -182,31 +180,6 @@ def test_on_a_cpu_nothing_is_parked(vae_path, latents):
     assert decoder.features.held_bytes > 0
 
 
-class CountsMemory(TorchDispatchMode):
-    """The most bytes that the results of all operations took together, without a network's weights."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.weights = {weight.untyped_storage()._cdata for weight in network.state_dict().values()}
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else None
-            if storage is not None and storage._cdata not in self.weights:
-                self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        self.alive = {key: kept for key, kept in self.alive.items() if not kept[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
-        return result
-
-
-class NoLaunch:
-    def __getitem__(self, grid):
-        return lambda *arguments, **options: None
-
-
 def conv3d_of_a_gpu(x: Tensor, weight: Tensor, bias: None, padding: tuple[int, ...]) -> Tensor:
     """As large as the result and in its order in memory: what cuDNN allocates."""
     t, height, width = (
@@ -224,7 +197,7 @@ def test_the_estimate_of_memory_is_what_its_tensors_take(size, dtype, monkeypatc
     with torch.device("meta"):
         network = wan_decoder.WanDecoder().to(dtype).prepare()
     decoder = WanVideoDecoder(network)
-    with using("triton"), CountsMemory(network) as memory:
+    with using("triton"), CountsMemory(network.state_dict().values()) as memory:
         for frames in (1, 2, wan_decoder.CHUNK_FRAMES):
             decoder.decode(torch.empty(frames, 16, *size, device="meta"))
     assert decoder.features.held_bytes == wan_decoder.held_bytes(size, dtype)

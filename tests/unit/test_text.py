@@ -11,7 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.weights.umt5 import clean_prompt, load_embeddings, load_text_encoder, save_embeddings
+from headforcing.headforcing_core.weights.umt5 import (
+    clean_prompt,
+    encoder_bytes,
+    load_embeddings,
+    load_text_encoder,
+    save_embeddings,
+)
 from safetensors.torch import save_file
 
 DIM, HEADS, HEAD_DIM, FFN, LAYERS, BUCKETS, VOCABULARY = 24, 3, 8, 40, 2, 32, 80
@@ -183,6 +189,86 @@ def test_smaller_stored_types_are_widened(tmp_path, wan_weights, tokenizer_bytes
     torch.testing.assert_close(encoder.encode(PROMPTS)[0], expected, atol=1e-4, rtol=1e-4)
 
 
+def scaled_fp8(weights, tokenizer_bytes, newer=False, per_row=False):
+    """The layout of `umt5_xxl_fp8_e4m3fn_scaled`: matrices in fp8 with a scale each, all else in float16.
+
+    Returns the file's tensors, and the weights that they stand for under Wan's names.
+    """
+    stored, meant = {}, {}
+    for name, tensor in comfy_weights(weights).items():
+        layer = name.removesuffix(".weight")
+        if tensor.ndim < 2 or layer.endswith(("shared", "attention_bias")):
+            stored[name] = tensor.half()
+            continue
+        largest = tensor.abs().amax(dim=1, keepdim=True) if per_row else tensor.abs().max()
+        scale = largest / 448
+        stored[name] = (tensor / scale).to(torch.float8_e4m3fn)
+        stored[f"{layer}.{'weight_scale' if newer else 'scale_weight'}"] = scale.flatten() if per_row else scale
+        if newer:
+            stored[f"{layer}.comfy_quant"] = as_tensor(b'{"format": "float8_e4m3fn"}')
+            stored[f"{layer}.input_scale"] = torch.ones(())
+        meant[name] = stored[name].float() * scale
+    if not newer:
+        stored["scaled_fp8"] = torch.zeros(0, dtype=torch.float8_e4m3fn)
+    names = {id(tensor): name for name, tensor in weights.items()}
+    original = comfy_weights(weights)
+    as_wan = {names[id(original[name])]: meant.get(name, original[name].half().float()) for name in original}
+    return {**stored, "spiece_model": as_tensor(tokenizer_bytes)}, as_wan
+
+
+@pytest.mark.parametrize("layout", [{}, {"newer": True}, {"newer": True, "per_row": True}], ids=str)
+def test_scaled_fp8_weights_mean_what_their_scales_say(tmp_path, wan_weights, tokenizer_bytes, layout):
+    tensors, meant = scaled_fp8(wan_weights, tokenizer_bytes, **layout)
+    save_file(tensors, tmp_path / "umt5_xxl_fp8_e4m3fn_scaled.safetensors")
+    encoder = load_text_encoder(tmp_path / "umt5_xxl_fp8_e4m3fn_scaled.safetensors", dtype=torch.float32)
+    for prompt, rows in zip(PROMPTS, encoder.encode(PROMPTS), strict=True):
+        torch.testing.assert_close(rows, reference(meant, encoder.tokens(prompt)), atol=1e-4, rtol=1e-4)
+    plain = encoder.encode(PROMPTS)[0]
+    in_bf16 = load_text_encoder(tmp_path / "umt5_xxl_fp8_e4m3fn_scaled.safetensors").encode(PROMPTS)[0]
+    assert in_bf16.dtype == torch.bfloat16 and (in_bf16.float() - plain).norm() < 0.05 * plain.norm()
+
+
+def test_matrices_stay_in_memory_as_the_file_has_them(tmp_path, wan_weights, tokenizer_bytes):
+    tensors, _ = scaled_fp8(wan_weights, tokenizer_bytes)
+    save_file(tensors, tmp_path / "scaled.safetensors")
+    model = load_text_encoder(tmp_path / "scaled.safetensors").model
+    held = {id(tensor): tensor for tensor in model.state_dict().values()}
+    matrices = sum(tensor.numel() for tensor in held.values() if tensor.dtype == torch.float8_e4m3fn)
+    assert matrices == LAYERS * (4 * HEADS * HEAD_DIM + 3 * FFN) * DIM
+    others = [tensor for tensor in held.values() if tensor.dtype != torch.float8_e4m3fn]
+    assert {tensor.dtype for tensor in others} == {torch.bfloat16}
+
+
+def test_the_estimate_of_an_encoder_counts_its_weights_as_they_are_held(tmp_path, wan_weights, tokenizer_bytes):
+    scaled, _ = scaled_fp8(wan_weights, tokenizer_bytes)
+    save_file(scaled, tmp_path / "scaled.safetensors")
+    wide = save_comfy(tmp_path / "wide.safetensors", wan_weights, tokenizer_bytes)
+    taken = {path: encoder_bytes(tmp_path / path) for path in ("scaled.safetensors", "wide.safetensors")}
+    matrices = LAYERS * (4 * HEADS * HEAD_DIM + 3 * FFN) * DIM
+    assert taken[wide.name] - taken["scaled.safetensors"] == matrices
+    activations = DIM * FFN * 2 + HEADS * 512**2 * 16
+    weights = sum(tensor.numel() for tensor in wan_weights.values())
+    assert taken[wide.name] == 2 * weights + activations
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.ones(5)}, "scale of .*q does not belong"),
+        ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.tensor(math.nan)}, "scale of .*q does not"),
+        ({"encoder.block.0.layer.0.SelfAttention.x.scale_weight": torch.ones(())}, "scale of .*x does not belong"),
+        ({"shared.scale_weight": torch.ones(())}, "a scale for shared, which is not stored in fp8"),
+        ({"shared.comfy_quant": as_tensor(b'{"format": "nvfp4"}')}, "quantised as nvfp4, of which only fp8"),
+        ({"shared.comfy_quant": as_tensor(b"[]")}, "quantised as an unknown format"),
+    ],
+)
+def test_scales_that_fit_no_weight_are_named(tmp_path, wan_weights, tokenizer_bytes, change, message):
+    tensors, _ = scaled_fp8(wan_weights, tokenizer_bytes)
+    save_file({**tensors, **change}, tmp_path / "scaled.safetensors")
+    with pytest.raises(HeadForcingError, match=message):
+        load_text_encoder(tmp_path / "scaled.safetensors")
+
+
 def test_bfloat16_by_default(wan_file):
     assert load_text_encoder(wan_file).encode(["fox"])[0].dtype == torch.bfloat16
 
@@ -201,7 +287,7 @@ def drop(weights, ending):
             lambda w: drop(w, "0.ffn.fc2.weight"),
             "not a complete umT5 encoder: encoder.block.0.layer.1.DenseReluDense.wo",
         ),
-        (lambda w: {**w, "blocks.0.attn.q.scale_weight": torch.ones(1)}, "scaled fp8.*umt5_xxl_fp16.safetensors"),
+        (lambda w: {**w, "blocks.0.attn.q.scale_weight": torch.ones(1)}, "the scale of .* does not belong to a weight"),
         (lambda w: {**w, "token_embedding.weight": torch.zeros(5, DIM)}, "do not belong together"),
         (lambda w: {**w, "spiece_model": as_tensor(b"nonsense")}, "not a sentencepiece model"),
     ],

@@ -85,6 +85,7 @@ core = types.SimpleNamespace(
             "video.tiny_decoder",
             "render.options",
             "render.plan",
+            "render.resources",
             "render.video_rollout",
             "rollout.loop",
             "rollout.noise",
@@ -670,15 +671,11 @@ def memory_asked_for():
     plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
     for name, plan in plans.items():
         needs(name, lambda: hosted(model, plan))
-    room = bridge.with_room
-    bridge.with_room = lambda model, shape, extra_bytes: shape
-    needs("without", lambda: hosted(model, plans["head_forcing"]))
-    bridge.with_room = room
-    one_frame = model.model.memory_required([1, 16, 1, 6, 10])
+    shape = [plans["head_forcing"].frames_per_pass, 6, 10]
     return {
         "asked": asked,
-        "cache": {name: plan.shape.bytes(torch.float32) for name, plan in plans.items()},
-        "one_frame": one_frame,
+        "estimate": {name: core.resources.needs_of(plan, torch.float32, 0).working for name, plan in plans.items()},
+        "own": [model.model.memory_required([passes, 16, *shape]) for passes in (1, 2)],
     }
 
 

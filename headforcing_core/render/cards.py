@@ -1,0 +1,97 @@
+"""Which render of the released 1.3B model fits on which graphics card, and how: arithmetic, nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..model.wan import WanConfig, WanModel
+from ..timeline.timeline import parse_timeline
+from ..video.wan_vae import decoder_memory
+from ..weights.umt5 import weights_bytes
+from .options import RenderOptions
+from .plan import RenderPlan
+from .remedies import COMFYUI, COMMAND_LINE, Host, remedies
+from .resources import MARGIN, Needs, needs_of
+
+CARDS = (6, 8, 10, 12, 16, 24)  # GiB
+IN_USE = 700_000_000  # of a card: CUDA's context, the driver and a screen, in bytes
+SECONDS = 60.0
+_DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a minute fits on a card.
+
+    Attributes:
+        how: what must be changed about the render; empty if nothing, None if nothing helps.
+        bytes: the memory that it takes then, without weights that are streamed.
+        resident: bytes of the model's weights that stay on the card.
+    """
+
+    how: str | None
+    bytes: int = 0
+    resident: int = 0
+
+
+@dataclass(frozen=True)
+class Card:
+    """What fits on a card of `size` GiB, of which `room` bytes are free; where umT5-xxl runs, by its file."""
+
+    size: float
+    room: int
+    command_line: Fit
+    comfyui: Fit
+    text_encoder: dict[str, str]
+
+
+def released_needs(width: int, height: int) -> tuple[RenderPlan, Needs]:
+    """A minute of the 1.3B model in bf16 with the default options, decoded while it is sampled."""
+    options = RenderOptions(width=width, height=height)
+    plan = options.plan(WanConfig(), parse_timeline("a minute", SECONDS))
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in WanModel(WanConfig()).parameters()) * _DTYPE.itemsize
+    return plan, needs_of(plan, _DTYPE, weights, decoder=decoder_memory(None, (height, width), _DTYPE))
+
+
+def card(size: float, width: int, height: int) -> Card:
+    """What fits on a card of `size` GiB."""
+    plan, needs = released_needs(width, height)
+    room = int(size * 2**30) - IN_USE - MARGIN
+    encoders = {
+        "scaled fp8": weights_bytes(released_umt5(torch.float8_e4m3fn, torch.float16), _DTYPE),
+        "bf16": weights_bytes(released_umt5(_DTYPE, _DTYPE), _DTYPE),
+    }
+    places = {file: "GPU" if needed <= room else "CPU" for file, needed in encoders.items()}
+    return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)
+
+
+def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
+    how, wanted = "", needs.besides_weights if host.streams_weights else needs.rendering
+    if wanted > room:
+        remedy = next(remedies(needs, plan, _DTYPE, room, host), None)
+        if remedy is None:
+            return Fit(None)
+        how, wanted, needs = remedy.text, remedy.bytes, remedy.needs
+    resident = min(needs.weights, room - needs.besides_weights)
+    return Fit(how, wanted, resident)
+
+
+def released_umt5(matrices: torch.dtype, others: torch.dtype) -> dict[str, Tensor]:
+    """The weights of umT5-xxl's encoder under transformers' names, on the meta device."""
+    dim, wide, heads, layers, vocabulary, buckets = 4096, 10240, 64, 24, 256384, 32
+    shapes: dict[str, Sequence[int]] = {"shared.weight": (vocabulary, dim), "encoder.final_layer_norm.weight": (dim,)}
+    for layer in range(layers):
+        block = f"encoder.block.{layer}.layer."
+        shapes |= {f"{block}0.SelfAttention.{name}.weight": (dim, dim) for name in "qkvo"}
+        shapes |= {f"{block}1.DenseReluDense.{name}.weight": (wide, dim) for name in ("wi_0", "wi_1")}
+        shapes[f"{block}1.DenseReluDense.wo.weight"] = (dim, wide)
+        shapes[f"{block}0.SelfAttention.relative_attention_bias.weight"] = (buckets, heads)
+        shapes |= {f"{block}{part}.layer_norm.weight": (dim,) for part in range(2)}
+    kinds = {name: others if len(shape) == 1 or name.endswith(("shared.weight", "bias.weight")) else matrices
+             for name, shape in shapes.items()}  # fmt: skip
+    return {name: torch.empty(shape, dtype=kinds[name], device="meta") for name, shape in shapes.items()}

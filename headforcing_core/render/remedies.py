@@ -1,0 +1,194 @@
+"""Refuse a render that does not fit into memory, and say what would fit: every remedy is computed.
+
+In the order of what they cost: first what leaves the video as it is, then fewer frames in memory heads, a shorter or a
+smaller video, another method.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Any
+
+import torch
+
+from ..errors import HeadForcingError
+from ..head_profiles.profile import default_profile
+from ..methods.registry import method_policy
+from ..video.memory import DecoderMemory
+from .describe import format_bytes
+from .plan import RenderPlan
+from .resources import Needs, activation_bytes
+
+_REMEDIES = 3
+_METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches that do not grow
+_STEP = 16  # of width and height, in pixels
+
+
+@dataclass(frozen=True)
+class Host:
+    """What can be done about memory where a render runs, in its own words.
+
+    Attributes:
+        streams_weights: weights can be kept in main memory and copied as they are used.
+        decode_afterwards: how to decode when sampling is done.
+        park: how to keep the decoder's features in main memory between blocks; empty if that cannot be done.
+    """
+
+    streams_weights: bool
+    decode_afterwards: str
+    park: str = ""
+
+
+COMMAND_LINE = Host(
+    False, "decode afterwards (--latents in place of --out, then `headforcing decode`)", "--park-features"
+)
+COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
+
+
+def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> None:
+    """Refuse a render that does not fit into `room` bytes; the error names the sizes and the cheapest remedies."""
+    wanted = needs.besides_weights if host.streams_weights else needs.rendering
+    if wanted <= room:
+        return
+    ways = (f"{way.text} ({format_bytes(way.bytes)})" for way in remedies(needs, plan, dtype, room, host))
+    helps = "; ".join(islice(dict.fromkeys(ways), _REMEDIES))
+    besides, parts = " besides the weights" if host.streams_weights else "", needs.describe().splitlines()[0]
+    raise HeadForcingError(
+        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(wanted)}{besides} "
+        f"({parts.partition(': ')[2]}), the device has {format_bytes(max(0, room))} for it. "
+        + (f"What fits, cheapest first: {helps}" if helps else "No setting of this video fits")
+    )
+
+
+def check_decoder(decoder: DecoderMemory, size: str, room: int) -> None:
+    """Refuse a decoder that does not fit into `room` bytes of a device of its own."""
+    wanted = decoder.weights + decoder.peak
+    if wanted > room:
+        raise HeadForcingError(
+            f"not enough memory: decoding {size} needs {format_bytes(wanted)}, the device of the VAE has "
+            f"{format_bytes(max(0, room))} for it; {COMFYUI.decode_afterwards}, or choose a smaller size"
+        )
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Changes to a render, and the memory in bytes that it takes with them, as its `Host` counts it."""
+
+    text: str
+    needs: Needs
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Change:
+    text: str
+    make: Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]
+
+
+def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> Iterator[Remedy]:
+    """Yield what makes the render fit into `room` bytes, each change alone or with as few others as it takes."""
+
+    def first(choices: Iterable[Sequence[_Change]]) -> Iterator[Remedy]:
+        made = (_made(changes, needs, plan, host) for changes in choices)
+        return islice((remedy for remedy in made if remedy.bytes <= room), 1)
+
+    exact = list(_exact_changes(plan, dtype, host))
+    some = [changes for count in range(len(exact) + 1) for changes in combinations(exact, count)]
+    smaller = [_Change(text, _replanned(dtype, policy=policy)) for text, policy in plan.policy.smaller()]
+    sizes = [_size(*size, dtype) for size in _sizes(plan)]
+    methods = list(_other_methods(plan, dtype))
+
+    alone = [remedy for change in exact for remedy in first([[change]])]
+    yield from alone or first(some)
+    for change in smaller:
+        yield from first([*changes, change] for changes in some)
+    lengths = [_shorter(plan, blocks, dtype) for blocks in range(plan.new_blocks - 1, 0, -1)]
+    if lengths and _made(lengths[:1], needs, plan, host).bytes < _made([], needs, plan, host).bytes:
+        fits = bisect_left(lengths, True, key=lambda length: _made([length], needs, plan, host).bytes <= room)
+        yield from first([length] for length in lengths[fits : fits + 1])
+    yield from first([size] for size in sizes)
+    for method in methods:
+        yield from first([*changes, method] for changes in some)
+    yield from first([*exact, *smaller[-1:], size] for size in sizes)
+
+
+def _made(changes: Sequence[_Change], needs: Needs, plan: RenderPlan, host: Host) -> Remedy:
+    texts = []
+    for change in changes:
+        before = plan, needs
+        plan, needs = change.make(*before)
+        texts += [change.text] if plan is not before[0] or needs != before[1] else []
+    return Remedy(" and ".join(texts), needs, needs.besides_weights if host.streams_weights else needs.rendering)
+
+
+def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator[_Change]:
+    """Those that leave the video as it is."""
+    if not plan.restart_frames:
+        yield _Change(host.decode_afterwards, lambda plan, needs: (plan, replace(needs, vae=0, held=0, decode=0)))
+    if host.park:
+        yield _Change(host.park, lambda plan, needs: (plan, replace(needs, held=0)))
+    if plan.auto is not None:
+        text = "load a head profile instead of finding the roles"
+        yield _Change(text, lambda plan, needs: _planned(replace(plan, auto=None), needs, plan, dtype))
+
+
+def _planned(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.dtype) -> tuple[RenderPlan, Needs]:
+    """A changed plan, and the needs of `plan` with what depends on the plan computed anew."""
+    area = changed.width * changed.height / (plan.width * plan.height)
+    passes = needs.activations // activation_bytes(plan, dtype)
+    return changed, replace(
+        needs,
+        cache=changed.cache_bytes(dtype),
+        activations=passes * activation_bytes(changed, dtype),
+        held=int(needs.held * area),
+        decode=int(needs.decode * area),
+    )
+
+
+def _replanned(dtype: torch.dtype, **shape: Any) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
+    """The change of these fields of the cache's shape."""
+    return lambda plan, needs: _planned(replace(plan, shape=replace(plan.shape, **shape)), needs, plan, dtype)
+
+
+def _shorter(plan: RenderPlan, blocks: int, dtype: torch.dtype) -> _Change:
+    """A video of so many new blocks."""
+    clock, frames = plan.timeline.clock, plan.start_frames + blocks * plan.schedule.frames_per_block
+    return _Change(f"{clock.video_frames(blocks) / clock.fps:.2f} s", _replanned(dtype, total_frames=frames))
+
+
+def _sizes(plan: RenderPlan) -> Iterator[tuple[int, int]]:
+    """Smaller sizes of about the same shape, the largest first."""
+    for width in range(plan.width - _STEP, 0, -_STEP):
+        yield width, max(_STEP, round(width * plan.height / plan.width / _STEP) * _STEP)
+
+
+def _size(width: int, height: int, dtype: torch.dtype) -> _Change:
+    def make(plan: RenderPlan, needs: Needs) -> tuple[RenderPlan, Needs]:
+        _, ph, pw = plan.config.patch_size
+        shape = replace(plan.shape, rows=height // 8 // ph, columns=width // 8 // pw)
+        return _planned(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
+
+    return _Change(f"{width}x{height}", make)
+
+
+def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[_Change]:
+    """Methods whose cache does not grow; those with head roles if a bundled profile fits the model."""
+    config, sizes = plan.config, (plan.height // 8, plan.width // 8, plan.shape.frames_per_block)
+    for name in _METHODS:
+        policy = method_policy(name)
+        with suppress(HeadForcingError):
+            roles: Any = [["memory"] * config.num_heads] * config.num_layers
+            if policy.needs_profile:
+                roles = default_profile(config.num_layers, config.num_heads).roles
+            shape = policy.shape(config, roles, *sizes, plan.shape.total_frames)
+            other = replace(plan, shape=shape, auto=None)
+            if type(policy) is not type(plan.policy) or policy != plan.policy:
+                yield _Change(f"method {name}", _to(other, dtype))
+
+
+def _to(other: RenderPlan, dtype: torch.dtype) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
+    return lambda plan, needs: _planned(other, needs, plan, dtype)

@@ -1,0 +1,33 @@
+"""The memory that operations take, counted on tensors without data: real sizes, on any machine."""
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class CountsMemory(TorchDispatchMode):
+    """The most bytes that the results of all operations took together, without those of `tensors` known before."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.known = {tensor.untyped_storage()._cdata for tensor in tensors}
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) and tensor.is_meta else None
+            if storage is not None and storage._cdata not in self.known:
+                self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.alive = {key: kept for key, kept in self.alive.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
+        return result
+
+
+class NoLaunch:
+    """In place of a Triton kernel: its wrapper allocates as always, and nothing runs."""
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: None

@@ -1,0 +1,351 @@
+# ruff: noqa: T201
+"""A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and rendered.
+
+    python tests/rehearsal.py [--folder DISK] [--out tests/rehearsal.json] [--without bf16 fp8 comfyui]
+
+Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after another, into a
+temporary folder of 28 GB; takes them through the command line and through the native loaders of a real ComfyUI server
+(tests/helpers/comfy_setup.py); renders two blocks at 128x64; and reports time and peak memory of every stage beside
+the estimate. It needs 16 GB of free memory and is no part of the tests: its numbers are in tests/rehearsal.json,
+where those of parts that are left out stay. Without fp8 nothing follows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import os
+import platform
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parents[1])]
+
+PROMPTS = ["a red fox runs through deep snow, morning light", "the fox stops and looks back"]
+SIZE, SECONDS = (128, 64), 1.5
+_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3"}
+_NAMES |= {torch.uint8: "U8"}
+
+
+class Memory:
+    """Follows the memory of a process: its own, and with the files that it has mapped, which the system can drop."""
+
+    def __init__(self, pid: int):
+        self._pid, self._done = pid, threading.Event()
+        self.own = self.with_files = 0
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._done.wait(0.02):
+            own, mapped = resident(self._pid)
+            self.own, self.with_files = max(self.own, own), max(self.with_files, own + mapped)
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def resident(pid: int) -> tuple[int, int]:
+    """Bytes of a process in memory: its own, and of mapped files; 0 when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0, 0
+    sizes = [re.search(rf"{kind}:\s+(\d+)", status) for kind in ("RssAnon", "RssFile")]
+    return tuple(1024 * int(size[1]) if size else 0 for size in sizes)  # type: ignore
+
+
+class Rehearsal:
+    """Runs stages and keeps what each took."""
+
+    def __init__(self, out: Path):
+        self.out = out
+        self.stages: list[dict[str, Any]] = (
+            json.loads(out.read_text(encoding="utf-8"))["stages"] if out.exists() else []
+        )
+        self.program = 0
+
+    def command(
+        self, stage: str, *arguments: object, estimate: Callable[[dict[str, Any]], int] | None = None
+    ) -> dict[str, Any]:
+        """Run a command of `headforcing` in a process of its own; its JSON, from which the estimate is taken."""
+        call = [sys.executable, "-P", "-m", "headforcing.headforcing_core", *map(str, arguments), "--json"]
+        paths = os.pathsep.join([str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+        )
+        memory = Memory(process.pid)
+        output, errors = process.communicate()
+        memory.stop()
+        if process.returncode:
+            raise SystemExit(f"{stage}: {errors[-2000:]}")
+        seconds, found = time.perf_counter() - begun, json.loads(output)
+        sizes = memory.own - self.program, memory.with_files - self.program
+        self.note(stage, seconds, *sizes, None if estimate is None else estimate(found))
+        return found
+
+    def note(self, stage: str, seconds: float, own: int, with_files: int, estimate: int | None = None) -> None:
+        """Add a stage to the numbers, in place of those of an earlier run; they are written each time."""
+        sizes = {"own": own, "with_files": with_files, "estimate": estimate}
+        self.stages = [one for one in self.stages if one["stage"] != stage]
+        self.stages.append({"stage": stage, "seconds": round(seconds, 1), **sizes})
+        machine = {"processors": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
+        found = {"machine": machine, "size": SIZE, "seconds": SECONDS, "program": self.program, "stages": self.stages}
+        self.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(row(self.stages[-1]), flush=True)
+
+
+def row(stage: Mapping[str, Any]) -> str:
+    """A line of the table in docs/memory.md."""
+    from headforcing.headforcing_core.render.describe import format_bytes
+
+    sizes = (stage["own"], stage["with_files"], stage["estimate"])
+    cells = ["-" if size is None else format_bytes(size) for size in sizes]
+    return f"| {stage['stage']} | {stage['seconds']:.0f} s | {' | '.join(cells)} |"
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """The table in docs/memory.md from tests/rehearsal.json."""
+    head = "| stage | time | own memory | with mapped files | estimate |\n| --- | --- | --- | --- | --- |"
+    return "\n".join([head, *map(row, found["stages"])])
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+class Numbers:
+    """Random numbers by the gigabyte: one drawn block, read from another place for every tensor."""
+
+    def __init__(self) -> None:
+        self._block = torch.randn(1 << 24, generator=torch.Generator().manual_seed(0))
+        self._at = 0
+
+    def __call__(self, shape: tuple[int, ...], std: float, dtype: torch.dtype) -> Tensor:
+        self._at = (self._at + 7919) % 65536
+        drawn = (self._block[self._at :] * std).to(dtype)
+        filled = torch.empty(shape, dtype=dtype)
+        for part in filled.view(-1).split(len(drawn)):
+            part.copy_(drawn[: len(part)])
+        return filled
+
+
+def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]], kinds: Mapping[str, tuple[Any, ...]]) -> None:
+    """Write a safetensors file tensor by tensor; `kinds` has the dtype and shape of each, in the same order."""
+    header, end = {}, 0
+    for name, (dtype, shape) in kinds.items():
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, tensor in tensors:
+            assert (tensor.dtype, tuple(tensor.shape)) == kinds[name], name
+            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def write_umt5(path: Path, scaled: bool) -> None:
+    """umT5-xxl's encoder as ComfyUI publishes it: bf16, or matrices in fp8 with a scale each and the rest in fp16."""
+    from headforcing.headforcing_core.render.cards import released_umt5
+
+    rest = torch.float16 if scaled else torch.bfloat16
+    weights = released_umt5(torch.float8_e4m3fn if scaled else torch.bfloat16, rest)
+    kinds = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
+    tokenizer, scale = torch.frombuffer(bytearray(_tokenizer()), dtype=torch.uint8), torch.tensor(4096**-0.5 / 64)
+    small = {"spiece_model": tokenizer}
+    if scaled:
+        layers = (name.removesuffix(".weight") for name, (dtype, _) in kinds.items() if dtype.itemsize == 1)
+        small |= {f"{layer}.scale_weight": scale for layer in layers}
+        small["scaled_fp8"] = torch.zeros(0, dtype=torch.float8_e4m3fn)
+    numbers = Numbers()
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        for name, (dtype, shape) in kinds.items():
+            if len(shape) == 1:
+                yield name, torch.ones(shape, dtype=dtype)
+            else:
+                yield name, numbers(shape, 64.0 if dtype.itemsize == 1 else 4096**-0.5, dtype)
+        yield from small.items()
+
+    write_tensors(path, tensors(), kinds | {name: (t.dtype, tuple(t.shape)) for name, t in small.items()})
+
+
+def _tokenizer() -> bytes:
+    """A sentencepiece model of the prompts' words, with umT5's special tokens."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(PROMPTS * 8), model_writer=model, vocab_size=60, hard_vocab_limit=False,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def write_model(path: Path) -> None:
+    """The 1.3B model as Self Forcing publishes it: a .pt of float32 with `generator_ema`."""
+    from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+
+    with torch.device("meta"):
+        shapes = {name: tuple(tensor.shape) for name, tensor in WanModel(WanConfig()).state_dict().items()}
+    numbers = Numbers()
+
+    def value(name: str, shape: tuple[int, ...]) -> Tensor:
+        if name.endswith("weight") and len(shape) == 1:
+            return torch.ones(shape)
+        return numbers(shape, math.prod(shape[1:]) ** -0.5 if name.endswith("weight") else 0.02, torch.float32)
+
+    torch.save({"generator_ema": {f"model.{name}": value(name, shape) for name, shape in shapes.items()}}, path)
+
+
+def write_vae(path: Path) -> None:
+    """The Wan 2.1 VAE as ComfyUI publishes it."""
+    from safetensors.torch import load_file, save_file
+    from tiny_checkpoints import wan_vae
+
+    wan_vae(path, dim=96)
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(path).items()}, path)
+
+
+# --------------------------------------------------------------------------------------------- stages
+
+
+@contextmanager
+def written(path: Path, write: Callable[[], None]) -> Iterator[Path]:
+    """A file for as long as it is needed, written in a process of its own."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            write()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if os.waitpid(pid, 0)[1]:
+        raise SystemExit(f"{path} could not be written")
+    print(f"wrote {path.name}, {path.stat().st_size / 1e9:.2f} GB", flush=True)
+    try:
+        yield path
+    finally:
+        path.unlink()
+
+
+def encode(rehearsal: Rehearsal, encoder: Path, out: Path) -> None:
+    from headforcing.headforcing_core.weights.umt5 import encoder_bytes
+
+    kind = "scaled fp8" if "fp8" in encoder.name else "bf16"
+    arguments = ("--text-encoder", encoder, "--prompts", *PROMPTS, "--device", "cpu")
+    stage = f"`encode`, umT5 in {kind}"
+    rehearsal.command(stage, "encode", out, *arguments, estimate=lambda found: encoder_bytes(encoder))
+
+
+def render(rehearsal: Rehearsal, folder: Path, model: Path, vae: Path) -> None:
+    """`generate` with and without decoding, then `decode`."""
+    from headforcing.headforcing_core.render.resources import Needs
+    from headforcing.headforcing_core.video.codec import decoder_memory
+
+    text = f"0:00 {PROMPTS[0]}\n0:00.75 {PROMPTS[1]}"
+    common = ("generate", "--weights", model, "--embeddings", folder / "prompts.safetensors", "--prompts", text)
+    common += ("--size", "x".join(map(str, SIZE)), "--seconds", SECONDS, "--device", "cpu")
+    latents = ("--latents", folder / "latents.safetensors")
+    for stage, more in (
+        ("`generate`, video", ("--vae", vae, "--out", folder / "video.mp4")),
+        ("`generate`, latents", latents),
+    ):
+        rehearsal.command(stage, *common, *more, estimate=lambda found: Needs(**found["needs"]).memory)
+    taken = decoder_memory(vae, (SIZE[1], SIZE[0]), torch.bfloat16)
+    decode = ("decode", latents[1], folder / "decoded.mp4", "--vae", vae, "--device", "cpu")
+    rehearsal.command("`decode`", *decode, estimate=lambda found: taken.weights + taken.peak)
+
+
+def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) -> None:
+    """The native loaders and the sampler in a real server; what it takes above an idle one, models kept as it does."""
+    from comfy_graphs import node
+    from comfy_harness import ComfyServer
+    from comfy_setup import NEWEST, installed
+
+    graph = {
+        "model": node("UNETLoader", unet_name="model.safetensors", weight_dtype="default"),
+        "clip": node("CLIPLoader", clip_name=files["text_encoders"].name, type="wan"),
+        "vae": node("VAELoader", vae_name="vae.safetensors"),
+        "text": node("HeadForcingPromptTimeline", clip=["clip", 0], prompts="\n".join(PROMPTS), seconds=SECONDS),
+        "sampler": node(
+            "HeadForcingSampler", model=["model", 0], positive=["text", 0], vae=["vae", 0], width=SIZE[0],
+            height=SIZE[1], seconds=SECONDS, seed=0,
+        ),
+    }  # fmt: skip
+    with ComfyServer(installed(NEWEST), folder / "comfyui") as server:
+        for kind, file in files.items():
+            name = {"diffusion_models": "model.safetensors", "vae": "vae.safetensors"}.get(kind, file.name)
+            server.model_path(kind, name).symlink_to(file)
+        assert server._process is not None
+        pid = server._process.pid
+        idle, _ = resident(pid)
+        for stage, part in (
+            ("ComfyUI: text encoder and prompts", {"clip", "text"}),
+            ("ComfyUI: then model, VAE, two blocks", set(graph)),
+        ):
+            source = "text" if "sampler" not in part else "sampler"
+            shown = node("PreviewAny", source=[source, 0 if source == "text" else 1])
+            memory, begun = Memory(pid), time.perf_counter()
+            result = server.queue({name: graph[name] for name in part} | {"report": shown}, timeout=900)
+            memory.stop()
+            if result.outcome != "success":
+                raise SystemExit(f"{stage}: {result.error} {result.node_errors}\n{server.log()[-3000:]}")
+            own, files = memory.own - idle, memory.with_files - idle
+            rehearsal.note(stage, time.perf_counter() - begun, own, files)
+
+
+def rehearse(folder: Path, out: Path, without: list[str]) -> None:
+    rehearsal = Rehearsal(out)
+    rehearsal.command("a command that does nothing", "memory", "--cards", 8)
+    rehearsal.program = rehearsal.stages.pop()["own"]
+    prompts, fp8 = folder / "prompts.safetensors", folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+    if "bf16" not in without:
+        path = folder / "umt5_xxl_bf16.safetensors"
+        with written(path, lambda: write_umt5(path, scaled=False)):
+            encode(rehearsal, path, prompts)
+    if "fp8" in without:
+        return
+    with written(fp8, lambda: write_umt5(fp8, scaled=True)):
+        encode(rehearsal, fp8, prompts)
+        model, vae, converted = folder / "self_forcing_dmd.pt", folder / "vae.safetensors", folder / "bf16.safetensors"
+        with (
+            written(vae, lambda: write_vae(vae)),
+            written(model, lambda: write_model(model)),
+        ):
+            render(rehearsal, folder, model, vae)
+            rehearsal.command("`convert` to bf16", "convert", model, converted)
+            if "comfyui" not in without:
+                in_comfyui(rehearsal, folder, {"diffusion_models": converted, "text_encoders": fp8, "vae": vae})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made; default: the system's")
+    parser.add_argument("--out", type=Path, default=TESTS / "rehearsal.json")
+    parser.add_argument("--without", nargs="*", default=[], choices=["bf16", "fp8", "comfyui"])
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        rehearse(Path(folder), args.out, args.without)
+    print(table(json.loads(args.out.read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""`encode` and `decode`, the stages of a render on their own; free memory, and what happens before it is too little."""
+
+import io
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core import devices
+from headforcing.headforcing_core.commands import arguments, source
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.render.resources import MARGIN, room_on
+from headforcing.headforcing_core.weights.umt5 import load_embeddings
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan_vae
+
+STORY = "0:00 a green apple\n0:01 a red apple"
+
+
+@pytest.fixture
+def text_encoder(tmp_path: Path) -> Path:
+    """A umT5 of the width that the tiny model reads, in ComfyUI's layout."""
+    transformers, sentencepiece = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
+    torch.manual_seed(0)
+    sizes = {"d_model": 48, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 2, "vocab_size": 64}
+    model = transformers.UMT5EncoderModel(transformers.UMT5Config(**sizes, feed_forward_proj="gated-gelu"))
+    tokenizer = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a green apple", "a red apple"] * 4), model_writer=tokenizer, vocab_size=30,
+        hard_vocab_limit=False, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items() if "embed_tokens" not in name}
+    weights["spiece_model"] = torch.frombuffer(bytearray(tokenizer.getvalue()), dtype=torch.uint8)
+    save_file(weights, tmp_path / "umt5.safetensors")
+    return tmp_path / "umt5.safetensors"
+
+
+@pytest.fixture
+def generate(repo_root: Path, tmp_path: Path, capsys):
+    """Run `generate` on the tiny model at 96x64; returns its exit code."""
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
+    weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
+    common = ["generate", "--weights", str(weights), "--num-heads", "4", "--prompts", STORY, "--size", "96x64"]
+    common += ["--profile", str(tmp_path / "tiny.json"), "--seconds", "2", "--dtype", "fp32", "--device", "cpu"]
+    return lambda *more: main([*common, *map(str, more)])
+
+
+def test_encoded_prompts_give_the_video_that_the_encoder_gives(text_encoder, generate, tmp_path, capsys):
+    embeddings = tmp_path / "prompts.safetensors"
+    encode = ["encode", str(embeddings), "--text-encoder", str(text_encoder), "--prompts", STORY, "a red apple"]
+    assert main([*encode, "--device", "cpu", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["prompts"] == ["a green apple", "a red apple"] == list(load_embeddings(embeddings))
+    for name, texts in (("a", ("--embeddings", embeddings)), ("b", ("--text-encoder", text_encoder))):
+        assert generate(*texts, "--latents", tmp_path / f"{name}.safetensors") == 0
+    first, second = (load_file(tmp_path / f"{name}.safetensors")["latents"] for name in "ab")
+    assert torch.equal(first, second)
+    capsys.readouterr()
+    assert main(["encode", str(tmp_path / "x.txt"), *encode[2:]]) == 2
+    assert "must end in .safetensors, got 'x.txt'" in capsys.readouterr().err
+
+
+def test_decoded_latents_are_the_video_that_is_decoded_at_once(text_encoder, generate, tmp_path, capsys):
+    vae, latents = wan_vae(tmp_path / "vae.safetensors"), tmp_path / "latents.safetensors"
+    texts = ("--text-encoder", text_encoder, "--vae", vae, "--out", tmp_path / "once.mp4", "--latents", latents)
+    assert generate(*texts) == 0
+    decode = ["decode", str(latents), str(tmp_path / "later.mp4"), "--vae", str(vae), "--dtype", "fp32"]
+    capsys.readouterr()
+    assert main([*decode, "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["frames"] == 32
+    videos = []
+    for name in ("once", "later"):
+        with av.open(str(tmp_path / f"{name}.mp4")) as container:
+            videos.append(np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]))
+    assert np.array_equal(*videos)
+    save_file({"latents": torch.zeros(2, 16, 8, 12)}, latents, {"head_forcing": "[1]"})
+    assert main(decode) == 2
+    assert "does not say what its latents are of" in capsys.readouterr().err
+
+
+def test_prompts_are_encoded_on_the_cpu_where_the_card_is_too_small(text_encoder, monkeypatch, capsys):
+    """The device is never touched: none of this name is here."""
+    monkeypatch.setattr(arguments, "room_on", lambda device: 1000)
+    (rows,) = arguments.encode_texts(text_encoder, ["a red apple"], torch.device("cuda"))
+    assert rows.device.type == "cpu"
+    assert "encoded on the CPU, umt5.safetensors does not fit on cuda" in capsys.readouterr().err
+    needed = arguments.text_encoder_bytes(text_encoder, torch.device("cpu"))
+    monkeypatch.setattr(arguments, "room_on", lambda device: needed)
+    assert arguments.text_encoder_bytes(text_encoder, torch.device("cuda")) == needed > 1000
+    arguments.encode_texts(text_encoder, ["a red apple"], torch.device("cpu"))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_render_that_does_not_fit_is_refused_before_prompts_are_read(generate, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(source, "room_on", lambda device: 100_000)
+    assert generate("--embeddings", tmp_path / "missing", "--latents", tmp_path / "x.safetensors") == 2
+    assert "not enough memory: 96x64 needs" in (told := capsys.readouterr().err) and "has 100 kB" in told
+
+
+def test_free_memory_is_what_is_free_not_what_the_card_has(monkeypatch):
+    """What PyTorch keeps for later counts as free; a margin is left on a GPU."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000_000_000, 8_000_000_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 900_000_000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200_000_000)
+    assert devices.free_memory("cuda") == 3_700_000_000
+    assert room_on(torch.device("cuda")) == 3_700_000_000 - MARGIN
+    if Path("/proc/meminfo").exists():
+        assert 1e6 < (devices.free_memory("cpu") or 0) < 1e14
