@@ -17,7 +17,7 @@ from ..files import cache_folder, check_regular
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ..methods.registry import method_names
+from ..methods.registry import NOT_BUILT, method_names
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.options import DEFAULTS, RenderOptions
 from ..rollout.schedule import SCHEDULES
@@ -136,6 +136,13 @@ def seed_number(text: str) -> int:
     return int(text)
 
 
+def built_method(text: str) -> str:
+    """The type of `--method`: a method that is known and not built gets its own sentence."""
+    if text in NOT_BUILT:
+        raise argparse.ArgumentTypeError(NOT_BUILT[text])
+    return text
+
+
 def found_profiles_folder(given: Path | None) -> Path | None:
     """The folder of `--found-profiles`; by default the user's cache, None without one, which keeps none."""
     cache = cache_folder()
@@ -195,7 +202,7 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Add `--method` and `--roles`."""
-    sub.add_argument("--method", choices=method_names(), default=DEFAULTS.method)
+    sub.add_argument("--method", type=built_method, choices=method_names(), default=DEFAULTS.method)
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
 
 

@@ -16,7 +16,7 @@ from ..cache.policy import CachePolicy
 from ..drift.metrics import Numbers
 from ..drift.report import Progress, report_video
 from ..errors import HeadForcingError, unknown_name
-from ..methods.registry import describe_method, method_names, method_policy
+from ..methods.registry import check_built, describe_method, method_names, method_policy
 from ..render.describe import format_bytes
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
@@ -81,6 +81,7 @@ def entries_of(text: str) -> list[Entry]:
     choices = method_names()
     unknown = next((name for name in names if name not in choices), None)
     if unknown is not None:
+        check_built(unknown)
         raise unknown_name("methods", unknown, choices)
     if not names:
         raise HeadForcingError(f"methods must be one of {', '.join(choices)}, got nothing")

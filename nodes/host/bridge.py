@@ -27,6 +27,7 @@ from ...headforcing_core.model.attention import AttentionFunction, LayerAttentio
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
 from ...headforcing_core.rollout.schedule import Schedule
+from ...headforcing_core.weights.other_models import other_wan
 from .fingerprint import fingerprint as fingerprint
 from .ignored import ignored
 from .native_model import native_model as native_model
@@ -43,10 +44,12 @@ def wan_config(model: Any) -> WanConfig:
             f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
             "load one with Load Self Forcing"
         )
-    if net.in_dim != 16 or getattr(net, "img_emb", None) is not None or hasattr(net, "vace_blocks"):
+    images = getattr(net, "img_emb", None) is not None
+    if net.in_dim != 16 or images or hasattr(net, "vace_blocks"):
+        found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.dim, net.in_dim, images)
         raise HeadForcingError(
-            f"model: expected a text-to-video Wan 2.1 model with 16 latent channels, got {type(model.model).__name__} "
-            f"with {net.in_dim}; image-to-video, VACE and Wan 2.2 5B models cannot be rolled out"
+            f"model: expected Wan 2.1 text-to-video weights with 16 latent channels, got {net.in_dim}: {found}; load "
+            "one of the Self Forcing family with Load Self Forcing"
         )
     return WanConfig(
         dim=net.dim,
