@@ -263,3 +263,9 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         help="compile the parts of layers that do not use the cache with torch.compile, in place of the fused kernels: "
         "takes a minute at the start and needs a C compiler; not yet tried on a GPU (off)",
     )
+    sub.add_argument(
+        "--fp8-linears",
+        action="store_true",
+        help="inexact: linear layers of all blocks in 8-bit floating point, which halves their memory and is faster "
+        "on GPUs that multiply it; not yet tried on a GPU (off)",
+    )

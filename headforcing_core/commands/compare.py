@@ -151,6 +151,7 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
         "lora": None if args.lora is None else args.lora.name,
         "model_family": args.model_family,
         "profile": str(args.profile or "bundled"),
+        "inexact": source.machine.inexact,
         "dtype": str(source.machine.dtype).removeprefix("torch."),
         "device": str(source.machine.device),
         "versions": versions(),
