@@ -550,8 +550,13 @@ def test_longlives_lora_in_the_graph_equals_the_merged_checkpoint_at_every_stren
 
 def test_weights_stored_in_fp8_stay_close(tiny: ComfyServer):
     plain = sampled(tiny, tiny_graph(BARE))
-    small = sampled(tiny, tiny_graph(changed({"m": BARE}, "m", weight_dtype="fp8_e4m3fn")["m"]))
-    assert 0 < (small - plain).abs().mean() < 0.5 * plain.abs().mean()
+    loaders = [changed({"m": BARE}, "m", weight_dtype="fp8_e4m3fn")["m"]]
+    loaders += [changed({"m": UNET}, "m", weight_dtype=f"fp8_{kind}")["m"] for kind in ("e4m3fn", "e4m3fn_fast")]
+    for loader in loaders:
+        result = queued(tiny, tiny_graph(loader))
+        assert 0 < (saved_latents(tiny, result) - plain).abs().mean() < 0.5 * plain.abs().mean()
+        assert "inexact: weights stored in 8-bit floating point (float8_e4m3fn)" in result.outputs["report"]["text"][0]
+    assert "inexact" not in queued(tiny, tiny_graph(BARE, seed=8)).outputs["report"]["text"][0]
 
 
 def test_latents_of_a_sampler_go_straight_into_the_next(tiny: ComfyServer):

@@ -105,6 +105,17 @@ def test_a_native_lora_equals_one_merged_by_the_core(probes: dict[str, Any]):
     assert found["plain_after"] < 1e-4
 
 
+def test_comfyuis_fp8_storage_and_products_work_and_are_told_apart(probes: dict[str, Any]):
+    found = of(probes, "fp8_paths")
+    stored, fast = found["stored"], found["fast"]
+    assert 1e-3 < stored["apart"] < 0.3 and 1e-3 < fast["apart"] < 0.3
+    assert stored["again"] == fast["again"] == 0
+    assert stored["inexact"] == ["weights stored in 8-bit floating point (float8_e4m3fn)"]
+    assert fast["inexact"] == ["linear layers in 8-bit floating point (float8_e4m3fn, ComfyUI's products)"]
+    assert found["exact"] == []
+    assert len({found["fingerprint"], stored["fingerprint"], fast["fingerprint"]}) == 3
+
+
 def test_attention_goes_through_what_nodes_put_in_its_place(probes: dict[str, Any]):
     found = of(probes, "attention_override")
     assert found["watched"] == 0 and found["without"] > 1e-3

@@ -66,7 +66,7 @@ def importing():
 
 results["importing"], module = importing()
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
-native_models = module(".nodes.host.native_model")
+native_models, precision = module(".nodes.host.native_model"), module(".nodes.host.precision")
 render_video = module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
 core = types.SimpleNamespace(
@@ -346,6 +346,32 @@ def with_lora():
         "effect": apart(by_host, without),
         "plain_after": apart(without, own(weights(), plan)[0]),
     }
+
+
+@probe
+def fp8_paths():
+    """ComfyUI's fp8 products, which it computes on a CPU when told that the device has them."""
+
+    def loaded(**options):
+        return comfy.sd.load_diffusion_model(TINY, model_options=options)
+
+    model, stored = native(), loaded(dtype=torch.float8_e4m3fn)
+    mm.SUPPORT_FP8_OPS = True
+    try:
+        fast = loaded(dtype=torch.float8_e4m3fn, fp8_optimizations=True)
+    finally:
+        mm.SUPPORT_FP8_OPS = False
+    plan, found = make_plan(model, 3.0), {}
+    exact, _ = hosted(model, plan)
+    for name, other in (("stored", stored), ("fast", fast)):
+        latents, _ = hosted(other, plan)
+        found[name] = {
+            "apart": float((latents - exact).norm() / exact.norm()),
+            "inexact": precision.inexact(other),
+            "fingerprint": bridge.fingerprint(other),
+            "again": apart(hosted(other, plan)[0], latents),
+        }
+    return found | {"exact": precision.inexact(model), "fingerprint": bridge.fingerprint(model)}
 
 
 @torch.inference_mode()
