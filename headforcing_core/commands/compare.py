@@ -64,9 +64,8 @@ def compare(args: argparse.Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `comparison.md` and `comparison.json` beside the videos."""
     with claimed_folder(args.out):
         names = ",".join(args.methods)
-        entries, left_out = entries_of(names), {}
-        if names_all(names):
-            entries, left_out = fitting(args, entries)
+        entries = entries_of(names)
+        entries, left_out = fitting(args, entries) if names_all(names) else (entries, {})
         rows, about = run_entries(args, entries, [args.seed])
         made = grid(args.out / "grid.mp4", rows, metadata=grid_tags(rows, about))
         notes = method_notes(rows)

@@ -31,6 +31,9 @@ class Fp8Linear(nn.Module):
             float32.
     """
 
+    weight: Tensor  # [out, in], 8 bits
+    scale: Tensor  # [out, 1] float32
+
     def __init__(self, linear: nn.Linear, native: bool):
         super().__init__()
         weight, scale = quantise(linear.weight.detach())
