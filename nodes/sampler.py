@@ -100,8 +100,7 @@ class HeadForcingSampler(io.ComfyNode):
             report.append(f"width and height: {width}x{height}, what the model was made for")
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
-        report += [f"inexact: {what}" for what in precision.inexact(model)]
-        report += bridge.ignored_patches(model)
+        report += [f"inexact: {what}" for what in precision.inexact(model)] + bridge.ignored_patches(model)
         progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
         with live_story.running(story):
             videos, lines = _sample(render, planned, count, progress, needs)

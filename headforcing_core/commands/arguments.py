@@ -251,6 +251,10 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
+    _add_speed_arguments(sub)
+
+
+def _add_speed_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--cuda-graph",
         action="store_true",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import comfy.ldm.modules.attention
@@ -27,7 +28,7 @@ from ...headforcing_core.model.attention import AttentionFunction, LayerAttentio
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
 from ...headforcing_core.rollout.schedule import Schedule
-from ...headforcing_core.weights.other_models import other_wan
+from ...headforcing_core.weights.other_models import other_wan, reject_experts
 from .fingerprint import fingerprint as fingerprint
 from .ignored import ignored
 from .native_model import native_model as native_model
@@ -51,7 +52,7 @@ def wan_config(model: Any) -> WanConfig:
             f"model: expected Wan 2.1 text-to-video weights with 16 latent channels, got {net.in_dim}: {found}; load "
             "one of the Self Forcing family with Load Self Forcing"
         )
-    return WanConfig(
+    config = WanConfig(
         dim=net.dim,
         ffn_dim=net.ffn_dim,
         num_layers=len(blocks),
@@ -61,6 +62,11 @@ def wan_config(model: Any) -> WanConfig:
         text_len=net.text_len,
         patch_size=tuple(net.patch_size),
     )
+    _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())  # of newer versions: how it was loaded
+    for file in arguments:
+        if isinstance(file, str):
+            reject_experts(Path(file), config)
+    return config
 
 
 def compute_dtype(model: Any) -> torch.dtype:

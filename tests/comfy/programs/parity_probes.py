@@ -374,6 +374,31 @@ def fp8_paths():
     return found | {"exact": precision.inexact(model), "fingerprint": bridge.fingerprint(model)}
 
 
+@probe
+def expert():
+    """What is said of MODELs with the dimensions of A14B and of 5B, by the file that one was loaded from."""
+    sizes = {"dim": 5120, "ffn_dim": 13824, "num_heads": 40, "freq_dim": 256, "text_dim": 4096, "text_len": 512}
+    block = types.SimpleNamespace(cross_attn=None)
+    net = types.SimpleNamespace(
+        **sizes, blocks=[block] * 40, patch_embedding=None, in_dim=16, img_emb=None, patch_size=(1, 2, 2)
+    )
+
+    def told(net, *arguments):
+        model = types.SimpleNamespace(model=types.SimpleNamespace(diffusion_model=net))
+        model.cached_patcher_init = (print, arguments) if arguments else None
+        try:
+            return bridge.wan_config(model).num_layers
+        except core.errors.HeadForcingError as error:
+            return str(error)
+
+    five = types.SimpleNamespace(**{**vars(net), "dim": 3072, "in_dim": 48})
+    return {
+        "expert": told(net, "/models/wan2.2_t2v_low_noise_14B.safetensors", {}),
+        "krea": [told(net, "/models/krea.safetensors", {}), told(net)],
+        "5b": told(five),
+    }
+
+
 @torch.inference_mode()
 def ksample(model):
     noise = torch.randn(1, 16, 2, 6, 10, generator=torch.Generator().manual_seed(0))
