@@ -12,7 +12,18 @@ from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
-from ..headforcing_core.studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
+from ..headforcing_core.studies.comparison import (
+    NOTE,
+    Compared,
+    Entry,
+    entries_of,
+    grid,
+    left_out_notes,
+    measured,
+    method_notes,
+    names_all,
+    table,
+)
 from .host import bridge, checks, folders, helpers
 from .host.conditioning import timeline_of
 from .host.helpers import HeadProfileType
@@ -42,7 +53,8 @@ class CompareMethods(io.ComfyNode):
                     "methods",
                     default=EXAMPLE,
                     multiline=True,
-                    tooltip="Names, separated by commas or one per line: " + ", ".join(method_names()) + ".",
+                    tooltip="Names, separated by commas or one per line: " + ", ".join(method_names()) + ". all: every "
+                    "published one that the weights allow.",
                 ),
                 *helpers.size_inputs(),
                 helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
@@ -108,6 +120,7 @@ class CompareMethods(io.ComfyNode):
         )
         weights = bridge.fingerprint(model)
         todo: list[_Video] = []
+        left_out: dict[str, str] = {}
         for entry in entries:  # all are checked before the first is rendered
             render = HostRender(
                 model,
@@ -121,15 +134,22 @@ class CompareMethods(io.ComfyNode):
                 tags=tags,
                 weights=weights,
             )
-            plan = entry.planned(render.plan)
-            todo.append(_Video(entry, render, plan, render.check_needs(plan)))
+            try:
+                plan = entry.planned(render.plan)
+                todo.append(_Video(entry, render, plan, render.check_needs(plan)))
+            except HeadForcingError as error:
+                if not names_all(methods):
+                    raise
+                left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
+        if not todo:
+            raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
         checks.check_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden.unique_id, previews=False)
         rows = [_compared(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
-        text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows)])
+        text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=helpers.preview([file]))
 
 

@@ -13,7 +13,7 @@ from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
-from .host import bridge, checks, folders, helpers, live_story
+from .host import bridge, checks, folders, helpers, live_story, precision
 from .host.conditioning import timeline_of
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
@@ -100,7 +100,7 @@ class HeadForcingSampler(io.ComfyNode):
             report.append(f"width and height: {width}x{height}, what the model was made for")
         if dropped:
             report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
-        report += bridge.ignored_patches(model)
+        report += [f"inexact: {what}" for what in precision.inexact(model)] + bridge.ignored_patches(model)
         progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
         story.check_plan = replace(render, runs=None).check_needs
         with live_story.running(story):

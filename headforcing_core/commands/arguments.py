@@ -18,7 +18,7 @@ from ..files import cache_folder, check_regular
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ..methods.registry import method_names
+from ..methods.registry import NOT_BUILT, method_names
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.options import DEFAULTS, RenderOptions
 from ..render.resources import room_on
@@ -156,6 +156,13 @@ def seed_number(text: str) -> int:
     return int(text)
 
 
+def built_method(text: str) -> str:
+    """The type of `--method`: a method that is known and not built gets its own sentence."""
+    if text in NOT_BUILT:
+        raise argparse.ArgumentTypeError(NOT_BUILT[text])
+    return text
+
+
 def found_profiles_folder(given: Path | None) -> Path | None:
     """The folder of `--found-profiles`; by default the user's cache, None without one, which keeps none."""
     cache = cache_folder()
@@ -215,7 +222,7 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Add `--method` and `--roles`."""
-    sub.add_argument("--method", choices=method_names(), default=DEFAULTS.method)
+    sub.add_argument("--method", type=built_method, choices=method_names(), default=DEFAULTS.method)
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
 
 
@@ -264,6 +271,10 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
+    _add_speed_arguments(sub)
+
+
+def _add_speed_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--cuda-graph",
         action="store_true",
@@ -275,4 +286,10 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile the parts of layers that do not use the cache with torch.compile, in place of the fused kernels: "
         "takes a minute at the start and needs a C compiler; not yet tried on a GPU (off)",
+    )
+    sub.add_argument(
+        "--fp8-linears",
+        action="store_true",
+        help="inexact: linear layers of all blocks in 8-bit floating point, which halves their memory and is faster "
+        "on GPUs that multiply it; not yet tried on a GPU (off)",
     )

@@ -15,7 +15,19 @@ from ..errors import HeadForcingError
 from ..files import claimed, claimed_folder, replacing
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
-from ..studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
+from ..studies.comparison import (
+    ALL,
+    NOTE,
+    Compared,
+    Entry,
+    entries_of,
+    grid,
+    left_out_notes,
+    measured,
+    method_notes,
+    names_all,
+    table,
+)
 from ..versions import versions
 from .arguments import Result, add_file_arguments, add_render_arguments
 from .source import LoadedModel, Source
@@ -27,7 +39,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `compare` to the command line."""
     sub = command("compare", compare, "Render one timeline with several methods: videos side by side, one table.")
     sub.add_argument(
-        "--methods", nargs="+", default=DEFAULT_METHODS, help=f"names, as of --method ({' '.join(DEFAULT_METHODS)})"
+        "--methods",
+        nargs="+",
+        default=DEFAULT_METHODS,
+        help=f"names, as of --method; {ALL}: every published one that the weights allow ({' '.join(DEFAULT_METHODS)})",
     )
     add_source_arguments(sub)
 
@@ -48,7 +63,10 @@ def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) ->
 def compare(args: argparse.Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `comparison.md` and `comparison.json` beside the videos."""
     with claimed_folder(args.out):
-        rows, about = run_entries(args, entries_of(",".join(args.methods)), [args.seed])
+        names = ",".join(args.methods)
+        entries = entries_of(names)
+        entries, left_out = fitting(args, entries) if names_all(names) else (entries, {})
+        rows, about = run_entries(args, entries, [args.seed])
         made = grid(args.out / "grid.mp4", rows, metadata=grid_tags(rows, about))
         notes = method_notes(rows)
         found = {
@@ -61,8 +79,9 @@ def compare(args: argparse.Namespace) -> Result:
             },
             "rows": [row.to_dict() for row in rows],
             "notes": notes,
+            "left_out": left_out,
         }
-        text = "\n".join([table(rows), "", NOTE, "", *notes])
+        text = "\n".join([table(rows), "", NOTE, "", *notes, *left_out_notes(left_out)])
         return written(args.out, "comparison", text, found, [f"grid     {made.path}"])
 
 
@@ -82,6 +101,24 @@ def written(folder: Path, name: str, text: str, found: dict[str, Any], files: Se
     return {"text": "\n".join([text, "", *files, *(f"table    {path}" for path in paths)]), "json": found}
 
 
+def fitting(args: argparse.Namespace, entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
+    """The entries that can be rendered with these weights and arguments, in order, and why the others cannot."""
+    check_prompts(args)
+    source = Source.demo(args) if args.demo else source_of_files(args, args.prompts)
+    fit, left_out = [], {}
+    for entry in entries:
+        try:
+            video = ComparedVideo.of(source, entry, args.seed, args.out)
+            video.source.check_needs(video.plan, video.path)
+        except HeadForcingError as error:
+            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
+        else:
+            fit.append(entry)
+    if not fit:
+        raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
+    return fit, left_out
+
+
 def run_entries(
     args: argparse.Namespace, entries: Sequence[Entry], seeds: Sequence[int]
 ) -> tuple[list[Compared], dict[str, Any]]:
@@ -89,8 +126,7 @@ def run_entries(
 
     All are checked before the first is rendered.
     """
-    if not args.demo and args.prompts is None:
-        raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
+    check_prompts(args)
     source = Source.demo(args) if args.demo else source_of_files(args, args.prompts)
     videos = [ComparedVideo.of(source, entry, seed, args.out) for entry in entries for seed in seeds]
     check_videos(videos)
@@ -98,6 +134,11 @@ def run_entries(
     loaded = source.load(encodes=any(video.plan.restart_frames for video in videos))
     rows = [video.render(loaded, embeds) for video in videos]
     return rows, {"seeds": list(seeds), **_about(args, source, videos[0].plan)}
+
+
+def check_prompts(args: argparse.Namespace) -> None:
+    if not args.demo and args.prompts is None:
+        raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
 
 
 def source_of_files(args: argparse.Namespace, prompts: str) -> Source:
@@ -151,6 +192,7 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
         "lora": None if args.lora is None else args.lora.name,
         "model_family": args.model_family,
         "profile": str(args.profile or "bundled"),
+        "inexact": source.machine.inexact,
         "dtype": str(source.machine.dtype).removeprefix("torch."),
         "device": str(source.machine.device),
         "versions": versions(),

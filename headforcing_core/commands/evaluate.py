@@ -15,12 +15,21 @@ from ..demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from ..errors import HeadForcingError
 from ..files import claimed_folder
 from ..head_profiles.prompts import PROFILING_PROMPTS
-from ..studies.comparison import NOTE, Entry, grid, table
+from ..studies.comparison import NOTE, Entry, grid, left_out_notes, table
 from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
 from ..studies.questions import QUESTIONS, UNJUDGED, Measure, Numbers, Question, Rendered, Row, answer
 from ..timeline.timeline import Timeline
 from .arguments import Result, read_text
-from .compare import ComparedVideo, add_source_arguments, check_videos, grid_tags, run_entries, source_of_files, written
+from .compare import (
+    ComparedVideo,
+    add_source_arguments,
+    check_videos,
+    fitting,
+    grid_tags,
+    run_entries,
+    source_of_files,
+    written,
+)
 from .source import LoadedModel
 
 MAX_SEEDS = 1000
@@ -101,9 +110,10 @@ def _paper_table(args: argparse.Namespace) -> Result:
     """Render and write one table, in a folder that is claimed."""
     chosen = PAPER_TABLES[args.name]
     seeds = list(range(args.seed, args.seed + args.seeds))
-    rows, about = run_entries(args, chosen.rows, seeds)
+    entries, left_out = fitting(args, chosen.rows) if chosen.optional else (list(chosen.rows), {})
+    rows, about = run_entries(args, entries, seeds)
     made = grid(args.out / f"{args.name}.mp4", rows, metadata=grid_tags(rows, about))
-    told = [chosen.caption, "", table(rows), "", *filter(None, [chosen.note]), NOTE]
+    told = [chosen.caption, "", table(rows), "", *filter(None, [chosen.note]), NOTE, *left_out_notes(left_out)]
     if args.seeds > 1:
         told.append(f"Means over {args.seeds} seeds, {seeds[0]} to {seeds[-1]}.")
     if args.demo:
@@ -113,7 +123,8 @@ def _paper_table(args: argparse.Namespace) -> Result:
         "note": chosen.note,
         "seeds": seeds,
         "about": about,
-        "entries": [asdict(entry) for entry in chosen.rows],
+        "entries": [asdict(entry) for entry in entries],
+        "left_out": left_out,
         "grid": str(made.path),
         "rows": [row.to_dict() for row in rows],
     }

@@ -25,7 +25,7 @@ from ..studies.markdown import markdown_table
 from ..studies.paper_tables import paper_heads
 from ..timeline.timeline import parse_timeline
 from ..weights.checkpoint import convert as convert_checkpoint
-from ..weights.checkpoint import inspect_checkpoint
+from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from .arguments import DTYPES, Result, parse_size
 
 
@@ -134,6 +134,8 @@ def _fit_text(fit: Fit) -> str:
 
 
 def convert(args: argparse.Namespace) -> Result:
+    if holds_lora(args.file):
+        return _convert_lora(args)
     with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json) as bar:
 
         def on_progress(written: int, total: int) -> None:
@@ -154,3 +156,14 @@ def convert(args: argparse.Namespace) -> Result:
     size = args.out.stat().st_size
     found = {"out": str(args.out), "bytes": size, "fingerprint": info.fingerprint}
     return {"text": f"{info.summary()}\nwrote {args.out}, {format_bytes(size)}", "json": found}
+
+
+def _convert_lora(args: argparse.Namespace) -> Result:
+    """A LoRA is only renamed; its strength is set where it is used."""
+    if args.lora is not None:
+        raise HeadForcingError(f"{args.file.name} is a LoRA itself: give the base model first to merge one into it")
+    with claimed(args.out):
+        tensors = convert_lora(args.file, args.out, DTYPES[args.dtype])
+    size = args.out.stat().st_size
+    text = f"LoRA of {tensors} tensors, named as ComfyUI's LoRA loaders expect\nwrote {args.out}, {format_bytes(size)}"
+    return {"text": text, "json": {"out": str(args.out), "bytes": size, "tensors": tensors}}

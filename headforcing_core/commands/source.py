@@ -19,8 +19,10 @@ from ..demo import assets, word_hash
 from ..demo.autoencoder import ToyStreamingDecoder
 from ..errors import HeadForcingError
 from ..files import check_writable
+from ..hashing import digest
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
+from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function, sdpa_priority
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
@@ -70,13 +72,31 @@ class Machine:
     runs: Path | None
     found_profiles: Path | None
     quiet: bool
+    fp8_linears: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
         """Take the fields from the arguments of the same names."""
         device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
         attention = attention_function(args.attention, device, dtype, head_dim)
-        return cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
+        fast = (args.cuda_graph, args.compile)
+        return cls(device, dtype, attention, args.attention, *fast, *kept, args.json, args.fp8_linears)
+
+    @property
+    def inexact(self) -> list[str]:
+        """What makes the numbers other than those of the dtype, for reports."""
+        if not self.fp8_linears:
+            return []
+        how = (
+            "" if fp8.has_product(self.device) else ", emulated: this device does not multiply them, nothing is faster"
+        )
+        return [f"{fp8.INEXACT} (--fp8-linears{how})"]
+
+    def identified(self, info: CheckpointInfo) -> CheckpointInfo:
+        """The model with an identity of its own where it is computed inexactly."""
+        if not self.fp8_linears:
+            return info
+        return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
 
     def attention_for(self, shape: Shape) -> AttentionFunction:
         """The backend for a render with a cache of this shape: `auto` times them at its sizes."""
@@ -116,7 +136,7 @@ class Source:
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         note_unknown_words([segment.text for segment in timeline.segments])
-        return cls(options, timeline, machine, info, scale=args.scale, follow=follow)
+        return cls(options, timeline, machine, machine.identified(info), scale=args.scale, follow=follow)
 
     @classmethod
     def of_files(
@@ -132,7 +152,7 @@ class Source:
         info = files.inspect()
         start = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
         machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
-        return cls(options, timeline, machine, info, files, start_latents=start, follow=follow)
+        return cls(options, timeline, machine, machine.identified(info), files, start_latents=start, follow=follow)
 
     def with_prompts(self, text: str) -> Source:
         """A copy with other prompts."""
@@ -184,8 +204,12 @@ class Source:
             runs=self.machine.runs,
             state_seconds=self.options.state_seconds,
             found_profiles=self.machine.found_profiles,
-            about={**about, "weights": self.info.path.name},
+            about={**about, "weights": self.info.path.name, **self._inexact},
         )
+
+    @property
+    def _inexact(self) -> dict[str, list[str]]:
+        return {"inexact": self.machine.inexact} if self.machine.inexact else {}
 
     def check_needs(self, plan: RenderPlan, video: Path | None) -> Needs:
         """Estimate memory and disk use; refuses a render that is not possible or does not fit."""
@@ -204,8 +228,11 @@ class Source:
                 decoder = replace(decoder, held=0)
         if files is not None and files.text_encoder is not None:
             text_encoder = text_encoder_bytes(files.text_encoder, device)
+        weights = self.info.parameters * dtype.itemsize
+        if self.machine.fp8_linears:
+            weights -= fp8.saved_bytes(self.info.config, dtype)
         return self.job(plan).check_needs(
-            self.info.parameters * dtype.itemsize,
+            weights,
             room_on(device),
             COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),
             encodes=files is None or files.vae is not None,
@@ -229,7 +256,12 @@ class Source:
 
                 codec = load_codec(vae, device, dtype, encodes, files.decoder, files.park_features)
             state_dict = self.files.load()
-        backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
+        if self.machine.fp8_linears:  # rounded on the host, so that the device never holds more than it needs
+            backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype)
+            fp8.use_fp8_linears(backbone, fp8.has_product(device))
+            backbone = backbone.to(device)
+        else:
+            backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..cache.method import Method
 from ..cache.policy import PRESETS
-from ..errors import unknown_name
+from ..errors import HeadForcingError, unknown_name
 from ..rollout.schedule import Schedule, schedule
 from .causvid import CausVid
 from .deep_forcing import DeepForcing
@@ -211,6 +211,15 @@ METHODS: dict[str, PublishedMethod] = {
 }
 
 
+# methods that are known by name and not built, and why
+NOT_BUILT = {
+    "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
+    "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
+    "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
+    "with its weights choose head_forcing or echo_forcing",
+}
+
+
 def method_names() -> list[str]:
     """The names of all methods and ablations, in the order of menus."""
     return [*PRESETS, *(name for name in METHODS if name not in PRESETS)]
@@ -220,9 +229,16 @@ def method_policy(name: str) -> Method:
     """The settings of a method or ablation; raises HeadForcingError with the list of names for an unknown one."""
     if name in METHODS:
         return METHODS[name].policy
+    check_built(name)
     if name not in PRESETS:
         raise unknown_name("method", name, method_names())
     return PRESETS[name]
+
+
+def check_built(name: str) -> None:
+    """Raise HeadForcingError for a method that is known and not built."""
+    if name in NOT_BUILT:
+        raise HeadForcingError(f"method: {NOT_BUILT[name]}")
 
 
 def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:

@@ -61,6 +61,7 @@ class RenderResult:
             "reused_blocks": self.reused_blocks,
             "problems": list(self.problems),
             "attention": self.attention,
+            "inexact": list(self.about.get("inexact", ())),
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
         }
@@ -78,6 +79,7 @@ class RenderResult:
         if self.reused_blocks:
             lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged  {problem}" for problem in self.problems]
+        lines += [f"inexact  {what}" for what in self.about.get("inexact", ())]
         lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
         return "\n".join(lines)
 

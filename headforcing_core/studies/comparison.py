@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +16,7 @@ from ..cache.policy import CachePolicy
 from ..drift.metrics import Numbers
 from ..drift.report import Progress, report_video
 from ..errors import HeadForcingError, unknown_name
-from ..methods.registry import describe_method, method_names, method_policy
+from ..methods.registry import METHODS, check_built, describe_method, method_names, method_policy
 from ..render.describe import format_bytes
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
@@ -75,12 +75,33 @@ class Entry:
             raise HeadForcingError(f"{self.label}: {error}") from error
 
 
+ALL = "all"
+
+
+def all_methods() -> list[str]:
+    """The published methods in the order of menus; of those that share their settings the first, ablations left out."""
+    seen: dict[Method, str] = {}
+    for name, row in METHODS.items():
+        seen.setdefault(row.policy, name)
+    return [name for name in method_names() if name in seen.values()]
+
+
+def names_all(text: str) -> bool:
+    """Whether a list of methods names `all`, of which those that cannot be rendered are left out."""
+    return ALL in re.split(r"[,\s]+", text)
+
+
 def entries_of(text: str) -> list[Entry]:
-    """One entry per method named in a text, separated by commas or newlines; repeated names count once."""
-    names = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
+    """One entry per method named in a text, separated by commas or newlines; repeated names count once.
+
+    `all` stands for `all_methods`.
+    """
+    given = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
+    names = [name for part in given for name in (all_methods() if part == ALL else [part])]
     choices = method_names()
     unknown = next((name for name in names if name not in choices), None)
     if unknown is not None:
+        check_built(unknown)
         raise unknown_name("methods", unknown, choices)
     if not names:
         raise HeadForcingError(f"methods must be one of {', '.join(choices)}, got nothing")
@@ -165,6 +186,11 @@ def table(rows: Sequence[Compared]) -> str:
         cells = [_mean_cell([value(row) for row in group], cell) for value, cell in TABLE_COLUMNS.values()]
         lines.append([entry.label, *cells])
     return markdown_table(["method", *TABLE_COLUMNS], lines)
+
+
+def left_out_notes(left_out: Mapping[str, str]) -> list[str]:
+    """Lines on methods that `all` asked for and that cannot be rendered."""
+    return [f"left out: {label}: {reason}" for label, reason in left_out.items()]
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:

@@ -24,7 +24,8 @@ from ..model.wan import WanConfig
 from . import layouts
 from .containers import WRITABLE, read_weights, write_safetensors
 from .identity import file_identity, identity
-from .lora import LoraPatch, check_strength, read_patches
+from .lora import LoraPatch, check_strength, comfyui_names, read_patches
+from .other_models import reject_experts, reject_look_alikes
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +162,35 @@ def convert(
     return inspect_checkpoint(out)
 
 
+def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
+    """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its number of tensors.
+
+    Raises HeadForcingError for a file without a LoRA, a LoRA of another model, or an unusable output path.
+    """
+    path, out = Path(path), Path(out)
+    _check_output(out, [path])
+    renamed = comfyui_names(_adapters(path), path.name)
+    shapes = {name: tuple(renamed[name].shape) for name in sorted(renamed)}
+    history = json.dumps({"converter_version": CONVERTER_VERSION, "source": path.name})
+    metadata = {"format": "pt", "head_forcing": history}
+    write_safetensors(out, shapes, dtype, metadata, lambda name: renamed[name].to(dtype), None)
+    return len(renamed)
+
+
+def holds_lora(path: str | Path) -> bool:
+    """Whether a file holds a LoRA and no model."""
+    by_layout = layouts.find_layouts(read_weights(Path(path))[1])
+    return any(map(layouts.is_lora, by_layout.values())) and not any(map(layouts.looks_like_wan, by_layout.values()))
+
+
+def _adapters(lora: Path) -> Mapping[str, Tensor]:
+    by_layout = layouts.find_layouts(read_weights(lora)[1])
+    adapters = next((tensors for tensors in by_layout.values() if layouts.is_lora(tensors)), None)
+    if adapters is None:
+        raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
+    return adapters
+
+
 def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the model's."""
     path = Path(path)
@@ -169,7 +199,7 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
     layout = layouts.choose_layout(by_layout, weights, path.name)
     tensors = layouts.rename_all(by_layout[layout], path.name)
     # before the dimensions are read, so that another model is named as such and not called incomplete
-    layouts.reject_look_alikes(tensors, path.name)
+    reject_look_alikes(tensors, path.name, layout)
     transformer, history = _stated(metadata, "config").get("transformer"), _stated(metadata, "head_forcing")
     transformer = transformer if isinstance(transformer, dict) else {}
     plain_heads = metadata.get("num_heads", "")
@@ -179,6 +209,7 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
     config = layouts.infer_config(
         tensors, stated_heads if num_heads is None else num_heads, _integer(transformer.get("text_len")), path.name
     )
+    reject_experts(path, config)
     extra = layouts.check_complete(tensors, config, path.name)
     if extra:
         first = one_line(extra[0], 100)
@@ -215,11 +246,7 @@ def _open_patched(
     if lora is None:
         return tensors, info, {}
     lora = Path(lora)
-    by_layout = layouts.find_layouts(read_weights(lora)[1])
-    adapters = next((tensors for tensors in by_layout.values() if layouts.is_lora(tensors)), None)
-    if adapters is None:
-        raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
-    patches = read_patches(tensors, adapters, lora.name)
+    patches = read_patches(tensors, _adapters(lora), lora.name)
     names = f"{info.lora} + {lora.name}" if info.lora else lora.name
     return tensors, replace(info, lora=names), patches
 

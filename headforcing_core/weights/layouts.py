@@ -1,4 +1,4 @@
-"""Names and shapes of Wan 2.1 weights: wrapper keys, prefixes, diffusers names, dimensions; rejection of other models.
+"""Names and shapes of Wan 2.1 weights: wrapper keys, prefixes, diffusers names, dimensions.
 
 Everything here uses names and shapes only; no file is opened and no weight is read.
 """
@@ -55,14 +55,6 @@ _QUANTISED = (
     "scaled_fp8",
 )
 _LORA_SUFFIX = re.compile(r"\.(lora_(A|B|down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*)$")
-_OTHER_MODELS = (  # prefixes of names, and the kind of model that has them
-    (("input_blocks.", "output_blocks.", "middle_block."), "a Stable Diffusion image model"),
-    (("double_blocks.", "single_blocks.", "single_transformer_blocks."), "a Flux or Hunyuan model"),
-    (("joint_blocks.",), "a Stable Diffusion 3 image model"),
-    (("decoder.conv1.", "encoder.conv1.", "decoder.conv_in.", "encoder.conv_in.", "decoder.middle."), "a VAE"),
-    (("shared.weight", "token_embedding.weight", "encoder.block.", "text_model."), "a text encoder"),
-    (("vision_model.", "visual."), "a CLIP vision model"),
-)
 
 
 def strip_prefixes(name: str) -> str:
@@ -174,8 +166,8 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
 
     Raises HeadForcingError for missing tensors and impossible dimensions.
     """
-    patch = _probe(tensors, "patch_embedding.weight", 5, file)
-    dim = _probe(tensors, "head.modulation", 3, file)[-1]
+    patch = probe(tensors, "patch_embedding.weight", 5, file)
+    dim = probe(tensors, "head.modulation", 3, file)[-1]
     if num_heads is None and (dim == 0 or dim % 128):
         raise HeadForcingError(f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads")
     heads = dim // 128 if num_heads is None else num_heads
@@ -183,13 +175,13 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
         raise HeadForcingError(f"num_heads is {heads}, but must divide {file}'s width {dim} into heads of even size")
     config = WanConfig(
         dim=dim,
-        ffn_dim=_probe(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
+        ffn_dim=probe(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
         num_layers=1 + max(int(match[1]) for name in tensors if (match := _BLOCK.match(name))),
         num_heads=heads,
         in_dim=patch[1],
-        out_dim=_probe(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
-        freq_dim=_probe(tensors, "time_embedding.0.weight", 2, file)[1],
-        text_dim=_probe(tensors, "text_embedding.0.weight", 2, file)[1],
+        out_dim=probe(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
+        freq_dim=probe(tensors, "time_embedding.0.weight", 2, file)[1],
+        text_dim=probe(tensors, "text_embedding.0.weight", 2, file)[1],
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[2], patch[3], patch[4]),
     )
@@ -199,7 +191,8 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
     return config
 
 
-def _probe(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
+def probe(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
+    """The shape of a tensor that must be there with this many dimensions; raises HeadForcingError if it is not."""
     if name not in tensors:
         raise HeadForcingError(f"{file} is incomplete: {name} is missing; download the whole file again")
     shape = tuple(tensors[name].shape)
@@ -252,37 +245,6 @@ def is_quantised(tensors: Weights) -> bool:
         or (_BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point)
         for name, tensor in tensors.items()
     )
-
-
-def reject_look_alikes(tensors: Weights, file: str) -> None:
-    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan 2.1 text-to-video model."""
-    need = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
-    if is_lora(tensors):
-        raise HeadForcingError(
-            f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA loader node "
-            "(command line: --lora)"
-        )
-    if any(name.startswith(("vace_blocks.", "vace_patch_embedding.")) for name in tensors):
-        raise HeadForcingError(f"{file} is a VACE model, which is not supported: {need}")
-    for beginnings, what in _OTHER_MODELS:
-        if any(name.startswith(beginnings) for name in tensors):
-            raise HeadForcingError(f"{file} is {what}, not a Wan video model: {need}")
-    if "patch_embedding.weight" not in tensors:
-        first = next(iter(tensors), "nothing")
-        raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {need}")
-    channels = _probe(tensors, "patch_embedding.weight", 5, file)[1]
-    image_parts = ("img_emb.", "condition_embedder.image_embedder.")
-    if channels == 36 or any(n.startswith(image_parts) or ".k_img." in n or ".add_k_proj." in n for n in tensors):
-        raise HeadForcingError(f"{file} is an image-to-video (I2V) model, which is not supported: {need}")
-    if channels == 48:
-        raise HeadForcingError(f"{file} is a Wan2.2 5B (or Fun Control) model with 48 input channels: {need}")
-    if channels != 16:
-        raise HeadForcingError(f"{file} takes {channels} input channels where Wan 2.1 text-to-video takes 16: {need}")
-    if is_quantised(tensors):
-        raise HeadForcingError(
-            f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node and "
-            "connect its MODEL"
-        )
 
 
 def storage_dtype(tensors: Weights) -> torch.dtype:

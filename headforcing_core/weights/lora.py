@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from .layouts import strip_prefixes, wan_name
+from ..model.wan import WanConfig
+from .layouts import expected_shapes, strip_prefixes, wan_name
 
 _FACTOR = re.compile(r"^(.+)\.lora_(A|B|down|up)(?:\.[^.]+)?\.weight$")  # PEFT may add the adapter's name
 _OTHER = re.compile(r"^(.+)\.(alpha|diff|diff_b|diff_m)$")
 _FIELD = {"A": "down", "down": "down", "B": "up", "up": "up", "diff_b": "diff", "diff_m": "diff"}
 _PARAMETER = {"diff_b": "bias", "diff_m": "modulation"}
+_LAYER = re.compile(r"blocks[._](\d{1,3})[._]")
+_MAX_LAYERS = 100  # Wan 2.1 14B has 40
+_COMFYUI = {
+    "A": "lora_A.weight",
+    "down": "lora_A.weight",
+    "B": "lora_B.weight",
+    "up": "lora_B.weight",
+    "diff_m": "diff",
+}
 _KOHYA = ("lora_unet_", "lora_transformer_")
 
 
@@ -75,7 +85,7 @@ def read_patches(
 
     Raises HeadForcingError if a tensor matches no parameter or has a wrong shape.
     """
-    flat = {name.removesuffix(".weight").replace(".", "_"): name for name in state_dict if name.endswith(".weight")}
+    flat = _flat(state_dict)
     patches: dict[str, LoraPatch] = {}
     unknown: list[str] = []
     for key, tensor in lora_state_dict.items():
@@ -104,9 +114,39 @@ def read_patches(
     return patches
 
 
+def comfyui_names(lora_state_dict: Mapping[str, Tensor], lora_name: str = "the LoRA") -> dict[str, Tensor]:
+    """The same LoRA under the names by which ComfyUI's LoRA loaders find the layers of a Wan model.
+
+    They read neither PEFT's `base_model.model.` nor diffusers' names: such a LoRA changes nothing there. Raises
+    HeadForcingError for tensors of no Wan model.
+    """
+    layers = 1 + max((int(found[1]) for key in lora_state_dict if (found := _LAYER.search(key))), default=0)
+    names = dict.fromkeys(expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS))), torch.empty(0))
+    flat = _flat(names)
+    renamed: dict[str, Tensor] = {}
+    for key, tensor in lora_state_dict.items():
+        match = _FACTOR.match(key) or _OTHER.match(key)
+        target = _target(match[1], match[2], names, flat) if match else None
+        if match is None or target is None:
+            raise HeadForcingError(
+                f"{lora_name} does not fit: {key} belongs to no layer of a Wan model; use a Wan LoRA"
+            )
+        module = target.removesuffix(".weight").removesuffix(".bias")
+        name = f"diffusion_model.{module}.{_COMFYUI.get(match[2], match[2])}"
+        if name in renamed:
+            raise HeadForcingError(f"{lora_name} changes {target} twice (second time by {key}): use a file of one LoRA")
+        renamed[name] = tensor
+    return renamed
+
+
 def check_strength(strength: float) -> None:
     if not math.isfinite(strength):
         raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
+
+
+def _flat(names: Iterable[str]) -> dict[str, str]:
+    """The names of weights by their modules' names in kohya's spelling."""
+    return {name.removesuffix(".weight").replace(".", "_"): name for name in names if name.endswith(".weight")}
 
 
 def _target(module: str, kind: str, state_dict: Mapping[str, Tensor], flat: Mapping[str, str]) -> str | None:

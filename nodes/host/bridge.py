@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import comfy.ldm.modules.attention
@@ -28,6 +29,7 @@ from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, en
 from ...headforcing_core.render.resources import pass_bytes
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
 from ...headforcing_core.rollout.schedule import Schedule
+from ...headforcing_core.weights.other_models import other_wan, reject_experts
 from .fingerprint import fingerprint as fingerprint
 from .ignored import ignored
 from .native_model import native_model as native_model
@@ -44,12 +46,14 @@ def wan_config(model: Any) -> WanConfig:
             f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
             "load one with Load Self Forcing"
         )
-    if net.in_dim != 16 or getattr(net, "img_emb", None) is not None or hasattr(net, "vace_blocks"):
+    images = getattr(net, "img_emb", None) is not None
+    if net.in_dim != 16 or images or hasattr(net, "vace_blocks"):
+        found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.dim, net.in_dim, images)
         raise HeadForcingError(
-            f"model: expected a text-to-video Wan 2.1 model with 16 latent channels, got {type(model.model).__name__} "
-            f"with {net.in_dim}; image-to-video, VACE and Wan 2.2 5B models cannot be rolled out"
+            f"model: expected Wan 2.1 text-to-video weights with 16 latent channels, got {net.in_dim}: {found}; load "
+            "one of the Self Forcing family with Load Self Forcing"
         )
-    return WanConfig(
+    config = WanConfig(
         dim=net.dim,
         ffn_dim=net.ffn_dim,
         num_layers=len(blocks),
@@ -59,6 +63,11 @@ def wan_config(model: Any) -> WanConfig:
         text_len=net.text_len,
         patch_size=tuple(net.patch_size),
     )
+    _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())  # of newer versions: how it was loaded
+    for file in arguments:
+        if isinstance(file, str):
+            reject_experts(Path(file), config)
+    return config
 
 
 def compute_dtype(model: Any) -> torch.dtype:

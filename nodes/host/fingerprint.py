@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.weights.identity import identity
+from .precision import multiplies_fp8
 
 
 def fingerprint(model: Any) -> str:
@@ -25,6 +26,8 @@ def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
         weight = held if original is None else getattr(original, "weight", original)
         if isinstance(weight, Tensor) and not weight.is_meta:
             yield f"{name} {_packing(weight)}", weight
+    if multiplies_fp8(model):  # the same weights with another arithmetic
+        yield "products in 8-bit floating point", torch.empty(0)
     for name, patches in sorted(model.patches.items()):
         for number, patch in enumerate(patches):
             yield from _of_patch(f"patch {name} {number}", patch)

@@ -25,7 +25,7 @@ from ...headforcing_core.render.sinks import KeptLatents, Sink
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
-from . import bridge, checks, folders, helpers, toy_world, vae
+from . import bridge, checks, folders, helpers, precision, toy_world, vae
 from .growing_video import GrowingVideo
 from .live_story import LiveStory
 from .progress import RenderProgress
@@ -87,8 +87,13 @@ class HostRender:
             runs=self.runs,
             state_seconds=options.state_seconds,
             found_profiles=self.found_profiles,
-            about=about_video(plan, options.method, options.seed, type(inner.latent_format).__name__),
+            about=about_video(plan, options.method, options.seed, type(inner.latent_format).__name__) | self._inexact,
         )
+
+    @property
+    def _inexact(self) -> dict[str, list[str]]:
+        found = precision.inexact(self.model)
+        return {"inexact": found} if found else {}
 
     def growing_video(self, job: RenderJob) -> GrowingVideo | None:
         """The file that a video is decoded to while it is sampled."""

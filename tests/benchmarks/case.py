@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.policy import CachePolicy, HeadRole
+from headforcing.headforcing_core.model.fp8 import has_product, use_fp8_linears
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
@@ -102,6 +104,17 @@ def random_model(config: WanConfig, dtype: torch.dtype, device: torch.device, se
     video_model = WanVideoModel(model, [embeds], dtype, device)
     video_model.use_prompt(0)
     return video_model
+
+
+@functools.lru_cache(maxsize=1)
+def fp8_model(config: WanConfig, dtype: torch.dtype, device: torch.device, seed: int) -> WanVideoModel:
+    """`random_model` with linear layers in 8-bit floating point; both are in memory."""
+    exact = random_model(config, dtype, device, seed)
+    model = copy.copy(exact)
+    model.backbone = copy.deepcopy(exact.backbone)
+    use_fp8_linears(model.backbone, has_product(device))
+    model.use_prompt(0)
+    return model
 
 
 def warm_up_blocks(policy: CachePolicy, least: int = 10) -> int:

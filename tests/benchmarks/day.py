@@ -24,7 +24,7 @@ from benchmarks.case import Case
 from benchmarks.environment import environment
 
 DRY = Case(64, 32, layers=1, dim=128, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=2, vae_dim=8)
-ROWS = "B3,B1,B4,W21,W21S,V4,V1,B2,B5,V3,V2,W12,W8"  # the most important first
+ROWS = "B3,B1,B4,W21,W21S,V4,V1,B2,B5,F8,V3,V2,W12,W8"  # the most important first
 # each part ends within eight minutes, `check` together with the tests that follow it
 SECONDS = {
     "check": 220,

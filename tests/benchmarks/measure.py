@@ -23,7 +23,7 @@ from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
-from .case import SCHEDULE, Case, block_flops, random_model, warm_up_blocks
+from .case import SCHEDULE, Case, block_flops, fp8_model, random_model, warm_up_blocks
 from .rows import Row
 from .stopwatch import Stopwatch, peak_bytes, reset_peak, tensor_bytes
 
@@ -172,7 +172,8 @@ def timed_blocks(
     """Every block's milliseconds by stage and its latents, as it is made, and the cache."""
     watch = Stopwatch(case.device)
     cache = row.build(case.shape(row.policy, blocks), case, False)
-    model = copy.copy(random_model(case.config, case.dtype, case.device, case.seed))
+    made_by = fp8_model if row.fp8 else random_model
+    model = copy.copy(made_by(case.config, case.dtype, case.device, case.seed))
     graphed = row.forward() if row.forward else None
     model.forward = graphed or model.forward
     made = rollout(TimedModel(model, watch), TimedCache(cache, watch), SCHEDULE, case.noise(), [0] * blocks)

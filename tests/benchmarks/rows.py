@@ -16,6 +16,7 @@ from headforcing.headforcing_core.model.attention import (
     attention_function,
 )
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
+from headforcing.headforcing_core.model.fp8 import has_product
 from headforcing.headforcing_core.render.provenance import attention_name
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
@@ -54,6 +55,7 @@ class Row:
         kernels: whether the engine may use its Triton kernels, as for `dispatch.using`.
         must_launch: kernels that the engine must launch for the row to be what it says.
         forward: makes what the model runs its passes with; `forward_block` where there is none.
+        fp8: whether the linear layers of the blocks compute in 8-bit floating point: other latents.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Row:
     kernels: str = "reference"
     must_launch: tuple[Operation, ...] = ()
     forward: Callable[[], GraphedForward] | None = None
+    fp8: bool = False
 
 
 def no_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -121,6 +124,8 @@ def engine_row(
         return HeadCache(shape, case.dtype, case.device, no_attention if hollow else chosen(case, shape.layer_sizes))
 
     def reason(case: Case) -> str:
+        if options.get("fp8") and not has_product(case.device):
+            return "this device does not multiply 8-bit floating point"
         if case.device.type == "cpu" and (in_one_call or attention not in ("auto", "sdpa")):
             return "a CPU has no attention to sequences of different lengths"
         sizes = case.shape(options.get("policy", HEAD_FORCING), 100).layer_sizes
@@ -152,6 +157,7 @@ ROWS = (
     engine_row("B3", "ours: + fused elementwise", "auto", kernels="auto", must_launch=ELEMENTWISE),
     engine_row("B4", "ours: + CUDA graph", "auto", kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
     engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", must_launch=(*ELEMENTWISE, attend)),
+    engine_row("F8", "ours: B3 with fp8 linears, inexact", "auto", kernels="auto", must_launch=ELEMENTWISE, fp8=True),
     engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=WINDOW_21),
     engine_row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", policy=WINDOW_21),
     engine_row("W12", "ours: LongLive, 3 + 6 + 3", "auto", kernels="auto", policy=_window(3, 6, "absolute")),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoint_files import sparse_safetensors, wan_shapes
 from comfy_graphs import (
     BALL,
     BARE,
@@ -28,9 +29,10 @@ from comfy_graphs import (
 )
 from comfy_harness import ComfyServer
 from comfy_setup import FLOOR
+from headforcing.headforcing_core.weights.checkpoint import convert, convert_lora
 from PIL import Image
 from safetensors.torch import save_file
-from tiny_checkpoints import wan_lora, wan_t2v_weights
+from tiny_checkpoints import published_lora, wan_lora, wan_t2v_weights
 
 pytestmark = pytest.mark.comfy
 
@@ -529,10 +531,36 @@ def test_lora_from_the_core_loader_takes_effect_by_its_strength(tiny: ComfyServe
     assert torch.equal(sampled(tiny, tiny_graph(BARE)), plain)  # nothing of it stays behind
 
 
+def test_longlives_lora_in_the_graph_equals_the_merged_checkpoint_at_every_strength(tiny: ComfyServer):
+    """As published it changes nothing in ComfyUI, which reads other names; converted, it gives the merged weights."""
+    published = published_lora(tiny.model_path("loras", "hf_tiny_published_lora.pt"))
+    convert_lora(published, tiny.model_path("loras", "hf_tiny_converted_lora.safetensors"), torch.float32)
+    base = tiny.model_path("diffusion_models", "hf_tiny.safetensors")
+
+    def with_lora(file: str, strength: float) -> torch.Tensor:
+        lora = node("LoraLoaderModelOnly", model=["model", 0], lora_name=file, strength_model=strength)
+        return sampled(tiny, changed(tiny_graph(BARE) | {"lora": lora}, "sampler", model=["lora", 0]))
+
+    plain = sampled(tiny, tiny_graph(BARE))
+    for strength in (0.6, 1.0):
+        merged = tiny.model_path("diffusion_models", f"hf_tiny_merged_{strength}.safetensors")
+        convert(base, merged, dtype=torch.float32, lora=published, lora_strength=strength)
+        expected = sampled(tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint=merged.name)))
+        found = with_lora("hf_tiny_converted_lora.safetensors", strength)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        assert (expected - plain).abs().mean() > 1e-3
+    assert torch.equal(with_lora("hf_tiny_published_lora.pt", 1.0), plain)
+
+
 def test_weights_stored_in_fp8_stay_close(tiny: ComfyServer):
     plain = sampled(tiny, tiny_graph(BARE))
-    small = sampled(tiny, tiny_graph(changed({"m": BARE}, "m", weight_dtype="fp8_e4m3fn")["m"]))
-    assert 0 < (small - plain).abs().mean() < 0.5 * plain.abs().mean()
+    loaders = [changed({"m": BARE}, "m", weight_dtype="fp8_e4m3fn")["m"]]
+    loaders += [changed({"m": UNET}, "m", weight_dtype=f"fp8_{kind}")["m"] for kind in ("e4m3fn", "e4m3fn_fast")]
+    for loader in loaders:
+        result = queued(tiny, tiny_graph(loader))
+        assert 0 < (saved_latents(tiny, result) - plain).abs().mean() < 0.5 * plain.abs().mean()
+        assert "inexact: weights stored in 8-bit floating point (float8_e4m3fn)" in result.outputs["report"]["text"][0]
+    assert "inexact" not in queued(tiny, tiny_graph(BARE, seed=8)).outputs["report"]["text"][0]
 
 
 def test_latents_of_a_sampler_go_straight_into_the_next(tiny: ComfyServer):
@@ -751,6 +779,21 @@ def test_image_to_video_model_is_named(tiny: ComfyServer):
     failed(tiny, tiny_graph(unet), "model", "text-to-video", "36")
     own = node("HeadForcingLoadModel", checkpoint="hf_tiny_i2v.safetensors")
     failed(tiny, tiny_graph(own), "hf_tiny_i2v.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "dimensions", "told"),
+    [
+        ("hf_5b.safetensors", {"dim": 3072, "ffn": 14336, "layers": 30, "channels": 48}, "is Wan2.2 TI2V 5B"),
+        ("hf_low_noise.safetensors", {"dim": 5120, "ffn": 13824, "layers": 40}, "one expert of Wan2.2 A14B"),
+    ],
+)
+def test_the_newer_models_of_wan_are_refused_by_name(
+    tiny: ComfyServer, name: str, dimensions: dict[str, int], told: str
+):
+    shapes = wan_shapes(**dimensions, text=4096, freq=256)
+    sparse_safetensors(tiny.model_path("diffusion_models", name), shapes)
+    failed(tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint=name)), name, told)
 
 
 def test_checkpoint_that_is_something_else(tiny: ComfyServer):

@@ -105,6 +105,24 @@ def test_a_native_lora_equals_one_merged_by_the_core(probes: dict[str, Any]):
     assert found["plain_after"] < 1e-4
 
 
+def test_comfyuis_fp8_storage_and_products_work_and_are_told_apart(probes: dict[str, Any]):
+    found = of(probes, "fp8_paths")
+    stored, fast = found["stored"], found["fast"]
+    assert 1e-3 < stored["apart"] < 0.3 and 1e-3 < fast["apart"] < 0.3
+    assert stored["again"] == fast["again"] == 0
+    assert stored["inexact"] == ["weights stored in 8-bit floating point (float8_e4m3fn)"]
+    assert fast["inexact"] == ["linear layers in 8-bit floating point (float8_e4m3fn, ComfyUI's products)"]
+    assert found["exact"] == []
+    assert len({found["fingerprint"], stored["fingerprint"], fast["fingerprint"]}) == 3
+
+
+def test_models_of_wan_2_2_from_any_loader_are_refused_by_name(probes: dict[str, Any]):
+    found = of(probes, "expert")
+    assert found["expert"].startswith("wan2.2_t2v_low_noise_14B.safetensors is one expert of Wan2.2 A14B")
+    assert found["krea"] == [40, 40]
+    assert "got 48: Wan2.2 TI2V 5B" in found["5b"]
+
+
 def test_attention_goes_through_what_nodes_put_in_its_place(probes: dict[str, Any]):
     found = of(probes, "attention_override")
     assert found["watched"] == 0 and found["without"] > 1e-3

@@ -54,7 +54,7 @@ def options(*command: str) -> frozenset[str]:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()), pytest.raises(SystemExit):
         main([*command, "--help"])
-    return frozenset(re.findall(r"--[a-z][a-z-]+", shown.getvalue()))
+    return frozenset(re.findall(r"--[a-z][a-z0-9-]+", shown.getvalue()))
 
 
 def command_of(words: list[str]) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def test_every_command_has_the_options_that_the_page_gives_it(page: Path):
             continue
         known = options(*command_of(words))
         assert known, f"there is no command {code!r}"
-        unknown = {word for word in words if re.fullmatch(r"--[a-z-]+", word)} - known
+        unknown = {word for word in words if re.fullmatch(r"--[a-z][a-z0-9-]*", word)} - known
         assert not unknown, f"{code!r} has no {unknown}"
 
 
@@ -97,7 +97,7 @@ def test_options_that_stand_alone_exist(page: Path):
         return
     known = frozenset().union(*(options(*command.split()) for command in COMMANDS))
     for code in codes(page.read_text("utf-8")):
-        for option in re.findall(r"^--[a-z-]+", code):
+        for option in re.findall(r"^--[a-z][a-z0-9-]*", code):
             assert option in known, option
 
 

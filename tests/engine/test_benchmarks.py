@@ -18,7 +18,7 @@ from benchmarks import command, report, scaling
 from benchmarks import vae as vae_benchmark
 from benchmarks.case import HEAD_DIM, SCHEDULE, Case, block_flops, random_model, warm_up_blocks
 from benchmarks.decoder import random_decoder
-from benchmarks.measure import cache_steps, measure
+from benchmarks.measure import cache_steps, measure, timed_blocks
 from benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 from benchmarks.rows import HEAD_FORCING, ROWS
 from benchmarks.stopwatch import Stopwatch, tensor_bytes
@@ -126,7 +126,17 @@ def test_every_row_has_a_number_or_a_reason(run):
         assert row.get("not_available") or row["ms_per_block"]["block"]["median"] > 0, row
         assert f"| {row['row']} | {row['title']} | " in page
     missing = {row["row"] for row in results["rows"] if "not_available" in row}
-    assert missing == {"V3", "V4", "B2", "B3", "B4", "B5"}  # of a CPU
+    assert missing == {"V3", "V4", "B2", "B3", "B4", "B5", "F8"}  # of a CPU
+
+
+def test_the_row_of_fp8_linears_is_measured_and_makes_other_latents():
+    """On a CPU the row has no number; its emulation runs the same lines."""
+    assert "8-bit" in measure(TINY, BY_NAME["F8"]).reason
+    small = replace(TINY, layers=1, dim=384, timed_blocks=1)  # its FFN is a multiple of 16
+    emulated = replace(BY_NAME["B1"], name="F8", fp8=True)
+    exact, inexact = (list(timed_blocks(small, row, 1)) for row in (BY_NAME["B1"], emulated))
+    apart = (inexact[0][1] - exact[0][1]).norm() / exact[0][1].norm()
+    assert 1e-4 < apart < 0.3
 
 
 def test_rows_of_the_same_policy_make_the_same_latents(run):

@@ -66,6 +66,21 @@ def wan_lora(path: Path, dim: int = 256, layers: int = 2, rank: int = 4, seed: i
     return path
 
 
+def published_lora(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, rank: int = 4, seed: int = 5) -> Path:
+    """Write a LoRA as LongLive's is published: PEFT's names, every linear layer, under a training key."""
+    make = _Random(seed)
+    sizes = {f"{kind}_attn.{part}": (dim, dim) for kind in ("self", "cross") for part in "qkvo"}
+    sizes |= {"ffn.0": (ffn, dim), "ffn.2": (dim, ffn)}
+    for layer in range(layers):
+        for module, (out, into) in sizes.items():
+            name = f"base_model.model.blocks.{layer}.{module}"
+            make.normal(f"{name}.lora_A.weight", rank, into, std=into**-0.5)
+            make.normal(f"{name}.lora_B.weight", out, rank, std=0.1 * rank**-0.5)
+    critic = {name: tensor.flip(0) for name, tensor in make.weights.items()}
+    torch.save({"generator_lora": make.weights, "critic_lora": critic}, path)
+    return path
+
+
 def wan_vae(path: Path, dim: int = 8, seed: int = 2) -> Path:
     """Write a Wan 2.1 VAE with base width `dim` (3.7 MB at 8; the released one has 96). ComfyUI 0.3.75 and newer."""
     make = _Random(seed)

@@ -10,12 +10,15 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.compare import fitting
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.drift.report import report_video
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.methods.registry import method_names
+from headforcing.headforcing_core.studies import comparison
 from headforcing.headforcing_core.studies.comparison import TABLE_COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
 from headforcing.headforcing_core.video.writer import VideoWriter
@@ -139,6 +142,31 @@ def test_a_method_that_is_not_there_is_refused_with_all_names(names: str, tmp_pa
     assert compare(tmp_path, methods=[names]) == 2
     assert capsys.readouterr().err.startswith("error: methods must be one of head_forcing")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_renders_what_it_can_in_its_order_and_says_why_not_the_rest(tmp_path: Path, monkeypatch):
+    """A flush fits Head Forcing and no window of LongLive's; a method that is named instead of `all` is an error."""
+    few = ["head_forcing", "longlive", "self_forcing_sink"]
+    monkeypatch.setattr(comparison, "all_methods", lambda: few)
+    tagged = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
+    assert compare(tmp_path, "--prompts", tagged, methods=["all"]) == 0
+    found = json.loads((tmp_path / "comparison.json").read_text("utf-8"))
+    assert [row["entry"]["method"] for row in found["rows"]] == ["head_forcing", "self_forcing_sink"]
+    reason = found["left_out"]["longlive"]
+    assert reason.startswith("this method's prompt switch is always recache")
+    assert f"left out: longlive: {reason}" in (tmp_path / "comparison.md").read_text("utf-8")
+    monkeypatch.setattr(comparison, "all_methods", lambda: ["longlive"])
+    assert compare(tmp_path / "none", "--prompts", tagged, methods=["all"]) == 2
+
+
+def test_all_are_the_published_methods_each_once_and_the_demo_allows_them(tmp_path: Path):
+    names = [entry.method for entry in entries_of("all")]
+    assert set(names) <= set(METHOD_ROWS) and names == [name for name in method_names() if name in names]
+    assert {METHOD_ROWS[name].policy for name in names} == {row.policy for row in METHOD_ROWS.values()}
+    assert len(names) == len({METHOD_ROWS[name].policy for name in names})
+    common = ["compare", "--demo", "--methods", "all", "--seconds", "8", "--device", "cpu", "--out", str(tmp_path)]
+    fit, left_out = fitting(_parser().parse_args([*common, "--prompts", BALL]), entries_of("all"))
+    assert [entry.method for entry in fit] == names and left_out == {}
 
 
 def test_names_come_by_commas_or_lines_and_once():

@@ -17,7 +17,12 @@ import pytest
 import torch
 from checkpoint_files import Weights
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.checkpoint import (
+    convert,
+    convert_lora,
+    inspect_checkpoint,
+    load_state_dict,
+)
 from headforcing.headforcing_core.weights.lora import read_patches
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -249,7 +254,14 @@ def pt_zip(path: Path, entry: str) -> Path:
     return path
 
 
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
 T = torch.ones(2, 2)
+WAN_5B = files.wan_shapes(dim=3072, ffn=14336, layers=30, text=4096, freq=256, channels=48)
+WAN_14B = files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256)
 PEFT_LORA = {
     f"base_model.model.{m}.lora_{h}.weight": t for m, f in FACTORS.items() for h, t in zip("AB", f, strict=True)
 }
@@ -269,8 +281,32 @@ LOOK_ALIKES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ),
         ("image-to-video",),
     ),
-    "Wan2.2 5B": (lambda d: save(d / "x.safetensors", channels(48)), ("Wan2.2 5B", "48")),
+    "Wan2.2 5B": (lambda d: files.sparse_safetensors(d / "x.safetensors", WAN_5B), ("Wan2.2 TI2V 5B", "48")),
+    "LongLive 2.0": (
+        lambda d: files.sparse_safetensors(
+            d / "x.safetensors", {f"generator.model.{name}": shape for name, shape in WAN_5B.items()}
+        ),
+        ("LongLive 2.0", "16x16"),
+    ),
+    "Wan2.2 I2V A14B": (lambda d: save(d / "x.safetensors", channels(36)), ("I2V A14B", "image-to-video")),
+    "Wan2.2 T2V A14B by its file": (
+        lambda d: files.sparse_safetensors(d / "wan2.2_t2v_high_noise_14B.safetensors", WAN_14B),
+        ("expert of Wan2.2 A14B", "noise level"),
+    ),
+    "Wan2.2 T2V A14B by its folder": (
+        lambda d: files.sparse_safetensors(made(d / "low_noise_model") / "x.safetensors", WAN_14B),
+        ("expert of Wan2.2 A14B",),
+    ),
+    "Wan2.2 T2V A14B by its pipeline": (
+        lambda d: files.sparse_safetensors(
+            written(made(d / "transformer").parent / "model_index.json", b'{"boundary_ratio": 0.875}').parent
+            / "transformer/x.safetensors",
+            WAN_14B,
+        ),
+        ("expert of Wan2.2 A14B",),
+    ),
     "other channels": (lambda d: save(d / "x.safetensors", channels(32)), ("32 input channels",)),
+    "Fun Control": (lambda d: save(d / "x.safetensors", channels(48)), ("48 input channels",)),
     "VACE": (lambda d: save(d / "x.safetensors", WEIGHTS | {"vace_blocks.0.after_proj.weight": T}), ("VACE",)),
     "VACE addon": (lambda d: save(d / "x.safetensors", {"vace_blocks.0.after_proj.weight": T}), ("VACE",)),
     "PEFT LoRA": (lambda d: save(d / "x.safetensors", PEFT_LORA), ("is a LoRA", "--lora", "base model")),
@@ -550,6 +586,40 @@ def test_loading_merges_a_lora_file_and_the_fingerprint_tells(tmp_path: Path) ->
     assert info.lora == "lora.pt"
     assert info.fingerprint != inspect_checkpoint(base).fingerprint
     assert info.fingerprint == inspect_checkpoint(save(tmp_path / "merged.safetensors", expected)).fingerprint
+
+
+@pytest.mark.parametrize("form", ["peft", "peft named", "kohya", "comfyui", "comfyui down", "bare"])
+def test_a_converted_lora_has_comfyuis_names_and_changes_the_same(form: str, tmp_path: Path) -> None:
+    published = save(tmp_path / "lora.pt", {"generator_lora": lora(form)[0], "critic_lora": lora("peft")[0]})
+    assert convert_lora(published, tmp_path / "out.safetensors", torch.float32) == len(lora(form)[0])
+    renamed = load_file(tmp_path / "out.safetensors")
+    assert {name.rpartition(".lora")[0] or name.removesuffix(".alpha") for name in renamed} == {
+        f"diffusion_model.{module}" for module in FACTORS
+    }
+    states = [dict(WEIGHTS), dict(WEIGHTS)]
+    merge_lora(states[0], lora(form)[0], 0.5)
+    merge_lora(states[1], renamed, 0.5)
+    assert_same(states[1], states[0])
+
+
+def test_a_converted_lora_keeps_full_differences_and_refuses_what_is_none(tmp_path: Path) -> None:
+    changes = {"blocks.0.attn1.to_q.diff": T, "blocks.1.diff_m": T, "transformer.blocks.0.self_attn.k.diff_b": T}
+    convert_lora(save(tmp_path / "diff.pt", changes), tmp_path / "out.safetensors")
+    assert set(load_file(tmp_path / "out.safetensors")) == {
+        "diffusion_model.blocks.0.self_attn.q.diff",
+        "diffusion_model.blocks.1.modulation.diff",
+        "diffusion_model.blocks.0.self_attn.k.diff_b",
+    }
+    for content, told in (
+        (WEIGHTS, "is not a LoRA"),
+        ({"double_blocks.0.img.lora_A.weight": T}, "no layer of a Wan model"),
+        ({"a.blocks.0.attn1.to_q.diff": T}, "no layer of a Wan model"),
+        ({"blocks.0.attn1.to_q.diff": T, "blocks.0.self_attn.q.diff": T.clone()}, "twice"),
+    ):
+        source = save(tmp_path / "bad.pt", content)
+        with pytest.raises(HeadForcingError, match=told):
+            convert_lora(source, tmp_path / "no.safetensors")
+        assert not (tmp_path / "no.safetensors").exists()
 
 
 def test_lora_and_strength_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def importing():
 
 results["importing"], module = importing()
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
-native_models = module(".nodes.host.native_model")
+native_models, precision = module(".nodes.host.native_model"), module(".nodes.host.precision")
 render_video = module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
 core = types.SimpleNamespace(
@@ -346,6 +346,57 @@ def with_lora():
         "difference": apart(by_host, by_core),
         "effect": apart(by_host, without),
         "plain_after": apart(without, own(weights(), plan)[0]),
+    }
+
+
+@probe
+def fp8_paths():
+    """ComfyUI's fp8 products, which it computes on a CPU when told that the device has them."""
+
+    def loaded(**options):
+        return comfy.sd.load_diffusion_model(TINY, model_options=options)
+
+    model, stored = native(), loaded(dtype=torch.float8_e4m3fn)
+    mm.SUPPORT_FP8_OPS = True
+    try:
+        fast = loaded(dtype=torch.float8_e4m3fn, fp8_optimizations=True)
+    finally:
+        mm.SUPPORT_FP8_OPS = False
+    plan, found = make_plan(model, 3.0), {}
+    exact, _ = hosted(model, plan)
+    for name, other in (("stored", stored), ("fast", fast)):
+        latents, _ = hosted(other, plan)
+        found[name] = {
+            "apart": float((latents - exact).norm() / exact.norm()),
+            "inexact": precision.inexact(other),
+            "fingerprint": bridge.fingerprint(other),
+            "again": apart(hosted(other, plan)[0], latents),
+        }
+    return found | {"exact": precision.inexact(model), "fingerprint": bridge.fingerprint(model)}
+
+
+@probe
+def expert():
+    """What is said of MODELs with the dimensions of A14B and of 5B, by the file that one was loaded from."""
+    sizes = {"dim": 5120, "ffn_dim": 13824, "num_heads": 40, "freq_dim": 256, "text_dim": 4096, "text_len": 512}
+    block = types.SimpleNamespace(cross_attn=None)
+    net = types.SimpleNamespace(
+        **sizes, blocks=[block] * 40, patch_embedding=None, in_dim=16, img_emb=None, patch_size=(1, 2, 2)
+    )
+
+    def told(net, *arguments):
+        model = types.SimpleNamespace(model=types.SimpleNamespace(diffusion_model=net))
+        model.cached_patcher_init = (print, arguments) if arguments else None
+        try:
+            return bridge.wan_config(model).num_layers
+        except core.errors.HeadForcingError as error:
+            return str(error)
+
+    five = types.SimpleNamespace(**{**vars(net), "dim": 3072, "in_dim": 48})
+    return {
+        "expert": told(net, "/models/wan2.2_t2v_low_noise_14B.safetensors", {}),
+        "krea": [told(net, "/models/krea.safetensors", {}), told(net)],
+        "5b": told(five),
     }
 
 

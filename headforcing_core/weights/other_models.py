@@ -1,0 +1,101 @@
+"""Files that are no Wan 2.1 text-to-video model: what they are, in one sentence each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import HeadForcingError
+from ..model.wan import WanConfig
+from .layouts import BARE, Weights, is_lora, is_quantised, probe
+
+_IMAGE_PARTS = ("img_emb.", "condition_embedder.image_embedder.")
+_EXPERTS = ("high_noise", "low_noise", "transformer_2")
+_MAX_INDEX = 1 << 16
+NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
+_OTHER_MODELS = (  # prefixes of names, and the kind of model that has them
+    (("input_blocks.", "output_blocks.", "middle_block."), "a Stable Diffusion image model"),
+    (("double_blocks.", "single_blocks.", "single_transformer_blocks."), "a Flux or Hunyuan model"),
+    (("joint_blocks.",), "a Stable Diffusion 3 image model"),
+    (("decoder.conv1.", "encoder.conv1.", "decoder.conv_in.", "encoder.conv_in.", "decoder.middle."), "a VAE"),
+    (("shared.weight", "token_embedding.weight", "encoder.block.", "text_model."), "a text encoder"),
+    (("vision_model.", "visual."), "a CLIP vision model"),
+)
+
+
+def reject_look_alikes(tensors: Weights, file: str, layout: str = BARE) -> None:
+    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan 2.1 text-to-video model.
+
+    `layout` is the top-level key that they were read from.
+    """
+    if is_lora(tensors):
+        raise HeadForcingError(
+            f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA loader node "
+            "(command line: --lora)"
+        )
+    if any(name.startswith(("vace_blocks.", "vace_patch_embedding.")) for name in tensors):
+        raise HeadForcingError(f"{file} is a VACE model, which is not supported: {NEED}")
+    for beginnings, what in _OTHER_MODELS:
+        if any(name.startswith(beginnings) for name in tensors):
+            raise HeadForcingError(f"{file} is {what}, not a Wan video model: {NEED}")
+    if "patch_embedding.weight" not in tensors:
+        first = next(iter(tensors), "nothing")
+        raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {NEED}")
+    dim, channels = probe(tensors, "patch_embedding.weight", 5, file)[:2]
+    images = any(n.startswith(_IMAGE_PARTS) or ".k_img." in n or ".add_k_proj." in n for n in tensors)
+    if channels != 16 or images:
+        raise HeadForcingError(f"{file} is {other_wan(dim, channels, images, layout != BARE)}: {NEED}")
+    if is_quantised(tensors):
+        raise HeadForcingError(
+            f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node and "
+            "connect its MODEL"
+        )
+
+
+def other_wan(dim: int, channels: int, images: bool, trained: bool = False) -> str:
+    """What a Wan model is that is no Wan 2.1 text-to-video model, in words for an error message.
+
+    Args:
+        dim, channels: width and input channels.
+        images: whether it reads CLIP image embeddings.
+        trained: whether its weights lie under the key of a training checkpoint, as those of causal models do.
+    """
+    if images:
+        return "an image-to-video (I2V) model of Wan 2.1, which is not supported"
+    if channels == 48 and dim == 3072:
+        name = "LongLive 2.0 (on Wan2.2 5B)" if trained else "Wan2.2 TI2V 5B"
+        return f"{name}, whose 48 latent channels and VAE of 16x16 pixels are not built here"
+    if channels == 36:
+        return "an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not built here"
+    return f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where text-to-video takes 16"
+
+
+def is_expert(folders: Iterable[str], file: str, index: Mapping[str, object]) -> bool:
+    """Whether a 14B file is one expert of Wan 2.2 A14B, whose tensors have the names and shapes of Wan 2.1 14B.
+
+    Its configuration tells: the names of its folders, or the pipeline's `index` (model_index.json of diffusers). Where
+    ComfyUI's repackaged files lie there is none, so that only their own names are left.
+    """
+    named = (*folders, file)
+    return (
+        index.get("boundary_ratio") is not None
+        or index.get("transformer_2") not in (None, [None, None])
+        or any(part in name.lower() for name in named for part in _EXPERTS)
+    )
+
+
+def reject_experts(path: Path, config: WanConfig) -> None:
+    """Raise HeadForcingError for one expert of Wan 2.2 A14B."""
+    if config.dim != 5120:
+        return
+    index: object = {}
+    with suppress(OSError, ValueError, RecursionError):
+        index = json.loads((path.resolve().parent.parent / "model_index.json").read_text("utf-8")[:_MAX_INDEX])
+    folders = [path.resolve().parent.name]
+    if is_expert(folders, path.name, index if isinstance(index, dict) else {}):
+        raise HeadForcingError(
+            f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise level; that is not built "
+            f"here: {NEED}"
+        )

@@ -1,0 +1,250 @@
+"""Published weights of the family and their look-alikes: which load, how that was tested, and which are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# what `Release.tested` may hold, and what the table says of it
+TESTS = {
+    "layout": "a small file in this layout",
+    "size": "names and shapes at real size",
+    "recorded": "recorded numbers of its authors' code, on a small random model",
+    "graph": "in ComfyUI: a small file through the native LoRA loader, equal to the merged checkpoint",
+}
+
+
+@dataclass(frozen=True)
+class Release:
+    """Published weights.
+
+    Attributes:
+        files: as their authors name them.
+        wrapper: the top-level key, "bare" without one.
+        prefix: before every name.
+        diffusers: whether names are those of the diffusers library.
+        family: what `--model-family` is for them; "" where none of the names fits.
+        methods: what they are meant for; the first methods of `--method`'s list run with all of them.
+        tested: keys of `TESTS`.
+        lora: whether this is a LoRA, to be used with the base model of the row before it.
+        note: what else a user has to know.
+        refused: for weights that do not load, a part of the sentence that they are refused with.
+    """
+
+    name: str
+    files: str
+    licence: str
+    wrapper: str = "bare"
+    prefix: str = ""
+    diffusers: bool = False
+    family: str = "self_forcing"
+    methods: tuple[str, ...] = ("head_forcing",)
+    tested: tuple[str, ...] = ("layout",)
+    lora: bool = False
+    note: str = ""
+    refused: str = ""
+
+
+_AR_5_SECONDS = ("head_forcing", "rolling_sink", "echo_forcing", "pyramid_forcing")
+
+RELEASES: tuple[Release, ...] = (
+    Release(
+        "Self Forcing (DMD, SiD, 10 s)",
+        "self_forcing_dmd.pt",
+        "Apache-2.0",
+        "generator_ema",
+        "model.",
+        methods=("head_forcing", "self_forcing", *_AR_5_SECONDS[1:]),
+        tested=("layout", "size", "recorded"),
+        note="several copies in one file; `convert` keeps one",
+    ),
+    Release("Self Forcing, repackaged for ComfyUI", "self_forcing.safetensors", "Apache-2.0", methods=_AR_5_SECONDS),
+    Release(
+        "Self Forcing, FastVideo's port",
+        "diffusion_pytorch_model.safetensors",
+        "Apache-2.0",
+        diffusers=True,
+        methods=_AR_5_SECONDS,
+    ),
+    Release(
+        "Causal Forcing, chunkwise",
+        "causal_forcing.pt",
+        "Apache-2.0",
+        "generator",
+        "model.",
+        family="causal_forcing_chunkwise",
+        methods=("causal_forcing", "rolling_sink", "pyramid_forcing"),
+        tested=("layout", "recorded"),
+    ),
+    Release(
+        "Causal Forcing and Causal Forcing++, framewise",
+        "causal_forcing-framewise.safetensors",
+        "Apache-2.0",
+        family="causal_forcing_framewise",
+        methods=("causal_forcing",),
+        tested=("layout", "recorded"),
+        note="++ in 2 or 1 steps: `causal_forcing_framewise_2_steps` or `causal_forcing_framewise_1_step`",
+    ),
+    Release(
+        "LongLive 1.3B, base",
+        "longlive_base.pt",
+        "Apache-2.0",
+        "generator",
+        "model.",
+        family="longlive",
+        methods=("longlive", "longlive_infinite", "memrope"),
+        tested=("layout", "recorded"),
+        note="not complete without its LoRA",
+    ),
+    Release(
+        "LongLive 1.3B, LoRA",
+        "lora.pt",
+        "Apache-2.0",
+        "generator_lora",
+        "base_model.model.",
+        family="longlive",
+        methods=("longlive", "longlive_infinite", "memrope"),
+        tested=("layout", "graph"),
+        lora=True,
+        note="`--lora`, or merged by `convert --lora`; ComfyUI's LoRA loaders do not know its names and would change "
+        "nothing: for them first `headforcing convert lora.pt OUT.safetensors`",
+    ),
+    Release(
+        "MemFlow, base and LoRA",
+        "base.pt",
+        "Apache-2.0, some files CC BY-NC-SA",
+        "generator",
+        "model.",
+        methods=("memflow", "memflow_interactive"),
+        tested=("layout", "recorded"),
+        note="`lora.pt` as LongLive's",
+    ),
+    Release(
+        "RAVEN and CM-GRPO, merged",
+        "raven_model.pt, cmgrpo_raven_merge.pt",
+        "CC BY-NC, non-commercial",
+        family="raven",
+        methods=("head_forcing", "self_forcing"),
+    ),
+    Release(
+        "Infinite-Forcing",
+        "ema_model.pt",
+        "Apache-2.0",
+        "generator_ema",
+        "model.",
+        methods=("infinity_rope",),
+        tested=("layout", "recorded"),
+    ),
+    Release(
+        "Rolling Forcing",
+        "rolling_forcing_dmd.pt",
+        "academic use only",
+        "generator_ema",
+        "model._fsdp_wrapped_module.",
+        methods=("rolling_forcing",),
+        tested=("layout", "recorded"),
+    ),
+    Release(
+        "Reward Forcing",
+        "rewardforcing.pt",
+        "Apache-2.0",
+        prefix="model.",
+        methods=("reward_forcing",),
+        tested=("layout", "recorded"),
+    ),
+    Release(
+        "CausVid, causal",
+        "model.pt",
+        "CC BY-NC-SA, non-commercial",
+        "generator",
+        "model.",
+        methods=("causvid",),
+        tested=("layout", "recorded"),
+    ),
+    Release(
+        "ShotStream",
+        "shotstream_merged.pt",
+        "see its card",
+        "generator",
+        "model.",
+        note="its context of frames of earlier shots is not built (`--method shotstream` is refused); trained at "
+        "`--sigmas '1, 0.9579, 0.8889, 0.7376'`",
+    ),
+    Release(
+        "Krea Realtime 14B",
+        "krea-realtime-video-14b.safetensors",
+        "CC BY-NC-SA, non-commercial",
+        prefix="model.",
+        family="krea_14b",
+        methods=("head_forcing", "forcing_kv"),
+        tested=("layout", "size"),
+        note="with rolling caches, as in Forcing-KV; its authors recompute the cache before each block, in part from "
+        "an encoded video frame, which is not built (`--method krea_realtime` is refused)",
+    ),
+    Release(
+        "Wan2.2 TI2V 5B",
+        "diffusion_pytorch_model.safetensors",
+        "Apache-2.0",
+        family="",
+        methods=(),
+        refused="Wan2.2 TI2V 5B, whose 48 latent channels and VAE of 16x16 pixels are not built here",
+    ),
+    Release(
+        "LongLive 2.0 5B",
+        "model_bf16.pt",
+        "Apache-2.0",
+        "generator",
+        "model.",
+        family="",
+        methods=(),
+        refused="LongLive 2.0 (on Wan2.2 5B), whose 48 latent channels and VAE of 16x16 pixels are not built here",
+    ),
+    Release(
+        "Wan2.2 T2V A14B, causal ones too",
+        "wan2.2_t2v_high_noise_14B.safetensors",
+        "Apache-2.0",
+        family="",
+        methods=(),
+        note="known by `model_index.json` or the names of file and folder; without them it is a Wan 2.1 14B, and loads",
+        refused="one expert of Wan2.2 A14B, which changes between two at a noise level; that is not built here",
+    ),
+    Release(
+        "Wan2.2 I2V A14B, causal ones too",
+        "wan2.2_i2v_high_noise_14B.safetensors",
+        "Apache-2.0",
+        family="",
+        methods=(),
+        refused="an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not built here",
+    ),
+    Release(
+        "scaled fp8 and NVFP4 of the family",
+        "self_forcing_fp8_scaled.safetensors",
+        "as their source",
+        note="ComfyUI's *Load Diffusion Model* reads them, and its MODEL works with the nodes",
+        refused="quantised, which only ComfyUI can run",
+    ),
+)
+
+
+def release_table(releases: Sequence[Release] = RELEASES) -> str:
+    """The rows of the page on weights, in Markdown; refused ones without their layout."""
+    lines = [
+        "| weights | file, licence | layout | `--model-family` | meant for | tested with |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in releases:
+        if row.refused:
+            continue
+        names = f"`{row.prefix}`" if row.prefix else "diffusers' names" if row.diffusers else "bare names"
+        layout = names if row.wrapper == "bare" else f"`{row.wrapper}`, {names}"
+        tested = "; ".join(TESTS[test] for test in row.tested) + (f". Note: {row.note}" if row.note else "")
+        methods = ", ".join(f"`{method}`" for method in row.methods)
+        lines.append(f"| {row.name} | {row.files}, {row.licence} | {layout} | `{row.family}` | {methods} | {tested} |")
+    return "\n".join(lines)
+
+
+def refusal_table(releases: Sequence[Release] = RELEASES) -> str:
+    """The refused weights and what is said about them, in Markdown."""
+    lines = ["| weights | refused as | |", "| --- | --- | --- |"]
+    lines += [f"| {row.name} | {row.refused} | {row.note} |" for row in releases if row.refused]
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""Linear layers in 8-bit floating point: the reference, the device's product, and what they do to a video's latents."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model import fp8
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from safetensors.torch import load_file
+from torch import nn
+
+
+def layer(into: int = 64, out: int = 48, seed: int = 0) -> tuple[nn.Linear, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    linear = nn.Linear(into, out)
+    with torch.no_grad():
+        linear.weight.copy_(torch.randn(out, into, generator=generator))
+        linear.bias.copy_(torch.randn(out, generator=generator))
+    return linear, torch.randn(1, 7, into, generator=generator)
+
+
+def test_the_product_is_that_of_the_rounded_numbers_and_near_the_exact_one():
+    linear, x = layer()
+    found = fp8.Fp8Linear(linear, native=False)(x)
+    (rows, scale), (weight, per_row) = fp8.quantise(x[0]), fp8.quantise(linear.weight.detach())
+    assert rows.dtype == weight.dtype == torch.float8_e4m3fn and per_row.shape == (48, 1)
+    expected = (rows.double() * scale.double()) @ (weight.double() * per_row.double()).T + linear.bias.double()
+    torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5)
+    # 3 bits of mantissa: at most 1/16 for each number, much less for their sum
+    assert 0 < (found - linear(x)).norm() / linear(x).norm() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_devices_own_product_gives_the_reference(dtype: torch.dtype):
+    """On a CPU, where PyTorch has this product for tests only; which layout and which scales it takes is the same."""
+    linear, x = layer()
+    linear, x = linear.to(dtype), x.to(dtype)
+    try:
+        found = fp8.Fp8Linear(linear, native=True)(x)
+    except (RuntimeError, NotImplementedError):
+        pytest.skip("this PyTorch has no such product on a CPU")
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, fp8.Fp8Linear(linear, native=False)(x), rtol=2e-2, atol=2e-2)
+
+
+def test_a_token_does_not_depend_on_the_others_in_its_pass():
+    linear, x = layer()
+    small, louder = fp8.Fp8Linear(linear, native=False), x.clone()
+    louder[0, 3] *= 1000
+    assert torch.equal(small(louder)[0, :3], small(x)[0, :3])
+    torch.testing.assert_close(small(x[:, :2]), small(x)[:, :2])
+
+
+def test_what_is_not_finite_is_not_hidden_and_zero_stays_zero():
+    linear, x = layer()
+    x[0, 1, 5], x[0, 2, 5], x[0, 4] = torch.nan, torch.inf, 0.0
+    found = fp8.Fp8Linear(linear, native=False)(x)[0]
+    assert found[1].isnan().all() and found[2].isnan().all()
+    assert torch.equal(found[4], linear.bias.detach()) and found[[0, 3, 5, 6]].isfinite().all()
+
+
+def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():
+    config = WanConfig(dim=64, ffn_dim=96, num_layers=2, num_heads=2, freq_dim=32, text_dim=24, text_len=8)
+    model = WanModel(config).to(torch.bfloat16)
+    before = sum(parameter.nbytes for parameter in model.parameters())
+    assert fp8.use_fp8_linears(model) == 2 * 10
+    kept = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    assert not any(name.startswith("blocks.") for name in kept) and "head.head" in kept
+    after = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
+    assert before - after == fp8.saved_bytes(config, torch.bfloat16) > 0
+    assert not fp8.has_product(torch.device("cpu"))
+    odd = WanModel(WanConfig(dim=40, ffn_dim=96, num_layers=1, num_heads=2, freq_dim=32, text_dim=24, text_len=8))
+    with pytest.raises(HeadForcingError, match="multiples of 16, got 40x40"):
+        fp8.use_fp8_linears(odd)
+
+
+def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_other_blocks(tmp_path: Path, capsys):
+    runs = tmp_path / "runs"
+
+    def render(*more: str) -> tuple[dict, list[torch.Tensor]]:
+        known = set(runs.glob("*")) if runs.exists() else set()
+        command = ["demo", "--out", str(tmp_path), "--seconds", "1", "--scale", "1", "--device", "cpu", "--json"]
+        assert main([*command, "--runs", str(runs), *more]) == 0
+        blocks = [load_file(block) for run in set(runs.glob("*")) - known for block in sorted(run.rglob("block-*"))]
+        return json.loads(capsys.readouterr().out), [block["latents"] for block in blocks]
+
+    exact, reference = render()
+    fast, latents = render("--fp8-linears")
+    assert exact["inexact"] == [] and len(reference) == len(latents) == 2
+    (told,) = fast["inexact"]
+    assert told.startswith("linear layers in 8-bit floating point (--fp8-linears, emulated")
+    apart = [float((a - b).norm() / b.norm()) for a, b in zip(latents, reference, strict=True)]
+    assert 1e-3 < apart[0] < 0.1 and apart[0] < apart[1] < 0.3, apart  # later blocks inherit what came before
+    again, nothing_new = render("--fp8-linears")
+    assert (fast["reused_blocks"], again["reused_blocks"], nothing_new) == (0, 2, [])
