@@ -138,7 +138,8 @@ class Source:
 
     @property
     def texts(self) -> list[str]:
-        return [segment.text for segment in self.timeline.segments]
+        """The texts to encode."""
+        return self.timeline.texts
 
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
@@ -146,7 +147,7 @@ class Source:
         return self.options.plan(self.info.config, self.timeline, start_frames, profile)
 
     def encode(self, texts: list[str] | None = None) -> list[Tensor]:
-        """The embeddings of all prompts. Call it before `load`, so that text encoder and weights are not in memory
+        """The embeddings of all texts. Call it before `load`, so that text encoder and weights are not in memory
         together.
         """
         texts = texts or self.texts

@@ -7,7 +7,7 @@ memory frame of an earlier scene, which fades and is dropped after a few blocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,7 +65,7 @@ class EchoForcing(MethodPolicy):
         """False: tokens are chosen with queries of a block's noisiest pass, which clean passes cannot reproduce."""
         return False
 
-    def for_video(self, seed: int, prompts: int) -> Method:
+    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> Method:
         return replace(self, scenes=prompts)
 
     def played_frames(self, frames_per_block: int) -> int:
@@ -89,6 +89,13 @@ class EchoForcing(MethodPolicy):
 
     def make_cache(self, *args: Any) -> MethodCache:
         return EchoForcingCache(*args)
+
+    def recalled(
+        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    ) -> dict[int, list[int]]:
+        begun = {block: scene for block, (_, scene) in plan_scenes(embeds, prompts, switches).items()}
+        recalls = (block for block, switch in switches.items() if switch.recall is not None)
+        return {block: [begun[block].source, begun[block].jump] for block in recalls}
 
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         # asked at every switch, because the prompts of later blocks may change while the video is made

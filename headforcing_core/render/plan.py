@@ -90,10 +90,10 @@ class RenderPlan:
             source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
         name, head_roles, auto = _head_roles(config, policy, profile, source, roles, seed)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
-        for segment in timeline.segments[1:]:
-            policy.own_switch(segment.switch)
+        policy = policy.for_video(seed, len(timeline.segments), timeline.recalls)
+        _check_switches(policy, timeline)
         policy.check_video(schedule, len(prompts), start_frames)
-        shape = policy.for_video(seed, len(timeline.segments)).shape(config, head_roles, *sizes)
+        shape = policy.shape(config, head_roles, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
             raise HeadForcingError(
@@ -128,8 +128,7 @@ class RenderPlan:
                 f"the length stays while a video is made: it has {planned / fps:g} s, the new story {wanted / fps:g} "
                 "s; end the story where the video ends"
             )
-        for segment in timeline.segments[1:]:
-            self.policy.own_switch(segment.switch)
+        _check_switches(self.policy, timeline)
         if not self.policy.allows_prompts(len(self.timeline.segments), len(timeline.segments)):
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
@@ -145,7 +144,7 @@ class RenderPlan:
         Not part of `make`, because a plan may be replaced by one with roles that an earlier render found.
         """
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
-        early = min(self.switches, default=warm_up)
+        early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
         if self.auto is not None and early < warm_up:
             clock, first = self.timeline.clock, warm_up - (self.blocks - self.new_blocks)
             raise HeadForcingError(
@@ -155,8 +154,14 @@ class RenderPlan:
             )
 
     def embeddings(self, embeds: Sequence[Tensor]) -> BlendedEmbeddings:
-        """The embeddings that `prompts` refers to, `[tokens, text_dim]` each: one per segment, then the blends."""
-        return BlendedEmbeddings(embeds[: len(self.timeline.segments)], self.blends)
+        """The embeddings that `prompts` refers to, `[tokens, text_dim]` each: one per segment, then the blends.
+
+        Args:
+            embeds: of `Timeline.texts`; that timeline may have later prompts, too, after the end of the video.
+        """
+        prompts, given = len(self.timeline.segments), len(embeds) // 2
+        compared = embeds[given : given + prompts] if self.timeline.recalls and given >= prompts else ()
+        return BlendedEmbeddings(embeds[:prompts], self.blends, compared)
 
     @property
     def policy(self) -> Method:
@@ -172,10 +177,12 @@ class RenderPlan:
 
     @property
     def switches(self) -> dict[int, Switch]:
-        """Prompt switches that change the cache, by the number of the block before which they happen."""
+        """Prompt switches that change the cache, by the number of the block before which they happen; where scenes are
+        kept all of them, because each begins a scene.
+        """
         start_blocks, later = self.blocks - self.new_blocks, self.timeline.segments[1:]
         switches = {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
-        return {block: switch for block, switch in switches.items() if switch.changes_cache}
+        return {block: switch for block, switch in switches.items() if switch.changes_cache or self.policy.keeps_scenes}
 
     def later_seeds(self, seed: int | None) -> dict[int, int]:
         """By block number, the noise seed from there on, where the timeline changes the render's `seed`."""
@@ -278,6 +285,13 @@ class RenderPlan:
                 f"vae: this method encodes a video frame after each rollout of {self.overlap.frames} latent frames "
                 f"and got no VAE for that; {remedy}, or make at most {most:.2f} s"
             )
+
+
+def _check_switches(policy: Method, timeline: Timeline) -> None:
+    """Refuse prompt switches that the method cannot do."""
+    for prompt, segment in enumerate(timeline.segments[1:], 2):
+        policy.own_switch(segment.switch)
+        policy.check_recall(segment.switch, prompt)
 
 
 def check_size(name: str, value: int) -> None:

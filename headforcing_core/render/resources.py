@@ -122,9 +122,14 @@ def needs_of(
         2 * config.num_layers * config.text_len * config.dim * dtype.itemsize,
         decode * (2 if plan.restart_frames else 1),
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
-        state=plan.shape.bytes(dtype) if kept and state and plan.policy.stores_state else 0,
+        state=_state_bytes(plan, dtype) if kept and state and plan.policy.stores_state else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
+
+
+def _state_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
+    scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
+    return plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype)
 
 
 def in_turn(renders: Sequence[Needs]) -> Needs:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..cache.memory import MemoryEvent
 from ..cache.method import RolloutInputs
+from ..cache.scenes import Recall
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
@@ -100,6 +101,11 @@ class VideoRollout:
     def problems(self) -> list[str]:
         """Damaged files of the run folder, one sentence each."""
         return [] if self.run is None else list(self.run.problems)
+
+    @property
+    def recalls(self) -> Sequence[Recall]:
+        """Scenes that were brought back so far, in earlier renders of the video, too."""
+        return list(getattr(self.cache, "recalls", ()))
 
     @property
     def seconds_per_block(self) -> float | None:

@@ -38,7 +38,7 @@ class HostRender:
     """What all videos of a batch are made from and with.
 
     Attributes:
-        texts: one text embedding per segment of the timeline.
+        texts: the embeddings of the timeline's texts.
         start_latents: `[videos, frames, 16, h, w]` as a LATENT holds them; used in turn.
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
@@ -107,7 +107,7 @@ class HostRender:
 
     def retold(self, made: RenderResult) -> HostRender:
         """The same for the next videos, with the story that `made` ended with."""
-        return replace(self, timeline=made.plan.timeline, texts=made.embeds[: len(made.plan.timeline.segments)])
+        return replace(self, timeline=made.plan.timeline, texts=made.embeds.texts)
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
