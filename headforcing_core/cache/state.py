@@ -1,9 +1,14 @@
-"""Save and restore the exact state of a `HeadCache` between two blocks. Groups are numbered shortest context first."""
+"""Save and restore the exact state of a cache between two blocks.
+
+`cache_state` and `restore_cache` are those of a `HeadCache`, whose groups are numbered shortest context first; `pack`
+and `unpack` serve every other cache.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
@@ -11,6 +16,37 @@ from .head_cache import HeadCache
 from .memory import MemoryEntry
 from .method import State
 from .scenes import KeptFrame, Recall, Scenes
+
+
+def pack(value: Any) -> State:
+    """Nested lists and dictionaries of tensors, numbers, texts and None as a `State`; keys are texts or numbers."""
+    tensors: dict[str, Tensor] = {}
+
+    def plain(value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            tensors[name] = value
+            return {"tensor": name}
+        if isinstance(value, dict):
+            return {"items": [[key, plain(part, f"{name}.{key}")] for key, part in value.items()]}
+        if isinstance(value, (list, tuple)):
+            return [plain(part, f"{name}.{place}") for place, part in enumerate(value)]
+        return value
+
+    return tensors, {"value": plain(value, "state")}
+
+
+def unpack(state: State, device: torch.device) -> Any:
+    """The inverse of `pack`, with tensors on `device` and lists for tuples; KeyError for a state of another form."""
+    tensors, fields = state
+
+    def full(value: Any) -> Any:
+        if isinstance(value, dict) and "tensor" in value:
+            return tensors[value["tensor"]].to(device)
+        if isinstance(value, dict):
+            return {key: full(part) for key, part in value["items"]}
+        return [full(part) for part in value] if isinstance(value, list) else value
+
+    return full(fields["value"])
 
 
 def cache_state(cache: HeadCache) -> State:

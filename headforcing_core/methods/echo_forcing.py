@@ -8,7 +8,7 @@ memory frame of an earlier scene, which fades and is dropped after a few blocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.method import Method, RolloutInputs
+from ..cache.scenes import Recall
 from ..errors import HeadForcingError
 from ..model.rope import angles, axis_dims, by_head
 from ..rollout.loop import Block, JointModel
@@ -43,6 +44,7 @@ class EchoForcing(MethodPolicy):
     """
 
     switch = "flush"
+    stores_state = True
     cuts = True
     recalls = True
     window_frames: int = 21
@@ -112,6 +114,8 @@ class EchoForcingCache(MethodCache):
     def begin_video(self) -> None:
         self.filled = 0
         self.memory: dict[int, list[tuple[Tensor, Tensor]]] = {}  # of every scene, per layer
+        self.memory_of: dict[int, list[int]] = {}  # the frames from which it was made
+        self.recalls: list[Recall] = []
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
         temporal, _, _ = axis_dims(self.shape.head_dim)
@@ -146,6 +150,23 @@ class EchoForcingCache(MethodCache):
             )
             for layer in range(self.shape.layers)
         ]
+
+    def saved(self) -> Any:
+        names = ("filled", "memory", "memory_of", "scene_start", "scene_blocks", "kept", "ready")
+        counts = ("query_count", "scene_query_count")
+        return {
+            "fields": {name: getattr(self, name) for name in (*names, *counts)},
+            "scene": None if self.scene is None else asdict(self.scene),
+            "recalls": [asdict(recall) for recall in self.recalls],
+            "layers": [{**vars(state), "history": vars(state.history)} for state in self.layers],
+        }
+
+    def load(self, saved: Any) -> None:
+        for name, value in saved["fields"].items():
+            setattr(self, name, value)
+        self.scene = None if saved["scene"] is None else Scene(**saved["scene"])
+        self.recalls = [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in saved["recalls"]]
+        self.layers = [Layer(**{**state, "history": History(**state["history"])}) for state in saved["layers"]]
 
     # --- a call
 
@@ -313,6 +334,10 @@ class EchoForcingCache(MethodCache):
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
         ended, scene = self.scenes()[self.block]
         self.memory[ended] = [self._memory_frame(state) for state in self.layers]
+        candidates = CANDIDATES[: len(self.layers[0].candidates)]
+        self.memory_of[ended] = [self.scene_start + frame for frame in candidates]
+        if switch.recall is not None:
+            self.recalls.append(Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source])))
         last = slice(self.filled - scene.kept_frames, self.filled)
         stay = [(state.k[:, last], state.v[:, last]) for state in self.layers]
         self._begin_scene(scene)

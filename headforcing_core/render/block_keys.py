@@ -52,8 +52,8 @@ def setup_hash(
 
 
 def goes_on(plan: RenderPlan) -> bool:
-    """Whether an unfinished video is resumed from its finished blocks; with some methods it has to start anew."""
-    return plan.policy.replays
+    """Whether an unfinished video is resumed from its finished blocks or from a stored state of the cache."""
+    return plan.policy.replays or plan.policy.stores_state
 
 
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:

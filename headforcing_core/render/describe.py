@@ -37,7 +37,9 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         )
     if not policy.replays:
         lines.append(
-            "this cache cannot be rebuilt from blocks: an interrupted or longer render starts from the beginning"
+            "this cache cannot be rebuilt from blocks: an interrupted or longer render "
+            + ("goes on where the cache was last stored, or " if policy.stores_state else "")
+            + "starts from the beginning"
         )
     if plan.overlap is not None and plan.restart_frames:
         lines.append(
