@@ -18,12 +18,14 @@ from torch.nn import functional as F
 from ..cache.method import Method, RolloutInputs
 from ..cache.scenes import Recall
 from ..errors import HeadForcingError
-from ..model.rope import angles, axis_dims, by_head
+from ..model.rope import by_head
 from ..rollout.loop import Block, JointModel
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses, WriteClean
 from .echo_layers import History, Layer
 from .echo_scenes import Scene, plan_scenes
+from .echo_scores import TokenScores
+from .frames import played
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
 FIRST_SHARE = 0.9  # of the first candidate in a memory frame
@@ -118,9 +120,7 @@ class EchoForcingCache(MethodCache):
         self.recalls: list[Recall] = []
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
-        temporal, _, _ = axis_dims(self.shape.head_dim)
-        self.frequencies = angles(torch.arange(2), temporal)[1].float().to(self.device)
-        self.offsets = [2**power for power in range(self.window.bit_length()) if 2**power <= self.window]
+        self.scores = TokenScores(self.policy, self.shape.head_dim, self.device)
         self._begin_scene(None)
 
     def _begin_scene(self, scene: Scene | None) -> None:
@@ -201,8 +201,7 @@ class EchoForcingCache(MethodCache):
     def played(self) -> list[int]:
         """The scene's frames that the last sinks take now: forwards and backwards in turn."""
         begun = self.local - (self.window - self.period)
-        turns = (divmod(begun + i, self.period) for i in range(self.frames))
-        return [self.period - 1 - place if turn % 2 else place for turn, place in turns]
+        return played(range(begun, begun + self.frames), self.period)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         state, queries = self.layers[layer], by_head(q, self.shape.frame_tokens)
@@ -256,40 +255,11 @@ class EchoForcingCache(MethodCache):
     def choose(self, layer: int, queries: Tensor) -> Tensor:
         """Indices of the chosen tokens of the history, ascending. `queries` are those of the noisiest pass."""
         state, count = self.layers[layer], self.policy.compressed_frames * self.rope.frame_tokens
-        scores = self.scores(state, queries)
+        scores = self.scores.of(state, queries, self.query_count)
         scores[-self.frames * self.rope.frame_tokens :] = -torch.inf
         if self.policy.max_reuse:
             scores[state.history.uses >= self.policy.max_reuse] = -torch.inf
         return scores.topk(count).indices.sort().values
-
-    def scores(self, state: Layer, queries: Tensor) -> Tensor:
-        """How much future queries would attend to each token of the history, `[tokens]`."""
-        history = state.history
-        mean = state.query_sum / self.query_count
-        m_real, m_imag = mean.unflatten(-1, (-1, 2))[:, None].unbind(-1)  # [heads, 1, pairs]
-        k_real, k_imag = history.k.float().unflatten(-1, (-1, 2)).unbind(-1)  # [heads, tokens, pairs]
-        # of mean query times conjugate key: turned by a distance in time it is their attention at that distance
-        real, imag = m_real * k_real + m_imag * k_imag, m_imag * k_real - m_real * k_imag
-        temporal = len(self.frequencies)
-        still = real[..., temporal:].sum(dim=-1)
-        if self.policy.amplitude:
-            spread = state.query_size[:, None] / self.query_count - torch.hypot(m_real, m_imag)
-            still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(dim=-1)
-        distance = history.frame[-1] + 1 - history.frame
-        found = []
-        for offset in self.offsets:
-            turn = (distance + offset)[:, None] * self.frequencies
-            moving = real[..., :temporal] * turn.cos() - imag[..., :temporal] * turn.sin()
-            found.append(moving.sum(dim=-1) + still)
-        scores = torch.stack(found)
-        return scores.amax(dim=(0, 1)) if self.policy.takes_maximum else scores.mean(dim=(0, 1))
-
-    def _gate(self, mean: Tensor, queries: Tensor) -> float:
-        """Less than 1 where the current queries point elsewhere than those of the scene's beginning."""
-        if not self.policy.gated:
-            return 1.0
-        cosine = F.cosine_similarity(queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0)
-        return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))
 
     @property
     def occupied(self) -> int:
