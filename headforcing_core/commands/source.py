@@ -25,7 +25,7 @@ from ..model.attention import AttentionFunction, attention_function, sdpa_priori
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
-from ..render.block_keys import goes_on
+from ..render.block_keys import going_on
 from ..render.job import RenderJob, Watcher
 from ..render.live_story import Story
 from ..render.options import RenderOptions
@@ -287,7 +287,7 @@ class ProgressBar(Watcher):
         kept = "without --runs FOLDER no block is kept"
         if run is not None:
             kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
-            kept += "the same command goes on" if goes_on(self.plan) else "but with this method a video begins again"
+            kept += f"repeat the command to {going_on(self.plan)}"
         if video is not None and partial_path(video).is_file():
             kept += f"; the video so far is {partial_path(video)}"
         return [kept]

@@ -51,9 +51,9 @@ def setup_hash(
     return digest(*parts)
 
 
-def goes_on(plan: RenderPlan) -> bool:
-    """Whether an unfinished video is resumed from its finished blocks or from a stored state of the cache."""
-    return plan.policy.replays or plan.policy.stores_state
+def going_on(plan: RenderPlan) -> str:
+    """How an unfinished video is resumed, as the end of a sentence."""
+    return "go on" if plan.policy.replays else "go on from where the cache was last stored, or begin again without that"
 
 
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
-from ...headforcing_core.render.block_keys import goes_on
 from ...headforcing_core.render.job import RenderJob, Watcher
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
@@ -187,6 +186,5 @@ def sample_one(
     except BaseException as error:  # a cancel is no Exception in newer versions
         progress.stopped()
         if checks.is_out_of_memory(error):
-            kept = render.runs is not None and goes_on(plan)
-            raise checks.out_of_memory(error, needs, kept) from error
+            raise checks.out_of_memory(error, needs, render.runs is not None) from error
         raise
