@@ -6,7 +6,7 @@ time, is the attention that the mean query pays to the key; how far queries are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,14 +15,11 @@ from torch.nn import functional as F
 from ..model.rope import angles, axis_dims
 from .echo_layers import Layer
 
-if TYPE_CHECKING:
-    from .echo_forcing import EchoForcing
-
 
 class TokenScores:
-    """Scores the tokens of a layer's history by the policy's options."""
+    """Scores the tokens of a layer's history by the options of `policy`, an `echo_forcing.EchoForcing`."""
 
-    def __init__(self, policy: EchoForcing, head_dim: int, device: torch.device):
+    def __init__(self, policy: Any, head_dim: int, device: torch.device):
         self.policy = policy
         temporal, _, _ = axis_dims(head_dim)
         self.frequencies = angles(torch.arange(2), temporal)[1].float().to(device)
