@@ -157,7 +157,7 @@ class HeadGroup:
         k, v = ([x[:, slot].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v))
         return KeptFrame(frame, self._pooled(slot).cpu(), self.indices[slot], k, v)
 
-    def put_entries(self, frames: Sequence[KeptFrame]) -> None:
+    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
         own = [[kept.frame] for kept in frames]
         self._arrange([slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own])
         first = self.frames
@@ -169,6 +169,7 @@ class HeadGroup:
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
         self.entries = len(frames)
+        return [kept.pooled.to(self.k[0].device, copy=True) for kept in frames]
 
     def _pooled(self, slot: int) -> Tensor:
         if self.kernels is not None:

@@ -124,8 +124,9 @@ class ReferenceCache:
         held = [layer[frame if entry is None else entry] for layer in frames]
         return KeptFrame(frame, self._pooled(held), 0, [k for k, _ in held], [v for _, v in held])
 
-    def put_entries(self, frames: Sequence[KeptFrame]) -> None:
+    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
         self.entries = [[(kept.k[layer], kept.v[layer]) for kept in frames] for layer in range(len(self.past))]
+        return [kept.pooled for kept in frames]
 
     # --- memory.TokenStore
 

@@ -64,8 +64,8 @@ class FrameStore(Protocol):
     def keep_frame(self, frame: int) -> KeptFrame:
         """A copy of a held frame."""
 
-    def put_entries(self, frames: Sequence[KeptFrame]) -> None:
-        """Replace all entries of episodic memory by these frames."""
+    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
+        """Replace all entries of episodic memory by these frames; returns their pooled keys on the cache's device."""
 
 
 class Scenes:
@@ -99,8 +99,8 @@ class Scenes:
             raise HeadForcingError(f"no frames of scene {number} are kept in this cache; render the story anew")
         frames = self.kept[number]
         if frames:
-            store.put_entries(frames)
-            memory.replace([MemoryEntry([kept.frame], kept.pooled) for kept in frames])
+            pooled = store.put_entries(frames)
+            memory.replace([MemoryEntry([kept.frame], key) for kept, key in zip(frames, pooled, strict=True)])
         self.recalls.append(Recall(block, number, tuple(kept.frame for kept in frames)))
 
 

@@ -98,7 +98,7 @@ class HeadProfile:
     @property
     def disputed(self) -> set[tuple[int, int]]:
         """`(layer, head)` of the heads about which the profile's sources disagree, as its provenance lists them."""
-        listed = self.provenance.get("disputed")
+        listed: Any = self.provenance.get("disputed")
         places = [tuple(place) for place in listed if _is_list(place)] if _is_list(listed) else []
         whole = [place for place in places if len(place) == 2 and all(type(part) is int for part in place)]
         return {(i, j) for i, j in whole if 0 <= i < self.num_layers and 0 <= j < self.num_heads}
