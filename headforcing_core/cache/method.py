@@ -142,6 +142,12 @@ class Method:
         """By block, for the switches that bring a scene back, what the block depends on because of that."""
         return {}
 
+    def check_switches(self, switches: Sequence[Switch]) -> None:
+        """Refuse a switch to prompt 2, 3 ... that the method cannot do."""
+        for prompt, switch in enumerate(switches, 2):
+            self.own_switch(switch)
+            self.check_recall(switch, prompt)
+
     def check_recall(self, switch: Switch, prompt: int) -> None:
         """Refuse a recall by prompt number `prompt`, from 1, of a scene that the method no longer has."""
 

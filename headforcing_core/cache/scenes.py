@@ -123,16 +123,21 @@ def prompt_feature(embedding: Tensor) -> Tensor:
     return mean / mean.norm().clamp_min(1e-12)
 
 
-def scene_features(embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]) -> list[Tensor]:
+def scene_features(
+    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch], by_words: bool = False
+) -> list[Tensor]:
     """The feature of every scene.
 
     Args:
         embeds: text embeddings `[tokens, text_dim]`; its attribute `compared`, if there is one and it is not empty,
-            holds those of the scenes' prompts without common words, see `timeline.likeness`.
+            holds those of the scenes' prompts without common words, see `timeline.likeness`, and `words` the
+            features by words alone.
         prompts: for every block the number of its embedding; a scene's last block has no blend.
         switches: by block number, where the scenes after the first begin.
     """
     compared = getattr(embeds, "compared", ())
+    if compared and by_words:
+        return list(getattr(embeds, "words", ()))
     if compared:
         return [prompt_feature(embedding) for embedding in compared]
     ends = [*sorted(switches), len(prompts)]

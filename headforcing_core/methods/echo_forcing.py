@@ -42,6 +42,8 @@ class EchoForcing(MethodPolicy):
         max_reuse: how many blocks may choose a token; 0: no limit.
         takes_maximum: a token's score is the maximum over heads and offsets instead of the mean.
         amplitude, gated: whether scores count the spread of queries, and less where queries have drifted.
+        compares_words: scenes are alike by the words of their prompts, the rare ones most ("IDF"), instead of by the
+            embeddings of what is left of the prompts without common words.
         scenes: of the video; 1 for a single prompt.
     """
 
@@ -58,6 +60,7 @@ class EchoForcing(MethodPolicy):
     amplitude: bool = True
     gated: bool = True
     drift: float = 3.0
+    compares_words: bool = field(default=False, compare=False)  # what it changes is in the keys of recalled scenes
     scenes: int = field(default=1, compare=False)  # only for the size of the cache, and no part of a block's key
 
     @property
@@ -97,13 +100,18 @@ class EchoForcing(MethodPolicy):
     def recalled(
         self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
     ) -> dict[int, list[int]]:
-        begun = {block: scene for block, (_, scene) in plan_scenes(embeds, prompts, switches).items()}
+        begun = {block: scene for block, (_, scene) in self._planned(embeds, prompts, switches).items()}
         recalls = (block for block, switch in switches.items() if switch.recall is not None)
         return {block: [begun[block].source, begun[block].jump] for block in recalls}
 
+    def _planned(
+        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    ) -> dict[int, tuple[int, Scene]]:
+        return plan_scenes(embeds, prompts, switches, self.compares_words)
+
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         # asked at every switch, because the prompts of later blocks may change while the video is made
-        cache.scenes = lambda: plan_scenes(model.embeds, video.prompts, video.switches)
+        cache.scenes = lambda: self._planned(model.embeds, video.prompts, video.switches)
         return super().rollout(TellsCleanPasses(model), cache, video)
 
 

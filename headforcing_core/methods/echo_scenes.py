@@ -38,15 +38,15 @@ class Scene:
 
 
 def plan_scenes(
-    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch], by_words: bool = False
 ) -> dict[int, tuple[int, Scene]]:
     """For every prompt switch, by its block, the number of the scene that ends there and the beginning of the next.
 
     Args:
-        embeds, prompts: as for `scene_features`, which tell how alike two scenes are.
+        embeds, prompts, by_words: as for `scene_features`, which tell how alike two scenes are.
     """
     scenes: dict[int, tuple[int, Scene]] = {}
-    features = scene_features(embeds, prompts, switches)
+    features = scene_features(embeds, prompts, switches, by_words)
     first = 0  # scene since the last cut or recall
     for number, (block, switch) in enumerate(sorted(switches.items()), 1):
         if switch.recall is not None:

@@ -21,6 +21,7 @@ from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
+from ..timeline.likeness import word_features
 from ..timeline.switch import Blend, BlendedEmbeddings, Switch
 from ..timeline.timeline import Timeline, fit_timeline, format_timeline, lay_out_prompts, parse_timeline
 
@@ -91,7 +92,7 @@ class RenderPlan:
         name, head_roles, auto = _head_roles(config, policy, profile, source, roles, seed)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
         policy = policy.for_video(seed, len(timeline.segments), timeline.recalls)
-        _check_switches(policy, timeline)
+        policy.check_switches([segment.switch for segment in timeline.segments[1:]])
         policy.check_video(schedule, len(prompts), start_frames)
         shape = policy.shape(config, head_roles, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
@@ -128,7 +129,7 @@ class RenderPlan:
                 f"the length stays while a video is made: it has {planned / fps:g} s, the new story {wanted / fps:g} "
                 "s; end the story where the video ends"
             )
-        _check_switches(self.policy, timeline)
+        self.policy.check_switches([segment.switch for segment in timeline.segments[1:]])
         if not self.policy.allows_prompts(len(self.timeline.segments), len(timeline.segments)):
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
@@ -161,7 +162,8 @@ class RenderPlan:
         """
         prompts, given = len(self.timeline.segments), len(embeds) // 2
         compared = embeds[given : given + prompts] if self.timeline.recalls and given >= prompts else ()
-        return BlendedEmbeddings(embeds[:prompts], self.blends, compared)
+        words = word_features([segment.text for segment in self.timeline.segments]) if compared else ()
+        return BlendedEmbeddings(embeds[:prompts], self.blends, compared, words)
 
     @property
     def policy(self) -> Method:
@@ -285,13 +287,6 @@ class RenderPlan:
                 f"vae: this method encodes a video frame after each rollout of {self.overlap.frames} latent frames "
                 f"and got no VAE for that; {remedy}, or make at most {most:.2f} s"
             )
-
-
-def _check_switches(policy: Method, timeline: Timeline) -> None:
-    """Refuse prompt switches that the method cannot do."""
-    for prompt, segment in enumerate(timeline.segments[1:], 2):
-        policy.own_switch(segment.switch)
-        policy.check_recall(segment.switch, prompt)
 
 
 def check_size(name: str, value: int) -> None:

@@ -204,6 +204,17 @@ def test_without_encoded_words_scenes_are_compared_by_their_own_embedding_and_no
     assert numbered[3].recall == 1 and numbered[2].recall is None
 
 
+def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
+    text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
+    plan = plan_of("[recall]", "echo_forcing", text)
+    embeds, opposite = embeddings_of(plan), torch.tensor([[1.0, 0.0]])
+    embeds.compared = [opposite, -opposite, opposite]
+    by_words = replace(plan.policy, compares_words=True)
+    outcomes = [policy.recalled(embeds, plan.prompts, plan.switches) for policy in (plan.policy, by_words)]
+    assert outcomes == [{8: [0, 0]}, {8: [1, outcomes[1][8][1]]}]
+    assert keys_of(plan_of("[recall 1]", "echo_forcing", text)) != keys_of(plan_of("[recall 2]", "echo_forcing", text))
+
+
 def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
     folder = repo_root / "tests" / "golden" / "peers" / "echo_forcing"
     for case in json.loads((folder / "config.json").read_text())["text_cases"]:
