@@ -3,7 +3,7 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.head_profiles.agreement import compare_profiles, sanity_checks
+from ..headforcing_core.head_profiles.agreement import compare_profiles, describe_profile, sanity_checks
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.plots import head_profile as pictures
@@ -39,8 +39,7 @@ class InspectHeadProfile(io.ComfyNode):
             raise HeadForcingError("head_profile: auto has no roles before the sampler has found them; load a profile")
         if compare_with is None:
             picture = pictures.profile_picture(head_profile, theme=theme)
-            lines = [", ".join(f"{count} {role}" for role, count in head_profile.counts().items())]
-            lines += [f"{key}: {value}" for key, value in head_profile.provenance.items()]
+            lines = describe_profile(head_profile)
         else:
             picture = pictures.comparison_map(head_profile, compare_with, theme=theme)
             lines = [compare_profiles(head_profile, compare_with).text()]

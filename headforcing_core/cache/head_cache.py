@@ -28,6 +28,7 @@ from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from .head_group import HeadGroup, block_tables
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
+from .scenes import Recall, Scenes
 from .shape import CacheShape
 from .slot_kernels import SlotKernels
 from .switching import RoleSwitching
@@ -98,6 +99,7 @@ class HeadCache(RoleSwitching):
         self.memory = EpisodicMemory(
             self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
         )
+        self.scenes = Scenes()
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:
         """The slots of all heads of all layers, in one piece so that one launch can change all of them.
@@ -223,7 +225,7 @@ class HeadCache(RoleSwitching):
                 group.policy.recent_frames or 0,
                 self.shape.policy.episodic.update_interval,
             )
-            if frame is not None and frame >= self.oldest:
+            if frame is not None and frame >= self.oldest and not self.memory.holds(frame):
                 event = self.memory.consider(self.block, frame, prompt, group.heads, group)
         self.close()
         return event
@@ -232,6 +234,21 @@ class HeadCache(RoleSwitching):
         """Close the block like `commit`, but leave episodic memory as it is."""
         self.block += 1
         self._keep_history()
+
+    def end_scene(self) -> None:
+        """The current scene has ended with the last block: keep frames of it, if the policy keeps any."""
+        if self.memory_group is not None and self.shape.policy.kept_scenes:
+            self.scenes.end(self.memory, self.memory_group, self._frames_seen)
+
+    def recall(self, scene: int) -> None:
+        """Put the kept frames of a scene, numbered from 1, in place of the entries of episodic memory."""
+        if self.memory_group is not None:
+            self.scenes.recall(scene, self.block, self.memory, self.memory_group)
+
+    @property
+    def recalls(self) -> list[Recall]:
+        """The scenes that were brought back so far."""
+        return self.scenes.recalls
 
     def flush(self) -> None:
         """Drop everything but the sinks and the last two frames; episodic memory is emptied, too."""

@@ -13,6 +13,7 @@ from ..devices import upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .roles import RolePolicy
+from .scenes import KeptFrame
 from .slot_kernels import SlotKernels
 
 
@@ -145,6 +146,30 @@ class HeadGroup:
         rest = [s for s in range(self.entries, self.frames) if s != slot]
         self._arrange([*range(self.entries), slot, *rest])
         self.entries += 1
+
+    # --- scenes.FrameStore
+
+    def held_frames(self) -> list[int]:
+        return [sources[0] for sources in self.sources if len(sources) == 1]
+
+    def keep_frame(self, frame: int) -> KeptFrame:
+        slot = self.sources.index([frame])
+        k, v = ([x[:, slot].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v))
+        return KeptFrame(frame, self._pooled(slot).cpu(), self.indices[slot], k, v)
+
+    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
+        own = [[kept.frame] for kept in frames]
+        self._arrange([slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own])
+        first = self.frames
+        for slot, kept in enumerate(frames, start=first):
+            for layers, copies in ((self.k, kept.k), (self.v, kept.v)):
+                for x, copy in zip(layers, copies, strict=True):
+                    x[:, slot] = copy.to(x.device)
+        self.sources += own
+        self.indices += [kept.index for kept in frames]
+        self._arrange([*range(first, self.frames), *range(first)])
+        self.entries = len(frames)
+        return [kept.pooled.to(self.k[0].device, copy=True) for kept in frames]
 
     def _pooled(self, slot: int) -> Tensor:
         if self.kernels is not None:

@@ -143,6 +143,14 @@ class EpisodicMemory:
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
 
+    def replace(self, entries: list[MemoryEntry]) -> None:
+        """Take the store's new entries, see `scenes.FrameStore.put_entries`; none of them is a summary."""
+        self.entries, self.has_summary = entries, False
+
+    def holds(self, frame: int) -> bool:
+        """Whether a frame is an entry or part of one."""
+        return any(frame in sources for sources in self.sources)
+
     def forget(self, store: TokenStore) -> None:
         """Drop every entry, the summary too."""
         self._arrange([], store)

@@ -136,6 +136,21 @@ class Method:
         """The switch that is applied where a user asks for `switch`; raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
+    def recalled(
+        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    ) -> dict[int, list[int]]:
+        """By block, for the switches that bring a scene back, what the block depends on because of that."""
+        return {}
+
+    def check_switches(self, switches: Sequence[Switch]) -> None:
+        """Refuse a switch to prompt 2, 3 ... that the method cannot do."""
+        for prompt, switch in enumerate(switches, 2):
+            self.own_switch(switch)
+            self.check_recall(switch, prompt)
+
+    def check_recall(self, switch: Switch, prompt: int) -> None:
+        """Refuse a recall by prompt number `prompt`, from 1, of a scene that the method no longer has."""
+
     def recached_frames(self) -> int:
         """How many of the last latent frames a prompt switch writes again in one clean pass."""
         return 0
@@ -158,6 +173,11 @@ class Method:
         return None
 
     @property
+    def keeps_scenes(self) -> bool:
+        """Whether the cache must be told of every new prompt, because each begins a scene."""
+        return False
+
+    @property
     def key_parts(self) -> list[Any]:
         """What the keys of stored blocks include besides the fields of the settings."""
         return [type(self).__name__]
@@ -176,8 +196,8 @@ class Method:
     def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
         """Refuse noise levels, a length in blocks, or start frames that the method does not support."""
 
-    def for_video(self, seed: int, prompts: int) -> Method:
-        """The settings for a video with this seed and number of prompts."""
+    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> Method:
+        """The settings for a video with this seed and number of prompts; `recalls` if one brings a scene back."""
         return self
 
     def allows_prompts(self, before: int, after: int) -> bool:
@@ -201,4 +221,7 @@ class Method:
 
 def refuse_recall(switch: Switch) -> None:
     """Raise HeadForcingError for a switch that recalls a scene, where the method has no memory of scenes."""
-    raise HeadForcingError(f"only the method echo_forcing brings scenes back; remove the tag, got [{switch}]")
+    raise HeadForcingError(
+        "this method keeps nothing of earlier scenes and cannot bring one back; remove the tag, or choose head_forcing "
+        f"or echo_forcing, got [{switch}]"
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
+from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
+from ..rollout.loop import Block, JointModel
 from ..timeline.switch import Switch
 from .head_cache import HeadCache
-from .method import Method, State, refuse_recall
+from .method import Method, RolloutInputs, State, refuse_recall
 from .reference import ReferenceCache
 from .roles import (  # noqa: F401  all names of policies can be imported from here
     ROLE_ARRANGEMENTS,
@@ -23,6 +27,7 @@ from .roles import (  # noqa: F401  all names of policies can be imported from h
     arrange_roles,
     check_choice,
 )
+from .scenes import MAX_SCENES, NumberedRecalls, check_recall
 from .shape import CacheShape
 from .state import cache_state, restore_cache
 
@@ -54,9 +59,36 @@ class CachePolicy(RolePolicies, Method):
         """Accepts everything: roles may be measured while sampling, and do not matter where all policies are equal."""
 
     def own_switch(self, switch: Switch) -> Switch:
-        if switch.recall is not None:
+        if switch.recall is not None and not self.memory.episodic_frames:
             refuse_recall(switch)
+        if switch.recall is not None and not self.kept_scenes:
+            raise HeadForcingError(
+                f"this video began without a [recall], so no frames of its scenes are kept; remove [{switch}], or "
+                "render the new story by itself"
+            )
         return switch
+
+    def recalled(
+        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    ) -> dict[int, list[int]]:
+        numbered = NumberedRecalls(switches, embeds, prompts)
+        return {block: [recall] for block, switch in numbered.items() if (recall := switch.recall) is not None}
+
+    def check_recall(self, switch: Switch, prompt: int) -> None:
+        check_recall(switch, prompt)
+
+    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> CachePolicy:
+        keeps = recalls and self.memory.episodic_frames
+        return replace(self, kept_scenes=min(prompts - 1, MAX_SCENES) if keeps else 0)
+
+    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+        if self.kept_scenes:
+            video = replace(video, switches=NumberedRecalls(video.switches, model.embeds, video.prompts))
+        return super().rollout(model, cache, video)
+
+    @property
+    def keeps_scenes(self) -> bool:
+        return self.kept_scenes > 0
 
     @property
     def key_parts(self) -> list[Any]:

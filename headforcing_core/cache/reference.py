@@ -7,7 +7,7 @@ the video; tests compare `HeadCache` with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ..model.wan import PromptKV
 from .head_cache import CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .roles import RolePolicy
+from .scenes import KeptFrame, Scenes
 
 FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
 
@@ -39,6 +40,7 @@ class ReferenceCache:
             for layer in shape.roles
         ]
         self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic)
+        self.scenes = Scenes()
 
     def begin_block(self) -> None:
         self.current = [[] for _ in self.current]
@@ -88,7 +90,7 @@ class ReferenceCache:
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         block, frame = self.block, self.candidate()
         self.close()
-        if frame is None or not any(map(len, self.memory_heads)):
+        if frame is None or not any(map(len, self.memory_heads)) or self.memory.holds(frame):
             return None
         return self.memory.consider(block, frame, prompt, self.memory_heads, self)
 
@@ -97,6 +99,34 @@ class ReferenceCache:
         for past, current in zip(self.past, self.current, strict=True):
             past += current
         self.block += 1
+
+    def end_scene(self) -> None:
+        """The current scene has ended with the last block: keep frames of it, if the policy keeps any."""
+        if any(map(len, self.memory_heads)) and self.policy.kept_scenes:
+            self.scenes.end(self.memory, self, len(self.past[0]))
+
+    def recall(self, scene: int) -> None:
+        """Put the kept frames of a scene, numbered from 1, in place of the entries of episodic memory."""
+        if any(map(len, self.memory_heads)):
+            self.scenes.recall(scene, self.block, self.memory, self)
+
+    # --- scenes.FrameStore
+
+    def held_frames(self) -> list[int]:
+        entries = [sources[0] for sources in self.memory.sources if len(sources) == 1]
+        recent = self.history(self.policy.memory, len(self.past[0]))
+        return entries + [frame for frame in recent if not self.memory.holds(frame)]
+
+    def keep_frame(self, frame: int) -> KeptFrame:
+        sources = self.memory.sources
+        entry = sources.index([frame]) if [frame] in sources else None  # a recache may have written the frame again
+        frames = self.past if entry is None else self.entries
+        held = [layer[frame if entry is None else entry] for layer in frames]
+        return KeptFrame(frame, self._pooled(held), 0, [k for k, _ in held], [v for _, v in held])
+
+    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
+        self.entries = [[(kept.k[layer], kept.v[layer]) for kept in frames] for layer in range(len(self.past))]
+        return [kept.pooled for kept in frames]
 
     # --- memory.TokenStore
 

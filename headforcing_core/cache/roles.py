@@ -99,6 +99,8 @@ class RolePolicies:
     Attributes:
         rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding); `absolute` keeps each
             frame's index in the video.
+        kept_scenes: of how many earlier scenes frames are kept for a recall, at most `scenes.MAX_SCENES`; 0 for a
+            video without a recall.
     """
 
     local: RolePolicy = RolePolicy(recent_frames=1)
@@ -106,6 +108,7 @@ class RolePolicies:
     memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
     rope: str = "contiguous"
     episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
+    kept_scenes: int = field(default=0, compare=False)  # no part of a block's key, as it changes no block before one
 
     def __post_init__(self) -> None:
         check_choice("rope", self.rope, ("contiguous", "absolute"))

@@ -11,6 +11,7 @@ from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
 from .roles import RolePolicies, RolePolicy, Roles
+from .scenes import SCENE_FRAMES
 
 S = TypeVar("S", bound="Shape")
 
@@ -126,6 +127,12 @@ class CacheShape(Shape):
     def slots(self, policy: RolePolicy) -> int:
         """Frame-slots of one head with this policy, the current block included."""
         return policy.capacity(self.frames_per_block, self.total_frames)
+
+    @property
+    def scene_slots(self) -> int:
+        """Frame-slots of the frames that are kept of earlier scenes, in main memory; at most, in all memory heads."""
+        heads = sum(self.policy.of(role).episodic_frames > 0 for layer in self.roles for role in layer)
+        return self.policy.kept_scenes * SCENE_FRAMES * heads
 
     @property
     def layer_sizes(self) -> LayerSizes:

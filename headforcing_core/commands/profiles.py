@@ -25,7 +25,7 @@ from .arguments import DTYPES, ModelFiles, Result, find_profile, parse_size, pic
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
-    """Add `profile` and `profiles merge | compare | plot` to the command line."""
+    """Add `profile` and `profiles merge | compare | show | plot` to the command line."""
     sub = command("profile", profile, "Measure what every attention head attends to and save a head profile.")
     sub.add_argument("out", type=Path, help="head profile to write (.json); the measured shares go beside it")
     source = sub.add_mutually_exclusive_group(required=True)
@@ -46,12 +46,14 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 
-    profiles = group("profiles", "Merge, compare and plot head profiles.")
+    profiles = group("profiles", "Merge, compare, describe and plot head profiles.")
     sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
     sub.add_argument("measured", type=Path, nargs="+", help="measured shares (.safetensors)")
     sub.add_argument("--out", type=Path, required=True, help="head profile to write (.json)")
     sub = command("compare", compare, "Compare two head profiles.", profiles)
     sub.add_argument("profiles", nargs=2, help="files, or names of bundled profiles")
+    sub = command("show", show, "Where a head profile is from, its roles, and the heads its sources dispute.", profiles)
+    sub.add_argument("profile", help="file, or name of a bundled profile")
     sub = command("plot", plot, "Plot a head profile.", profiles)
     sub.add_argument("profile", help="file, or name of a bundled profile")
     sub.add_argument("out", type=Path, help="PNG to write")
@@ -142,6 +144,18 @@ def compare(args: argparse.Namespace) -> Result:
     found = compare_profiles(a, b)
     remarks = sanity_checks(a)
     return {"text": "\n".join([found.text(), *remarks]), "json": {**found.to_dict(), "remarks": remarks}}
+
+
+def show(args: argparse.Namespace) -> Result:
+    """Describe a profile."""
+    from ..head_profiles.agreement import describe_profile, sanity_checks
+
+    profile = find_profile(args.profile)
+    remarks = sanity_checks(profile)
+    found = {"name": profile.name, "counts": profile.counts(), "provenance": profile.provenance}
+    disputed = [list(place) for place in sorted(profile.disputed)]
+    lines = [profile.name, *describe_profile(profile), *remarks]
+    return {"text": "\n".join(lines), "json": {**found, "disputed": disputed, "remarks": remarks}}
 
 
 def plot(args: argparse.Namespace) -> Result:

@@ -27,7 +27,7 @@ from ..model.attention import AttentionFunction, attention_function, sdpa_priori
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
-from ..render.block_keys import goes_on
+from ..render.block_keys import going_on
 from ..render.job import RenderJob, Watcher
 from ..render.live_story import Story
 from ..render.options import RenderOptions
@@ -167,7 +167,8 @@ class Source:
 
     @property
     def texts(self) -> list[str]:
-        return [segment.text for segment in self.timeline.segments]
+        """The texts to encode."""
+        return self.timeline.texts
 
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
@@ -175,7 +176,7 @@ class Source:
         return self.options.plan(self.info.config, self.timeline, start_frames, profile)
 
     def encode(self, texts: list[str] | None = None) -> list[Tensor]:
-        """The embeddings of all prompts. Call it before `load`, so that text encoder and weights are not in memory
+        """The embeddings of all texts. Call it before `load`, so that text encoder and weights are not in memory
         together.
         """
         texts = texts or self.texts
@@ -338,7 +339,7 @@ class ProgressBar(Watcher):
         kept = "without --runs FOLDER no block is kept"
         if run is not None:
             kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
-            kept += "the same command goes on" if goes_on(self.plan) else "but with this method a video begins again"
+            kept += f"repeat the command to {going_on(self.plan)}"
         if video is not None and partial_path(video).is_file():
             kept += f"; the video so far is {partial_path(video)}"
         return [kept]

@@ -94,7 +94,7 @@ class Judge:
 
     def latents(self, plan: RenderPlan, seed: int) -> Tensor:
         """Generate the latents of a plan, `[frames, 16, 8, 8]`."""
-        embeds = plan.embeddings([word_hash.encode(segment.text) for segment in plan.timeline.segments])
+        embeds = plan.embeddings([word_hash.encode(text) for text in plan.timeline.texts])
         model = WanVideoModel(self.backbone, embeds, torch.float32, torch.device("cpu"))
         rollout = VideoRollout(plan, seed, dtype=torch.float32)
         return torch.cat([block.latents for block in rollout.blocks(model)])

@@ -100,6 +100,23 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
     return ProfileComparison(a.name, b.name, same, len(pairs), overlaps, confusion, sink, current)
 
 
+def describe_profile(profile: HeadProfile) -> list[str]:
+    """Lines about one profile: how many heads have which role, where it is from, where its sources disagree."""
+    lines = [", ".join(f"{count} {role}" for role, count in profile.counts().items())]
+    agreement = profile.provenance.get("agreement")
+    for key, value in profile.provenance.items():
+        if key == "agreement" and isinstance(agreement, dict):
+            value = ", ".join(f"{name} {found}" for name, found in agreement.items())
+        if key != "disputed":
+            lines.append(f"{key}: {value}")
+    if disputed := profile.disputed:
+        heads = profile.num_layers * profile.num_heads
+        layers = ((i, [str(j) for layer, j in sorted(disputed) if layer == i]) for i in range(profile.num_layers))
+        places = "; ".join(f"layer {layer}: {' '.join(found)}" for layer, found in layers if found)
+        lines.append(f"disputed: {len(disputed)} of {heads} heads, hatched in the plot ({places})")
+    return lines
+
+
 def sanity_checks(profile: HeadProfile) -> list[str]:
     """Remarks about a profile, one or two sentences each; none of them is an error.
 

@@ -21,6 +21,7 @@ from ..cache.head_cache import HeadCache
 from ..cache.memory import EpisodicMemory, MemoryEvent
 from ..cache.method import State
 from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.scenes import Recall
 from ..cache.shape import CacheShape
 from ..cache.state import restore_cache
 from ..cache.switching import RoleSwitching
@@ -98,6 +99,7 @@ class AutoProfileCache(RoleSwitching):
         self.profile: HeadProfile | None = None
         self.earlier_events: list[MemoryEvent] = []
         self._prompts: list[PromptKV] = []
+        self._scene_ends: list[int] = []  # numbers of the blocks before which scenes ended
         self._sum, self._passes = torch.zeros(layers, heads, 3, dtype=torch.float64), 0
         self._pass_open = False
 
@@ -149,6 +151,20 @@ class AutoProfileCache(RoleSwitching):
     def close(self) -> None:
         self._settled.close()
 
+    def end_scene(self) -> None:
+        if self.profile is None:
+            self._scene_ends.append(self.cache.block)
+        else:
+            self.cache.end_scene()
+
+    def recall(self, scene: int) -> None:
+        self._settled.recall(scene)
+
+    @property
+    def recalls(self) -> list[Recall]:
+        """The scenes that were brought back so far."""
+        return self.cache.recalls
+
     def flush(self) -> None:
         self._settled.flush()
 
@@ -195,7 +211,11 @@ class AutoProfileCache(RoleSwitching):
         roles = self.profile.roles
         full = self.cache
         self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)
-        events = [self.cache.refill(full, block, prompt) for block, prompt in enumerate(self._prompts)]
+        events = []
+        for block, prompt in enumerate(self._prompts):
+            if block in self._scene_ends:
+                self.cache.end_scene()
+            events.append(self.cache.refill(full, block, prompt))
         self._prompts = []
         self.earlier_events = [event for event in events[:-1] if event is not None]
         return events[-1]

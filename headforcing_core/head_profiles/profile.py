@@ -95,6 +95,14 @@ class HeadProfile:
         counts = Counter(role for layer in self.roles for role in layer)
         return {role: counts[role] for role in ROLES}
 
+    @property
+    def disputed(self) -> set[tuple[int, int]]:
+        """`(layer, head)` of the heads about which the profile's sources disagree, as its provenance lists them."""
+        listed: Any = self.provenance.get("disputed")
+        places = [tuple(place) for place in listed if _is_list(place)] if _is_list(listed) else []
+        whole = [place for place in places if len(place) == 2 and all(type(part) is int for part in place)]
+        return {(i, j) for i, j in whole if 0 <= i < self.num_layers and 0 <= j < self.num_heads}
+
     def check_model(self, num_layers: int, num_heads: int) -> None:
         """Raise HeadForcingError unless the profile is for a model with these dimensions."""
         if (num_layers, num_heads) != (self.num_layers, self.num_heads):

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
-from ..cache.method import Method, refuse_recall
+from ..cache.method import Method, State, refuse_recall
 from ..cache.roles import Roles
 from ..cache.shape import Shape
+from ..cache.state import pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
@@ -56,6 +57,17 @@ class MethodPolicy(Method):
     def cache_bytes(self, shape: MethodShape, dtype: torch.dtype, switches: bool) -> int:
         recached = self.recached_frames() * shape.layers * shape.heads if switches else 0
         return shape.bytes_of(max(shape.frame_slots, recached), dtype)
+
+    def state(self, cache: Any) -> State | None:
+        return pack({"block": cache.block, "cache": cache.saved()}) if self.stores_state else None
+
+    def restore(self, cache: Any, state: State) -> None:
+        try:
+            saved = unpack(state, cache.device)
+            cache.load(saved["cache"])
+            cache.block = saved["block"]
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
     def own_switch(self, switch: Switch) -> Switch:
         if switch.recall is not None and not self.recalls:
@@ -139,6 +151,14 @@ class MethodCache:
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
         """Apply a new prompt. `latest` holds the last `recached_frames` clean latents; `recache` writes them again."""
+
+    def saved(self) -> Any:
+        """What the cache holds between two blocks, for `state.pack`; of methods that store their state."""
+        raise NotImplementedError
+
+    def load(self, saved: Any) -> None:
+        """Take what `saved` gave in another cache of the same shape."""
+        raise NotImplementedError
 
     # --- rollout.loop.BlockCache
 

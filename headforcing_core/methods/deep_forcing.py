@@ -29,6 +29,7 @@ class DeepForcing(MethodPolicy):
         max_reuse: how many compressions a token may survive; 0: no limit.
     """
 
+    stores_state = True
     sink_frames: int = 10
     budget_frames: int | None = 16
     recent_frames: int = 4
@@ -95,6 +96,12 @@ class DeepForcingCache(MethodCache):
     def occupied(self) -> int:
         numbers = sum(x.numel() for tokens in self.layers for x in (tokens.k, tokens.v, tokens.q))
         return round(numbers / (2 * self.rope.frame_tokens * self.shape.head_dim))
+
+    def saved(self) -> Any:
+        return [vars(tokens) for tokens in self.layers]
+
+    def load(self, saved: Any) -> None:
+        self.layers = [Tokens(**tokens) for tokens in saved]
 
     def open(self) -> None:
         self._appended: set[int] = set()  # layers that hold the current block

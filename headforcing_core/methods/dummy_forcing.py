@@ -43,7 +43,7 @@ class DummyForcing(MethodPolicy):
     seed: int = 0
     rows: tuple[tuple[int, ...], ...] | None = None
 
-    def for_video(self, seed: int, prompts: int) -> DummyForcing:
+    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> DummyForcing:
         return replace(self, seed=seed)
 
     def recached_frames(self) -> int:

@@ -7,8 +7,8 @@ memory frame of an earlier scene, which fades and is dropped after a few blocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,13 +16,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.method import Method, RolloutInputs
+from ..cache.scenes import Recall
 from ..errors import HeadForcingError
-from ..model.rope import angles, axis_dims, by_head
+from ..model.rope import by_head
 from ..rollout.loop import Block, JointModel
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses, WriteClean
 from .echo_layers import History, Layer
 from .echo_scenes import Scene, plan_scenes
+from .echo_scores import TokenScores
+from .frames import played
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
 FIRST_SHARE = 0.9  # of the first candidate in a memory frame
@@ -39,10 +42,13 @@ class EchoForcing(MethodPolicy):
         max_reuse: how many blocks may choose a token; 0: no limit.
         takes_maximum: a token's score is the maximum over heads and offsets instead of the mean.
         amplitude, gated: whether scores count the spread of queries, and less where queries have drifted.
+        compares_words: scenes are alike by the words of their prompts, the rare ones most ("IDF"), instead of by the
+            embeddings of what is left of the prompts without common words.
         scenes: of the video; 1 for a single prompt.
     """
 
     switch = "flush"
+    stores_state = True
     cuts = True
     recalls = True
     window_frames: int = 21
@@ -54,6 +60,7 @@ class EchoForcing(MethodPolicy):
     amplitude: bool = True
     gated: bool = True
     drift: float = 3.0
+    compares_words: bool = field(default=False, compare=False)  # what it changes is in the keys of recalled scenes
     scenes: int = field(default=1, compare=False)  # only for the size of the cache, and no part of a block's key
 
     @property
@@ -65,7 +72,7 @@ class EchoForcing(MethodPolicy):
         """False: tokens are chosen with queries of a block's noisiest pass, which clean passes cannot reproduce."""
         return False
 
-    def for_video(self, seed: int, prompts: int) -> Method:
+    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> Method:
         return replace(self, scenes=prompts)
 
     def played_frames(self, frames_per_block: int) -> int:
@@ -90,9 +97,21 @@ class EchoForcing(MethodPolicy):
     def make_cache(self, *args: Any) -> MethodCache:
         return EchoForcingCache(*args)
 
+    def recalled(
+        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    ) -> dict[int, list[int]]:
+        begun = {block: scene for block, (_, scene) in self._planned(embeds, prompts, switches).items()}
+        recalls = (block for block, switch in switches.items() if switch.recall is not None)
+        return {block: [begun[block].source, begun[block].jump] for block in recalls}
+
+    def _planned(
+        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    ) -> dict[int, tuple[int, Scene]]:
+        return plan_scenes(embeds, prompts, switches, self.compares_words)
+
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         # asked at every switch, because the prompts of later blocks may change while the video is made
-        cache.scenes = lambda: plan_scenes(model.embeds, video.prompts, video.switches)
+        cache.scenes = lambda: self._planned(model.embeds, video.prompts, video.switches)
         return super().rollout(TellsCleanPasses(model), cache, video)
 
 
@@ -105,11 +124,11 @@ class EchoForcingCache(MethodCache):
     def begin_video(self) -> None:
         self.filled = 0
         self.memory: dict[int, list[tuple[Tensor, Tensor]]] = {}  # of every scene, per layer
+        self.memory_of: dict[int, list[int]] = {}  # the frames from which it was made
+        self.recalls: list[Recall] = []
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
-        temporal, _, _ = axis_dims(self.shape.head_dim)
-        self.frequencies = angles(torch.arange(2), temporal)[1].float().to(self.device)
-        self.offsets = [2**power for power in range(self.window.bit_length()) if 2**power <= self.window]
+        self.scores = TokenScores(self.policy, self.shape.head_dim, self.device)
         self._begin_scene(None)
 
     def _begin_scene(self, scene: Scene | None) -> None:
@@ -139,6 +158,23 @@ class EchoForcingCache(MethodCache):
             )
             for layer in range(self.shape.layers)
         ]
+
+    def saved(self) -> Any:
+        names = ("filled", "memory", "memory_of", "scene_start", "scene_blocks", "kept", "ready")
+        counts = ("query_count", "scene_query_count")
+        return {
+            "fields": {name: getattr(self, name) for name in (*names, *counts)},
+            "scene": None if self.scene is None else asdict(self.scene),
+            "recalls": [asdict(recall) for recall in self.recalls],
+            "layers": [{**vars(state), "history": vars(state.history)} for state in self.layers],
+        }
+
+    def load(self, saved: Any) -> None:
+        for name, value in saved["fields"].items():
+            setattr(self, name, value)
+        self.scene = None if saved["scene"] is None else Scene(**saved["scene"])
+        self.recalls = [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in saved["recalls"]]
+        self.layers = [Layer(**{**state, "history": History(**state["history"])}) for state in saved["layers"]]
 
     # --- a call
 
@@ -173,8 +209,7 @@ class EchoForcingCache(MethodCache):
     def played(self) -> list[int]:
         """The scene's frames that the last sinks take now: forwards and backwards in turn."""
         begun = self.local - (self.window - self.period)
-        turns = (divmod(begun + i, self.period) for i in range(self.frames))
-        return [self.period - 1 - place if turn % 2 else place for turn, place in turns]
+        return played(range(begun, begun + self.frames), self.period)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         state, queries = self.layers[layer], by_head(q, self.shape.frame_tokens)
@@ -228,40 +263,11 @@ class EchoForcingCache(MethodCache):
     def choose(self, layer: int, queries: Tensor) -> Tensor:
         """Indices of the chosen tokens of the history, ascending. `queries` are those of the noisiest pass."""
         state, count = self.layers[layer], self.policy.compressed_frames * self.rope.frame_tokens
-        scores = self.scores(state, queries)
+        scores = self.scores.of(state, queries, self.query_count)
         scores[-self.frames * self.rope.frame_tokens :] = -torch.inf
         if self.policy.max_reuse:
             scores[state.history.uses >= self.policy.max_reuse] = -torch.inf
         return scores.topk(count).indices.sort().values
-
-    def scores(self, state: Layer, queries: Tensor) -> Tensor:
-        """How much future queries would attend to each token of the history, `[tokens]`."""
-        history = state.history
-        mean = state.query_sum / self.query_count
-        m_real, m_imag = mean.unflatten(-1, (-1, 2))[:, None].unbind(-1)  # [heads, 1, pairs]
-        k_real, k_imag = history.k.float().unflatten(-1, (-1, 2)).unbind(-1)  # [heads, tokens, pairs]
-        # of mean query times conjugate key: turned by a distance in time it is their attention at that distance
-        real, imag = m_real * k_real + m_imag * k_imag, m_imag * k_real - m_real * k_imag
-        temporal = len(self.frequencies)
-        still = real[..., temporal:].sum(dim=-1)
-        if self.policy.amplitude:
-            spread = state.query_size[:, None] / self.query_count - torch.hypot(m_real, m_imag)
-            still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(dim=-1)
-        distance = history.frame[-1] + 1 - history.frame
-        found = []
-        for offset in self.offsets:
-            turn = (distance + offset)[:, None] * self.frequencies
-            moving = real[..., :temporal] * turn.cos() - imag[..., :temporal] * turn.sin()
-            found.append(moving.sum(dim=-1) + still)
-        scores = torch.stack(found)
-        return scores.amax(dim=(0, 1)) if self.policy.takes_maximum else scores.mean(dim=(0, 1))
-
-    def _gate(self, mean: Tensor, queries: Tensor) -> float:
-        """Less than 1 where the current queries point elsewhere than those of the scene's beginning."""
-        if not self.policy.gated:
-            return 1.0
-        cosine = F.cosine_similarity(queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0)
-        return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))
 
     @property
     def occupied(self) -> int:
@@ -306,6 +312,10 @@ class EchoForcingCache(MethodCache):
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
         ended, scene = self.scenes()[self.block]
         self.memory[ended] = [self._memory_frame(state) for state in self.layers]
+        candidates = CANDIDATES[: len(self.layers[0].candidates)]
+        self.memory_of[ended] = [self.scene_start + frame for frame in candidates]
+        if switch.recall is not None:
+            self.recalls.append(Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source])))
         last = slice(self.filled - scene.kept_frames, self.filled)
         stay = [(state.k[:, last], state.v[:, last]) for state in self.layers]
         self._begin_scene(scene)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..cache.scenes import scene_features
 from ..timeline.switch import Switch
 
 HARD_CUT_INDEX = 45  # added to the temporal indices of the first block after a hard cut
@@ -37,16 +38,15 @@ class Scene:
 
 
 def plan_scenes(
-    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
+    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch], by_words: bool = False
 ) -> dict[int, tuple[int, Scene]]:
     """For every prompt switch, by its block, the number of the scene that ends there and the beginning of the next.
 
     Args:
-        embeds: text embeddings `[tokens, text_dim]`, which tell how alike two scenes are.
-        prompts: for every block the number of its embedding.
+        embeds, prompts, by_words: as for `scene_features`, which tell how alike two scenes are.
     """
     scenes: dict[int, tuple[int, Scene]] = {}
-    features = [_feature(embeds[prompts[block]]) for block in (0, *sorted(switches))]
+    features = scene_features(embeds, prompts, switches, by_words)
     first = 0  # scene since the last cut or recall
     for number, (block, switch) in enumerate(sorted(switches.items()), 1):
         if switch.recall is not None:
@@ -58,12 +58,6 @@ def plan_scenes(
         else:
             scenes[block] = number - 1, Scene(first, 0, kept_frames=2, slowest=0.95, fastest=0.8)
     return scenes
-
-
-def _feature(embedding: Tensor) -> Tensor:
-    rows = embedding.float()
-    mean = rows[rows.abs().sum(dim=-1) > 0].mean(dim=0)
-    return mean / mean.norm().clamp_min(1e-12)
 
 
 def _recalled(features: Sequence[Tensor], wanted: int) -> tuple[int, int]:

@@ -46,3 +46,9 @@ def slots_of(cache: MethodCache, kept: Iterable[KVFrames]) -> int:
 def no_frames(cache: MethodCache) -> list[KVFrames]:
     """Per layer an empty `KVFrames` of all heads."""
     return [KVFrames(k, v) for k, v in zip(cache.zeros(0), cache.zeros(0), strict=True)]
+
+
+def played(places: Iterable[int], period: int) -> list[int]:
+    """Which of `period` frames is shown at each place, played forwards and backwards in turn, both ends twice."""
+    turns = (divmod(place, period) for place in places)
+    return [period - 1 - rest if turn % 2 else rest for turn, rest in turns]

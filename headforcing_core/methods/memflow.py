@@ -42,7 +42,7 @@ class MemFlow(WindowPolicy):
     stores_every_block: bool | None = None
     routed: bool = False
 
-    def for_video(self, seed: int, prompts: int) -> MemFlow:
+    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> MemFlow:
         return replace(self, stores_every_block=prompts == 1) if self.stores_every_block is None else self
 
     def allows_prompts(self, before: int, after: int) -> bool:

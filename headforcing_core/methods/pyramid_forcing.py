@@ -11,7 +11,7 @@ The authors have two caches; this is the one in Python without its two side effe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class PyramidForcing(MethodPolicy):
 
     needs_profile = True
     uses_labels = True
+    stores_state = True
     wave_sinks: int = 1
     anchor_sinks: int = 3
     veil_sinks: int = 3
@@ -133,6 +134,13 @@ class PhaseRings:
     def held(self) -> list[Entry]:
         return [entry for ring in self.rings for entry in ring]
 
+    def saved(self, place: Callable[[Entry], int]) -> Any:
+        return [[place(entry) for entry in ring] for ring in self.rings]
+
+    def load(self, saved: Any, entries: list[Entry]) -> None:
+        for ring, places in zip(self.rings, saved, strict=True):
+            ring.extend(entries[place] for place in places)
+
 
 class StridedFrames:
     """The last frames whose number is a multiple of `stride`."""
@@ -149,6 +157,12 @@ class StridedFrames:
 
     def held(self) -> list[Entry]:
         return [*self.frames]
+
+    def saved(self, place: Callable[[Entry], int]) -> Any:
+        return [place(entry) for entry in self.frames]
+
+    def load(self, saved: Any, entries: list[Entry]) -> None:
+        self.frames.extend(entries[place] for place in saved)
 
 
 class MergedBlocks:
@@ -190,6 +204,13 @@ class MergedBlocks:
 
     def held(self) -> list[Entry]:
         return [*self.blocks]
+
+    def saved(self, place: Callable[[Entry], int]) -> Any:
+        return {"blocks": [place(entry) for entry in self.blocks], "sum": self.sum}
+
+    def load(self, saved: Any, entries: list[Entry]) -> None:
+        self.blocks.extend(entries[place] for place in saved["blocks"])
+        self.sum = saved["sum"]
 
 
 class Heads:
@@ -239,6 +260,17 @@ class Heads:
         entries = [*self.sinks.values(), *self.recent.values(), *self.middle.held()]
         return [*{id(entry): entry for entry in entries}.values()]
 
+    def saved(self, place: Callable[[Entry], int]) -> Any:
+        """What these heads hold, with entries replaced by their places in a list."""
+        sinks, recent = ([place(entry) for entry in held.values()] for held in (self.sinks, self.recent))
+        return {"sinks": sinks, "recent": recent, "middle": self.middle.saved(place)}
+
+    def load(self, saved: Any, entries: list[Entry]) -> None:
+        self.sinks, self.recent = (
+            {entries[place].at: entries[place] for place in saved[name]} for name in ("sinks", "recent")
+        )
+        self.middle.load(saved["middle"], entries)
+
 
 class PyramidForcingCache(MethodCache):
     policy: PyramidForcing
@@ -255,6 +287,28 @@ class PyramidForcingCache(MethodCache):
             self.layers.append(kinds)
         readout = StaleReadout if self.policy.stale_readout else FreshReadout
         self.readouts = [readout(self.rope, any(kind.label != WAVE for kind in kinds)) for kinds in self.layers]
+
+    def saved(self) -> Any:
+        places: dict[int, int] = {}  # of every entry by its identity, as several parts may hold it
+        entries: list[Entry] = []
+
+        def place(entry: Entry) -> int:
+            if id(entry) not in places:
+                places[id(entry)] = len(entries)
+                entries.append(entry)
+            return places[id(entry)]
+
+        layers = [[heads.saved(place) for heads in kinds] for kinds in self.layers]
+        readouts = [readout.saved() for readout in self.readouts]
+        return {"layers": layers, "readouts": readouts, "entries": [vars(entry) for entry in entries]}
+
+    def load(self, saved: Any) -> None:
+        entries = [Entry(**entry) for entry in saved["entries"]]
+        for kinds, of_kinds in zip(self.layers, saved["layers"], strict=True):
+            for heads, held in zip(kinds, of_kinds, strict=True):
+                heads.load(held, entries)
+        for readout, state in zip(self.readouts, saved["readouts"], strict=True):
+            readout.load(state)
 
     def open(self) -> None:
         self._written: set[int] = set()  # layers that a pass of the current call has written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,12 @@ class FreshReadout:
     def written(self, start: int, repeated: bool) -> None:
         """Called after every pass; `repeated` for all but the first and the clean one of a block."""
 
+    def saved(self) -> Any:
+        """What a later block depends on."""
+
+    def load(self, saved: Any) -> None:
+        """Take what `saved` gave."""
+
     def read(self, frame: int, block: range, wanted: Sequence[list[Part]]) -> list[tuple[Tensor, Tensor]]:
         """Per kind of heads the keys, fully rotated, and the values, `[heads, tokens, head_dim]`."""
         return [self.joined(parts) for parts in wanted]
@@ -70,6 +77,12 @@ class StaleReadout(FreshReadout):
         self.dirty = False
         self.steady = not mixed  # whether two packings in a row saw as many recent frames
         self.recent: list[int] = []
+
+    def saved(self) -> Any:
+        return [self.steady, self.recent]  # what is packed is dropped by the first pass of a block
+
+    def load(self, saved: Any) -> None:
+        self.steady, self.recent = saved
 
     def written(self, start: int, repeated: bool) -> None:
         if repeated and self.steady and self.packed is not None and self.packed_for == start:

@@ -115,7 +115,9 @@ METHODS: dict[str, PublishedMethod] = {
         "Infinite-Forcing, Self Forcing or Causal Forcing (Apache-2.0)",
         differs="every new prompt flushes the cache; [re-anchor] before it is the paper's scene cut",
     ),
-    "deep_forcing": PublishedMethod(DeepForcing(), *_DEEP_FORCING, "an interrupted render starts from the beginning"),
+    "deep_forcing": PublishedMethod(
+        DeepForcing(), *_DEEP_FORCING, "an interrupted render goes on from where its cache was last stored"
+    ),
     "deep_forcing_sink_only": PublishedMethod(DeepForcing(sink_frames=14, budget_frames=None), *_DEEP_FORCING),
     "forcing_kv": PublishedMethod(
         ForcingKV(),
@@ -180,15 +182,15 @@ METHODS: dict[str, PublishedMethod] = {
         PyramidForcing(leftover_frame=True, stale_readout=True),
         *_PYRAMID,
         differs="the authors' Python cache with its side effects: one early frame stays for ever, later frames of a "
-        "block read the phase of an earlier one; an interrupted render starts from the beginning",
+        "block read the phase of an earlier one; an interrupted render goes on from where its cache was last stored",
     ),
     "echo_forcing": PublishedMethod(
         EchoForcing(),
         "Echo-Forcing: A Scene Memory Framework for Interactive Long Video Generation",
         "2605.16003",
         differs="a new prompt is a smooth change of scene, [re-anchor] a hard cut, [recall 2] brings the scene of "
-        "prompt 2 back and [recall] the most alike one, by the embeddings of whole prompts, of which the authors first "
-        "remove common words; an interrupted render starts from the beginning",
+        "prompt 2 back and [recall] the most alike one; an interrupted render goes on from where its cache was last "
+        "stored",
     ),
     "reward_forcing": PublishedMethod(
         RewardForcing(),

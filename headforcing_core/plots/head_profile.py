@@ -143,10 +143,17 @@ def _map_panel(profile: HeadProfile, other: HeadProfile | None = None, title: st
     size = min(max((WIDTH - LEFT - RIGHT) / layers, 18), 60)
     title = title or "The role of every head"
     subtitle = subtitle or described(profile)
+    disputed = sorted(profile.disputed) if other is None else []
+    if disputed:
+        share = len(disputed) / (layers * heads)
+        subtitle += (
+            f". Hatched: the {len(disputed)} heads ({share:.0%}) about which the sources of the profile disagree."
+        )
 
     def draw(ax: Axes, theme: Theme) -> None:
         from matplotlib.collections import PolyCollection
         from matplotlib.colors import to_rgb
+        from matplotlib.patches import Rectangle
 
         roles, others = (np.asarray(p.roles).T for p in (profile, other or profile))  # [head, layer]
         paper = np.asarray(to_rgb(theme.background))
@@ -159,6 +166,9 @@ def _map_panel(profile: HeadProfile, other: HeadProfile | None = None, title: st
             corners = np.array([[-0.5, 0.5], [0.5, -0.5], [sides[0] - 0.5, sides[1] - 0.5]])
             triangles = [corners + (layer, head) for head, layer in split]
             ax.add_collection(PolyCollection(triangles, facecolors=[theme.roles[name[h, l]] for h, l in split]))
+        for layer, head in disputed:
+            style: dict[str, Any] = {"fill": False, "hatch": "////", "edgecolor": theme.background, "linewidth": 0}
+            ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, **style))
         if layers <= LETTER_COLUMNS:
             for head, layer in np.ndindex(heads, layers):
                 role, second = str(roles[head, layer]), str(others[head, layer])

@@ -51,9 +51,9 @@ def setup_hash(
     return digest(*parts)
 
 
-def goes_on(plan: RenderPlan) -> bool:
-    """Whether an unfinished video is resumed from its finished blocks; with some methods it has to start anew."""
-    return plan.policy.replays
+def going_on(plan: RenderPlan) -> str:
+    """How an unfinished video is resumed, as the end of a sentence."""
+    return "go on" if plan.policy.replays else "go on from where the cache was last stored, or begin again without that"
 
 
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
@@ -72,14 +72,15 @@ def video_keys(
     the one before it, at first the render's `seed`.
     """
     hashes = [digest(embed) for embed in embeds]
+    recalled = plan.policy.recalled(embeds, plan.prompts, plan.switches)
     switches, seeds = plan.switches, plan.later_seeds(seed)
     parts = []
     for block in range(plan.blocks - plan.new_blocks, plan.blocks):
         part = hashes[plan.prompts[block]]
-        if block in switches:
+        if block in switches and switches[block].changes_cache:
             part = digest(part, switches[block].kind, switches[block].re_anchor)
-            if switches[block].recall is not None:
-                part = digest(part, "recall", switches[block].recall)
+        if block in recalled:
+            part = digest(part, "recall", recalled[block])
         if block in seeds:
             part = digest(part, "seed", seeds[block])
         if plan.overlap is not None and block == plan.overlap.blocks:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..cache.scenes import SCENE_FRAMES
+from ..cache.shape import CacheShape
 from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
 
@@ -27,9 +29,17 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         if shape.frame_slots < everything
         else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
     ]
+    if isinstance(shape, CacheShape) and shape.scene_slots:
+        lines.append(
+            f"kept for [recall], in main memory: {SCENE_FRAMES} latent frames of each of the last "
+            f"{shape.policy.kept_scenes} scenes in every memory head, up to {shape.scene_slots:,} frame-slots = "
+            f"{format_bytes(shape.bytes_of(shape.scene_slots, dtype))}"
+        )
     if not policy.replays:
         lines.append(
-            "this cache cannot be rebuilt from blocks: an interrupted or longer render starts from the beginning"
+            "this cache cannot be rebuilt from blocks: an interrupted or longer render "
+            + ("goes on where the cache was last stored, or " if policy.stores_state else "")
+            + "starts from the beginning"
         )
     if plan.overlap is not None and plan.restart_frames:
         lines.append(

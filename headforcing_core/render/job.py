@@ -177,6 +177,7 @@ class RenderJob:
             teller.job.plan,
             teller.job.embeds,
             teller.job.about,
+            recalls=rollout.recalls,
         )
 
     def _rollout(self, stack: ExitStack, **options: Any) -> tuple[VideoRollout, bool]:
@@ -231,8 +232,7 @@ class StoryTeller:
     ):
         self.job, self._rollout, self._story = job, rollout, story
         self._listeners, self._known_video, self._embeds = listeners, known, job.embeds
-        texts = [segment.text for segment in job.plan.timeline.segments]
-        self._encoded = dict(zip(texts, job.embeds, strict=False))
+        self._encoded = dict(zip(job.plan.timeline.texts, job.embeds.texts, strict=False))
 
     def ask(self) -> None:
         """Take the story's latest text, or refuse it; to be called between two blocks."""
@@ -254,6 +254,11 @@ class StoryTeller:
         block = first_change(self.job.plan, plan, self._rollout.begun, self.job.seed)
         self._story.check(plan)
         job = self._with(plan)
+        finished = self._rollout.begun - (plan.blocks - plan.new_blocks) - (plan.blocks_per_pass - 1)
+        if finished > 0 and job.keys[:finished] != self.job.keys[:finished]:
+            raise HeadForcingError(
+                "with these words an earlier [recall] would mean another scene, which has begun; choose other words"
+            )
         self._note(job)
         self._rollout.retell(plan, self._embeds.add(job.embeds), job.keys)
         self.job = job
@@ -261,7 +266,7 @@ class StoryTeller:
 
     def _with(self, plan: RenderPlan) -> RenderJob:
         """The job of another plan; only prompts that were never there are encoded."""
-        texts = [segment.text for segment in plan.timeline.segments]
+        texts = plan.timeline.texts
         new = [text for text in dict.fromkeys(texts) if text not in self._encoded]
         if new:
             embeds = self._story.encode(new)

@@ -92,7 +92,8 @@ def _told(plan: RenderPlan, seed: int | None) -> list[Any]:
     """For every block what `block_keys.video_keys` knows of the story, with texts in place of embeddings."""
     texts = [segment.text for segment in plan.timeline.segments]
     entries = [*texts, *((texts[blend.before], texts[blend.after], blend.weight) for blend in plan.blends)]
-    switches, seeds = plan.switches, plan.later_seeds(seed)
+    switches = {block: switch for block, switch in plan.switches.items() if switch.changes_cache}
+    seeds = plan.later_seeds(seed)
     return [(entries[number], switches.get(block), seeds.get(block)) for block, number in enumerate(plan.prompts)]
 
 

@@ -21,6 +21,7 @@ from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
+from ..timeline.likeness import word_features
 from ..timeline.switch import Blend, BlendedEmbeddings, Switch
 from ..timeline.timeline import Timeline, fit_timeline, format_timeline, lay_out_prompts, parse_timeline
 
@@ -90,10 +91,10 @@ class RenderPlan:
             source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
         name, head_roles, auto = _head_roles(config, policy, profile, source, roles, seed)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
-        for segment in timeline.segments[1:]:
-            policy.own_switch(segment.switch)
+        policy = policy.for_video(seed, len(timeline.segments), timeline.recalls)
+        policy.check_switches([segment.switch for segment in timeline.segments[1:]])
         policy.check_video(schedule, len(prompts), start_frames)
-        shape = policy.for_video(seed, len(timeline.segments)).shape(config, head_roles, *sizes)
+        shape = policy.shape(config, head_roles, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
             raise HeadForcingError(
@@ -121,8 +122,7 @@ class RenderPlan:
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
         timeline, wanted = _fitted(timeline, seconds, self.schedule.frames_per_block, self.start_frames)
-        for segment in timeline.segments[1:]:
-            self.policy.own_switch(segment.switch)
+        self.policy.check_switches([segment.switch for segment in timeline.segments[1:]])
         if not self.policy.allows_prompts(len(self.timeline.segments), len(timeline.segments)):
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
@@ -161,7 +161,7 @@ class RenderPlan:
         Not part of `make`, because a plan may be replaced by one with roles that an earlier render found.
         """
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
-        early = min(self.switches, default=warm_up)
+        early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
         if self.auto is not None and early < warm_up:
             clock, first = self.timeline.clock, warm_up - (self.blocks - self.new_blocks)
             raise HeadForcingError(
@@ -171,8 +171,15 @@ class RenderPlan:
             )
 
     def embeddings(self, embeds: Sequence[Tensor]) -> BlendedEmbeddings:
-        """The embeddings that `prompts` refers to, `[tokens, text_dim]` each: one per segment, then the blends."""
-        return BlendedEmbeddings(embeds[: len(self.timeline.segments)], self.blends)
+        """The embeddings that `prompts` refers to, `[tokens, text_dim]` each: one per segment, then the blends.
+
+        Args:
+            embeds: of `Timeline.texts`; that timeline may have later prompts, too, after the end of the video.
+        """
+        prompts, given = len(self.timeline.segments), len(embeds) // 2
+        compared = embeds[given : given + prompts] if self.timeline.recalls and given >= prompts else ()
+        words = word_features([segment.text for segment in self.timeline.segments]) if compared else ()
+        return BlendedEmbeddings(embeds[:prompts], self.blends, compared, words)
 
     @property
     def policy(self) -> Method:
@@ -188,10 +195,12 @@ class RenderPlan:
 
     @property
     def switches(self) -> dict[int, Switch]:
-        """Prompt switches that change the cache, by the number of the block before which they happen."""
+        """Prompt switches that change the cache, by the number of the block before which they happen; where scenes are
+        kept all of them, because each begins a scene.
+        """
         start_blocks, later = self.blocks - self.new_blocks, self.timeline.segments[1:]
         switches = {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
-        return {block: switch for block, switch in switches.items() if switch.changes_cache}
+        return {block: switch for block, switch in switches.items() if switch.changes_cache or self.policy.keeps_scenes}
 
     def later_seeds(self, seed: int | None) -> dict[int, int]:
         """By block number, the noise seed from there on, where the timeline changes the render's `seed`."""

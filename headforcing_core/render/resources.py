@@ -144,7 +144,7 @@ def needs_of(
         decoder.peak,
         text_encoder,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
-        state=plan.shape.bytes(dtype) if kept and state and plan.policy.stores_state else 0,
+        state=_state_bytes(plan, dtype) if kept and state and plan.policy.stores_state else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
 
@@ -170,6 +170,11 @@ def pass_bytes(config: WanConfig, tokens: int, dtype: torch.dtype) -> int:
     width = config.dim * dtype.itemsize
     feed_forward = 6 * width + 2 * config.ffn_dim * dtype.itemsize
     return tokens * max(feed_forward, 9 * width + 2 * config.dim * torch.float32.itemsize)
+
+
+def _state_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
+    scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
+    return plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype)
 
 
 def in_turn(renders: Sequence[Needs]) -> Needs:

@@ -10,8 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
+from ..cache.scenes import Recall
 from ..drift.latents import RunReport, describe_events
 from ..head_profiles.profile import HeadProfile
+from ..timeline.switch import BlendedEmbeddings
 from ..video.stream import VideoInfo
 from .plan import RenderPlan
 
@@ -29,6 +31,7 @@ class RenderResult:
         plan, embeds, about: those of the job, or what a `live_story.Story` has made of them.
         video, latents_file: files that were written; `failure` says why there is no video.
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
+        recalls: scenes that were brought back.
     """
 
     events: list[MemoryEvent]
@@ -43,12 +46,13 @@ class RenderResult:
     problems: Sequence[str]
     attention: str
     plan: RenderPlan
-    embeds: Sequence[Tensor]
+    embeds: BlendedEmbeddings
     about: Mapping[str, Any]
     video: VideoInfo | None = None
     failure: str | None = None
     latents_file: Path | None = None
     latents: Tensor | None = None
+    recalls: Sequence[Recall] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the key `pictures` counts video frames."""
@@ -57,6 +61,7 @@ class RenderResult:
             "latents": None if self.latents_file is None else str(self.latents_file),
             "pictures": None if self.video is None else self.video.video_frames,
             "memory_events": [event.to_dict() for event in self.events],
+            "recalls": [recall.to_dict() for recall in self.recalls],
             "cache_bytes": self.cache_bytes,
             "reused_blocks": self.reused_blocks,
             "problems": list(self.problems),
@@ -69,6 +74,7 @@ class RenderResult:
     def describe(self) -> str:
         """Plain text: decisions of episodic memory, latent statistics, files and time."""
         lines = [describe_events(self.events)] if self.events else []
+        lines += [recall.describe() for recall in self.recalls]
         lines += ["", self.run.text(), ""]
         if self.video is not None:
             lines.append(f"video    {self.video.path} ({self.video.video_frames} frames)")

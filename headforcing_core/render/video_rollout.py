@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..cache.memory import MemoryEvent
 from ..cache.method import RolloutInputs
+from ..cache.scenes import Recall
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
@@ -23,7 +24,6 @@ from ..rollout.loop import Block, JointModel, StepCallback, split_start_latents
 from ..rollout.noise import SeededNoise
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
-from .block_keys import goes_on
 from .finite_check import FiniteCheck
 from .live_story import LiveNoise, LivePrompts
 from .plan import RenderPlan
@@ -83,7 +83,6 @@ class VideoRollout:
             if start_latents is not None:
                 run.save_start(start_latents)
         self._recall_roles()
-        self._drop_what_cannot_go_on()
         self.method = plan.method(self.found_profile)
         self.cache: Any = plan.make_cache(dtype, device, attention, self.found_profile)
         try:
@@ -91,6 +90,7 @@ class VideoRollout:
         except HeadForcingError as error:
             log.warning("Head Forcing: the cache is rebuilt from the finished blocks, %s", error)
             self.cache = plan.make_cache(dtype, device, attention, self.found_profile)
+        self._drop_what_cannot_go_on()
 
     @property
     def reused(self) -> int:
@@ -100,6 +100,11 @@ class VideoRollout:
     def problems(self) -> list[str]:
         """Damaged files of the run folder, one sentence each."""
         return [] if self.run is None else list(self.run.problems)
+
+    @property
+    def recalls(self) -> Sequence[Recall]:
+        """Scenes that were brought back so far, in earlier renders of the video, too."""
+        return list(getattr(self.cache, "recalls", ()))
 
     @property
     def seconds_per_block(self) -> float | None:
@@ -209,11 +214,16 @@ class VideoRollout:
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
     def _drop_what_cannot_go_on(self) -> None:
-        """Do not reuse the blocks of an unfinished video if the method's cache cannot be rebuilt from them."""
-        if not goes_on(self.plan) and len(self._made) < self.plan.new_blocks:
-            if self._made:
-                log.warning("Head Forcing: the video starts anew, this method's cache cannot be rebuilt from blocks")
-            self._made = []
+        """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt from."""
+        held = max(0, self.cache.block - (self.plan.blocks - self.plan.new_blocks))
+        if not self.plan.policy.replays and held < len(self._made) < self.plan.new_blocks:
+            log.warning(
+                "Head Forcing: of %d finished blocks all after the first %d are made again; this cache cannot be "
+                "rebuilt from blocks, and was last stored there",
+                len(self._made),
+                held,
+            )
+            self._made = self._made[:held]
 
     def _restore(self) -> None:
         state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None

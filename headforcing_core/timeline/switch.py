@@ -210,17 +210,31 @@ class Blend:
 class BlendedEmbeddings(Sequence[Tensor]):
     """The embeddings of all prompts followed by those of all blends, which are computed on access.
 
-    Not stored because a umT5 embedding takes 8 MB and each blend is used for a single block.
+    Blends are not stored because a umT5 embedding takes 8 MB and each blend is used for a single block.
+
+    Attributes:
+        texts: the embeddings of `Timeline.texts`.
+        compared: those of them that tell which prompts are alike, see `likeness.telling_texts`; empty if no prompt
+            recalls a scene.
+        words: then also `likeness.word_features` of the prompts.
     """
 
-    def __init__(self, embeds: Sequence[Tensor], blends: Sequence[Blend]):
+    def __init__(
+        self,
+        embeds: Sequence[Tensor],
+        blends: Sequence[Blend],
+        compared: Sequence[Tensor] = (),
+        words: Sequence[Tensor] = (),
+    ):
         self._entries: list[Tensor | Blend] = [*embeds, *blends]
+        self.texts, self.compared, self.words = [*embeds, *compared], [*compared], [*words]
 
     def add(self, other: BlendedEmbeddings) -> list[int]:
         """Take in another story's embeddings; returns the number of each of them here.
 
         Numbers that were given before stay: what is here already (the same tensor, the same blend) is not added again.
         """
+        self.compared, self.words = other.compared, other.words
         numbers: list[int] = []
         for entry in other._entries:
             if isinstance(entry, Blend):  # its prompts come before all blends

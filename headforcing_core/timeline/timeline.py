@@ -28,6 +28,7 @@ from itertools import compress
 
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
 from .grammar import SEPARATORS, Prompt, TimelineError, check_no_time, fold, read_prompts
+from .likeness import telling_texts
 from .switch import RESET, Blend, Switch, has_seed, write_tag
 
 SECONDS_PER_PROMPT = 10.0
@@ -74,6 +75,17 @@ class Timeline:
     def blocks(self) -> int:
         """Number of blocks of the whole video."""
         return self.segments[-1].end_block
+
+    @property
+    def recalls(self) -> bool:
+        """Whether a prompt brings the scene of an earlier one back."""
+        return any(segment.switch.recall is not None for segment in self.segments)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts to encode: the prompts and, if one recalls a scene, then each without common words."""
+        prompts = [segment.text for segment in self.segments]
+        return [*prompts, *telling_texts(prompts)] if self.recalls else prompts
 
     def prompt_index(self, block: int) -> int:
         """Index of the segment of a 0-based block; TimelineError outside the video."""

@@ -73,7 +73,7 @@ class TimelineNode:
     def conditioning(self) -> tuple[list[Any], Timeline]:
         """The node's output: the first prompt as a CONDITIONING that carries all of them."""
         timeline = self.timeline()
-        entries = self.encode([segment.text for segment in timeline.segments])
+        entries = self.encode(timeline.texts)
         carried = {"timeline": timeline, "embeds": [tensor for tensor, _ in entries], "node": self}
         tensor, options = entries[0]
         return [[tensor, {**options, _KEY: carried}]], timeline
@@ -91,7 +91,7 @@ def _no_clip() -> None:
 
 
 def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[torch.Tensor]]:
-    """The timeline inside a CONDITIONING and one `[tokens, text_dim]` embedding per segment.
+    """The timeline inside a CONDITIONING and the embeddings of its texts, `[tokens, text_dim]` each.
 
     A plain CONDITIONING is a timeline of one prompt that lasts `seconds`, 10 when that is 0.
     """

@@ -15,7 +15,7 @@ from server import PromptServer
 
 from ...headforcing_core.cache.memory import MemoryEvent
 from ...headforcing_core.head_profiles.auto import warm_up_frames
-from ...headforcing_core.render.block_keys import goes_on
+from ...headforcing_core.render.block_keys import going_on
 from ...headforcing_core.render.job import Watcher
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.sinks import Sink
@@ -140,8 +140,7 @@ class RenderProgress(Watcher):
         elif self.run is not None:
             kept = f"{self.stored} finished blocks" if reading else "the blocks before it"
             text += f"; {kept} are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
-            again = "but with this method a video begins again: see them with Load Head Forcing Run"
-            text += "queue again to go on" if goes_on(self.plan) else again
+            text += f"queue again to {going_on(self.plan)}"
         if self.growing is not None and self.growing.partial.path.is_file():
             text += f"; the video so far is output/{self.growing.partial.label}"
         log.info("Head Forcing: %s", text)

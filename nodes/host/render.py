@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
-from ...headforcing_core.render.block_keys import goes_on
 from ...headforcing_core.render.job import RenderJob, Watcher
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
@@ -39,7 +38,7 @@ class HostRender:
     """What all videos of a batch are made from and with.
 
     Attributes:
-        texts: one text embedding per segment of the timeline.
+        texts: the embeddings of the timeline's texts.
         start_latents: `[videos, frames, 16, h, w]` as a LATENT holds them; used in turn.
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
@@ -115,7 +114,7 @@ class HostRender:
         """The same for the next videos, with the story that `made` ended with."""
         timeline = made.plan.timeline
         options = replace(self.options, seconds=timeline.seconds)
-        return replace(self, options=options, timeline=timeline, texts=made.embeds[: len(timeline.segments)])
+        return replace(self, options=options, timeline=timeline, texts=made.embeds.texts)
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
         """What decoding takes where the model samples."""
@@ -205,6 +204,5 @@ def sample_one(
     except BaseException as error:  # a cancel is no Exception in newer versions
         progress.stopped()
         if checks.is_out_of_memory(error):
-            kept = render.runs is not None and goes_on(plan)
-            raise checks.out_of_memory(error, needs, kept) from error
+            raise checks.out_of_memory(error, needs, render.runs is not None) from error
         raise

@@ -251,8 +251,32 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
                 if len(latents) == stop_after:
                     break
     assert torch.equal(torch.cat(latents), straight)
-    assert reused == [0, 8 if made.shape.policy.replays else 0, made.new_blocks]
-    assert ("starts from the beginning" in describe(made, torch.float32)) == (not made.shape.policy.replays)
+    assert reused == [0, 8, made.new_blocks]
+    told = "goes on where the cache was last stored, or starts from the beginning"
+    assert (told in describe(made, torch.float32)) == (not made.shape.policy.replays)
+    assert len(list(tmp_path.rglob("state-*"))) == int(made.shape.policy.stores_state)  # only the latest
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE if not METHODS[name].policy.replays])
+@pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
+def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_the_blocks_after_it(
+    backbone, tmp_path, name, state_seconds
+):
+    made = plan(name, TWO)
+    straight, keys = latents_of(made, backbone), keys_of(made)
+    setup = setup_hash(made, "toy", 3, 0, torch.float32, None)
+    for last in (5, 8, made.new_blocks):
+        with RunFolder(tmp_path, setup, {}) as run:
+            video, model = video_of(made, backbone, run=run, keys=keys, state_seconds=state_seconds)
+            assert video.reused == (0 if last == 5 or not state_seconds else 5)
+            latents = []
+            for block in video.blocks(model):
+                latents.append(block.latents)
+                if len(latents) == 5:
+                    video.state_seconds = 0.0  # blocks after this one are stored without the cache
+                if len(latents) == last:
+                    break
+    assert torch.equal(torch.cat(latents), straight)
 
 
 @pytest.mark.parametrize("name", ["rolling_forcing", "causvid", "dummy_forcing", "memflow"])

@@ -43,7 +43,7 @@ class Render:
         self.plan = RenderPlan.make(
             config, policy, schedule(family), self.timeline, 64, 64, seconds, start_frames=frames, **options
         )
-        self.embeds = self.plan.embeddings([word_hash.encode(segment.text) for segment in self.timeline.segments])
+        self.embeds = self.plan.embeddings([word_hash.encode(text) for text in self.timeline.texts])
         self.backbone, self.folder, self.seed, self.start = backbone, folder, seed, start
         self.state_seconds = state_seconds
         self.attention = None

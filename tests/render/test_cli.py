@@ -226,9 +226,13 @@ INTERRUPTED = {
     "kept": (
         "head_forcing",
         True,
-        r"interrupted; 3 of 7 blocks are kept in .+, the same command goes on; the video so",
+        r"interrupted; 3 of 7 blocks are kept in .+, repeat the command to go on; the video so",
     ),
-    "begins again": ("deep_forcing", True, r"interrupted; 3 of 7 blocks are kept in .+, but with this method a video"),
+    "stored state": (
+        "deep_forcing",
+        True,
+        r"interrupted; 3 of 7 blocks are kept in .+, repeat the command to go on from where the cache",
+    ),
     "not kept": ("head_forcing", False, r"interrupted; without --runs FOLDER no block is kept; the video so far is "),
 }
 

@@ -205,6 +205,12 @@ def test_another_setup_does_not_mix_with_what_is_there(short, run, tmp_path, cap
 # ------------------------------------------------------------------------------------------------ compare and draw
 
 
+def test_show_tells_where_a_profile_is_from_and_which_heads_are_disputed(run):
+    shown = run("profiles", "show", "consensus_self_forcing")
+    assert len(shown["disputed"]) == 74 and shown["disputed"][0] == [0, 0]
+    assert shown["provenance"]["agreement"]["agree"] == 286 and shown["counts"]["memory"] == 162
+
+
 def test_compare_counts_the_heads_that_agree(run, whole, tmp_path):
     mine = whole.with_suffix(".json")
     same = run("profiles", "compare", mine, mine)

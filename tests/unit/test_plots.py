@@ -162,6 +162,20 @@ def test_a_name_is_drawn_as_it_is_however_odd():
     assert head_profile.comparison_map(profile, profile).width == 900
 
 
+def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
+    plain = a_profile()
+    disputed = replace(plain, provenance={"disputed": [[0, 0], [3, 2], [99, 0], "no place", [1, True, 2]]})
+    assert disputed.disputed == {(0, 0), (3, 2)} and not plain.disputed
+    (panel, same) = (head_profile._map_panel(profile) for profile in (disputed, plain))
+    assert "2 heads (8%) about which the sources of the profile disagree" in panel.subtitle
+    drawn, before = (np.asarray(page.draw_page([replace(p, subtitle="")], "dark")) for p in (panel, same))
+    changed = (drawn != before).any(axis=-1)
+    columns = [changed[:, layer].any() for layer in np.linspace(96, 96 + 360, 6, endpoint=False).astype(int) + 30]
+    assert columns == [True, False, False, True, False, False]
+    everywhere = head_profile.comparison_map(disputed, plain)
+    assert np.array_equal(everywhere, head_profile.comparison_map(plain, plain))
+
+
 def test_agreement_is_faded_and_disagreement_is_not():
     a = HeadProfile("a", 2, 2, [["local", "anchor"], ["memory", "memory"]])
     b = HeadProfile("b", 2, 2, [["local", "anchor"], ["memory", "anchor"]])

@@ -18,6 +18,7 @@ from forcing_kv_heads import import_forcing_kv
 from headforcing.headforcing_core.cache.policy import HeadRole
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.agreement import describe_profile
 from headforcing.headforcing_core.head_profiles.profile import (
     BUNDLED_FOLDER,
     MAX_FILE_BYTES,
@@ -337,6 +338,16 @@ def test_the_consensus_profile_says_how_far_its_two_lists_agree_and_where_they_d
     assert consensus.provenance["agreement"]["agree"] == 360 - len(disputed)
     roles = [[("memory" if a and b else "other") for a, b in row] for row in broad]
     assert roles == [["memory" if role == "memory" else "other" for role in row] for row in consensus.roles]
+
+
+def test_the_consensus_profile_is_described_with_its_agreement_and_its_disputed_heads():
+    lines = describe_profile(load_profile(bundled_profiles()["consensus_self_forcing"]))
+    assert lines[0] == "102 local, 96 anchor, 162 memory"
+    assert any(
+        line.startswith("agreement: ") and "agree 286" in line and "cohen_kappa 0.5935" in line for line in lines
+    )
+    assert lines[-1].startswith("disputed: 74 of 360 heads, hatched in the plot (layer 0: 0 1 7 9 10; layer 1: 0 3")
+    assert not any("[0, 0]" in line for line in lines)
 
 
 def test_shipped_files_equal_a_fresh_import():

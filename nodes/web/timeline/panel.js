@@ -30,6 +30,13 @@ export class Panel {
     this.kind.addEventListener("change", () => this.#switched({ kind: this.kind.value }));
     this.anchor = make("input", { type: "checkbox" });
     this.anchor.addEventListener("change", () => this.#switched({ re_anchor: this.anchor.checked }));
+    this.recall = make("select", {
+      "aria-label": "Recall",
+      title: "The scene of an earlier prompt comes back; with head_forcing and echo_forcing",
+    });
+    this.recall.addEventListener("change", () => {
+      this.#switched({ recall: this.recall.value === "" ? null : Number(this.recall.value) });
+    });
     this.blend = make("input", { type: "number", min: 0, max: MOST_BLEND, step: 1, "aria-label": "Blend, in blocks" });
     this.blend.addEventListener("change", () => this.#switched({ blend_blocks: this.#blendBlocks() }));
     this.dice = button("⚄", "Re-roll from this prompt on: set a new seed", () => this.#seeded(newSeed()));
@@ -41,6 +48,7 @@ export class Panel {
       { class: "hf-fields" },
       make("label", {}, "switch", this.kind),
       make("label", { title: "A scene cut: the attention sink is taken from this scene" }, this.anchor, "re-anchor"),
+      make("label", {}, "recall", this.recall),
       make("label", { title: "Blocks over which the prompt is blended in" }, "blend", this.blend),
       make(
         "span",
@@ -73,11 +81,15 @@ export class Panel {
     this.kind.options[0].textContent = first ? "none (first)" : `node: ${node.switch}`;
     this.kind.value = way?.kind ?? "";
     this.anchor.checked = !first && (way ?? node).re_anchor;
+    const earlier = segments.slice(0, selected).map(({ text }, number) => [number + 1, `${number + 1}: ${cut(text)}`]);
+    const scenes = [["", "nothing"], ["0", "the most alike"], ...earlier];
+    this.recall.replaceChildren(...scenes.map(([value, label]) => make("option", { value }, label)));
+    this.recall.value = (first ? null : way?.recall) ?? "";
     if (document.activeElement !== this.blend) this.blend.value = first ? 0 : (way ?? node).blend_blocks;
     const seeded = segment.seed != null;
     if (document.activeElement !== this.seed) this.seed.value = segment.seed ?? "";
     this.seed.hidden = this.noSeed.hidden = !seeded;
-    for (const field of [this.kind, this.anchor, this.blend]) field.disabled = first || !enabled;
+    for (const field of [this.kind, this.anchor, this.recall, this.blend]) field.disabled = first || !enabled;
     for (const field of [this.text, this.dice, this.seed, this.noSeed]) field.disabled = !enabled;
   }
 
@@ -103,7 +115,7 @@ export class Panel {
   #switched(part) {
     if (part.kind === "") return this.#change(this.#index, { switch: null }, null);
     const { switch: kind, blend_blocks, re_anchor } = this.#node;
-    const before = this.#segment.switch ?? { kind, blend_blocks, re_anchor };
+    const before = this.#segment.switch ?? { kind, blend_blocks, re_anchor, recall: null };
     return this.#change(this.#index, { switch: { ...before, ...part } }, null);
   }
 
@@ -114,6 +126,10 @@ export class Panel {
   #seeded(seed) {
     this.#change(this.#index, { seed }, null);
   }
+}
+
+function cut(text) {
+  return text.length > 24 ? `${text.slice(0, 23)}…` : text;
 }
 
 function newSeed() {

@@ -1,0 +1,239 @@
+"""`[recall]`: frames of an earlier scene come back as entries of episodic memory."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.policy import PRESETS
+from headforcing.headforcing_core.cache.scenes import (
+    MAX_SCENES,
+    SCENE_FRAMES,
+    NumberedRecalls,
+    most_alike,
+    scene_features,
+)
+from headforcing.headforcing_core.cache.state import cache_state, restore_cache
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.registry import METHODS, method_policy
+from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
+from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
+from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
+from headforcing.headforcing_core.timeline.switch import Blend, BlendedEmbeddings, Switch
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from small_engine import (
+    BUSY,
+    difference,
+    film,
+    latents,
+    mixed,
+    new_cache,
+    random_setting,
+    wan,
+)
+from switching_reference import SwitchingReferenceCache
+
+BUSY = replace(BUSY, kept_scenes=MAX_SCENES)
+BLOCKS = 12
+BACK = {4: Switch(), 8: Switch(recall=1)}  # three scenes, the last of which brings the first one back
+STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
+PROMPTS = ["a red fox in the snow", "a grey heron in a pond", "the fox in the snow again"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wan()
+
+
+def prompts_of(switches) -> list[int]:
+    return [sum(block >= first for first in switches) % 2 for block in range(BLOCKS)]
+
+
+def film_of(model, cache, switches=BACK, **options):
+    return film(model, cache, BLOCKS, prompts=prompts_of(switches), switches=switches, **options)
+
+
+def plan_of(tag: str, method: str = "head_forcing", text: str = STORY) -> RenderPlan:
+    timeline = parse_timeline(text.format(tag), 9.0)
+    return RenderPlan.make(assets.TOY_CONFIG, method_policy(method), schedule("self_forcing"), timeline, 96, 64, seed=3)
+
+
+def embeddings_of(plan: RenderPlan) -> BlendedEmbeddings:
+    return plan.embeddings([word_hash.encode(text) for text in plan.timeline.texts])
+
+
+def keys_of(plan: RenderPlan) -> list[str]:
+    setup = setup_hash(plan, "toy", 3, 0, torch.float32, None)
+    return video_keys(plan, setup, embeddings_of(plan))
+
+
+# --------------------------------------------------------------------------------------------------------- in the cache
+
+
+def test_a_scene_comes_back_with_its_latest_entry_and_its_last_frame(model):
+    cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), []
+    watch = lambda block, step, clean: held.append(cache.memory.sources) if (block, step) == (8, 1) else None  # noqa: E731
+    film_of(model, cache, on_step=watch)
+    # block 3, the last one of the first scene, considered frame 6; frame 11 is the scene's last
+    assert held == [[[6], [11]]]
+    assert [recall.to_dict() for recall in cache.recalls] == [{"block": 8, "scene": 1, "frames": (6, 11)}]
+    assert cache.recalls[0].describe() == "before block 8: recalled scene 1: frames 6, 11"
+
+
+@pytest.mark.parametrize(
+    ("switch", "rope"),
+    [
+        (Switch(recall=1), "contiguous"),
+        (Switch(recall=1), "absolute"),
+        (Switch(recall=3), "contiguous"),  # the scene that has just ended: its last frame is a recent one, too
+        (Switch("flush", recall=1), "contiguous"),
+        (Switch("recache", recall=3), "absolute"),
+        (Switch("recache", re_anchor=True, recall=2), "contiguous"),
+    ],
+)
+def test_the_grouped_cache_recalls_as_the_reference_does(model, switch, rope):
+    caches = [
+        new_cache(model, mixed(model), replace(BUSY, rope=rope), BLOCKS, kind)
+        for kind in (HeadCache, SwitchingReferenceCache)
+    ]
+    made = [latents(film_of(model, cache, {4: Switch(), 6: Switch("recache"), 8: switch})) for cache in caches]
+    assert difference(*made) < 1e-4
+    assert caches[0].memory.sources == caches[1].memory.sources
+    assert caches[0].scenes.recalls == caches[1].scenes.recalls
+    assert {n: [k.frame for k in kept] for n, kept in caches[0].scenes.kept.items()} == {
+        n: [k.frame for k in kept] for n, kept in caches[1].scenes.kept.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_caches_recall_alike_with_any_policy(seed):
+    model, roles, policy, f, prompts = random_setting(seed)
+    policy = replace(policy, kept_scenes=MAX_SCENES)
+    switches = {2: Switch(), 3: Switch(recall=1), 7: Switch("flush"), 9: Switch("recache", recall=3)}
+    caches = [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, SwitchingReferenceCache)]
+    options = {"schedule": Schedule((1.0, 0.7), f), "prompts": prompts, "switches": switches}
+    made = [latents(film(model, cache, 12, **options)) for cache in caches]
+    assert difference(*made) < 2e-4
+    assert caches[0].memory.sources == caches[1].memory.sources
+
+
+def test_a_recall_changes_the_blocks_after_it_and_none_before(model):
+    plain = latents(film_of(model, new_cache(model, mixed(model), BUSY, BLOCKS), {4: Switch(), 8: Switch()}))
+    back = latents(film_of(model, new_cache(model, mixed(model), BUSY, BLOCKS)))
+    assert torch.equal(plain[:8], back[:8]) and difference(plain[8], back[8]) > 1e-3
+
+
+def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads(model):
+    roles, switches = mixed(model), {block: Switch() for block in range(1, BLOCKS)}
+    cache = new_cache(model, roles, BUSY, BLOCKS)
+    film_of(model, cache, switches)
+    assert list(cache.scenes.kept) == list(range(BLOCKS - MAX_SCENES, BLOCKS))
+    for frames in cache.scenes.kept.values():
+        assert len(frames) <= SCENE_FRAMES and all(x.device.type == "cpu" for kept in frames for x in kept.k)
+    slots = sum(len(x) for frames in cache.scenes.kept.values() for kept in frames for x in kept.k)
+    heads = sum(row.count("memory") for row in roles)
+    assert slots == MAX_SCENES * heads  # scenes of one block have no entries of their own, only their last frame
+    assert cache.shape.scene_slots == MAX_SCENES * SCENE_FRAMES * heads
+    without = new_cache(model, roles, replace(BUSY, kept_scenes=0), BLOCKS)
+    film_of(model, without, switches)
+    assert not without.scenes.kept and without.shape.scene_slots == 0
+
+
+@pytest.mark.parametrize("stop", [5, 10])  # before the recall and after it
+def test_a_restored_cache_recalls_the_same(model, stop):
+    straight = film_of(model, new_cache(model, mixed(model), BUSY, BLOCKS))
+    switches = {block: switch for block, switch in BACK.items() if block < stop}
+    first = new_cache(model, mixed(model), BUSY, BLOCKS)
+    film(model, first, stop, prompts=prompts_of(BACK)[:stop], switches=switches)
+    again = new_cache(model, mixed(model), BUSY, BLOCKS)
+    restore_cache(again, cache_state(first))
+    rest = film_of(model, again, made=[block.latents for block in straight[:stop]])
+    assert torch.equal(latents(rest), latents(straight))
+    assert [recall.scene for recall in again.recalls] == [1]
+
+
+def test_a_state_without_scenes_is_refused_where_they_are_needed(model):
+    cache = new_cache(model, mixed(model), replace(BUSY, kept_scenes=0), BLOCKS)
+    film(model, cache, 3)
+    with pytest.raises(HeadForcingError, match="no frames of earlier scenes"):
+        restore_cache(new_cache(model, mixed(model), BUSY, BLOCKS), cache_state(cache))
+
+
+# ------------------------------------------------------------------------------------------------- in a render's plan
+
+
+def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_take():
+    plan, without = plan_of("[recall 1]"), plan_of("")
+    assert plan.shape.policy.kept_scenes == 2 and without.shape.policy.kept_scenes == 0
+    assert plan.shape.frame_slots == without.shape.frame_slots
+    slots = 2 * SCENE_FRAMES * sum(layer.count("memory") for layer in plan.shape.roles)
+    told = describe(plan, torch.float32)
+    assert "2 latent frames of each of the last 2 scenes" in told and f"up to {slots} frame-slots" in told
+    assert "[recall]" not in describe(without, torch.float32)
+    needs = [needs_of(made, torch.float32, 0, kept=True, state=True) for made in (plan, without)]
+    assert needs[0].state - needs[1].state == plan.shape.bytes_of(slots, torch.float32)
+    assert needs[0].cache == needs[1].cache
+    assert [str(switch) for switch in plan.switches.values()] == ["reset", "recall 1"] and not without.switches
+
+
+def test_a_recall_changes_the_keys_of_its_scene_alone_and_by_likeness_they_are_those_of_the_scene_it_means():
+    without, numbered, other, alike = (keys_of(plan_of(tag)) for tag in ("", "[recall 1]", "[recall 2]", "[recall]"))
+    assert [a == b for a, b in zip(without, numbered, strict=True)] == [True] * 8 + [False] * 5
+    assert numbered == alike != other
+
+
+def test_the_most_alike_scene_is_found_without_the_words_that_prompts_share():
+    shared = "a wide static shot of "
+    plan = plan_of("[recall]", text="\n".join(line.replace("} ", "} " + shared) for line in STORY.splitlines()))
+    embeds = embeddings_of(plan)
+    assert len(embeds.compared) == 3 and len(plan.timeline.texts) == 6
+    assert NumberedRecalls(plan.switches, embeds, plan.prompts)[8].recall == 1
+
+
+def test_without_encoded_words_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
+    embeds = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([[0.9, 0.1], [0.0, 0.0]])]
+    blended = BlendedEmbeddings(embeds, [Blend(1, 2, 0.1)])
+    features = scene_features(blended, [0, 0, 1, 3, 2], {2: Switch(), 3: Switch(blend_blocks=1, recall=0)})
+    assert most_alike(features) == 0 and features[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
+    numbered = NumberedRecalls({2: Switch(), 3: Switch(recall=0)}, blended, [0, 0, 1, 3, 2])
+    assert numbered[3].recall == 1 and numbered[2].recall is None
+
+
+def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
+    text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
+    plan = plan_of("[recall]", "echo_forcing", text)
+    embeds, opposite = embeddings_of(plan), torch.tensor([[1.0, 0.0]])
+    embeds.compared = [opposite, -opposite, opposite]
+    by_words = replace(plan.policy, compares_words=True)
+    outcomes = [policy.recalled(embeds, plan.prompts, plan.switches) for policy in (plan.policy, by_words)]
+    assert outcomes == [{8: [0, 0]}, {8: [1, outcomes[1][8][1]]}]
+    assert keys_of(plan_of("[recall 1]", "echo_forcing", text)) != keys_of(plan_of("[recall 2]", "echo_forcing", text))
+
+
+def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
+    folder = repo_root / "tests" / "golden" / "peers" / "echo_forcing"
+    for case in json.loads((folder / "config.json").read_text())["text_cases"]:
+        assert telling_texts(case["prompts"]) == case["filtered_for_similar"]
+        features = torch.stack(word_features(case["prompts"]))
+        if case["idf_similarities"] is not None:
+            assert features.shape[1] == case["idf_vocabulary_size"]
+            assert (features @ features.T - torch.tensor(case["idf_similarities"])).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("head_forcing", "echo_forcing")])
+def test_other_methods_say_that_they_cannot_recall(name):
+    with pytest.raises(HeadForcingError, match=r"keeps nothing of earlier scenes.*choose head_forcing or echo_forcing"):
+        method_policy(name).own_switch(Switch(recall=1))
+
+
+def test_a_recall_of_a_scene_whose_frames_are_dropped_is_refused_before_anything_is_made():
+    text = "\n".join(f"0:{3 * i:02} scene {i}" for i in range(10)) + "\n0:30 [recall 2] back"
+    with pytest.raises(HeadForcingError, match="prompt 11 recalls the scene of prompt 2, .* recall one from 3 on"):
+        RenderPlan.make(
+            assets.TOY_CONFIG, PRESETS["head_forcing"], schedule("self_forcing"), parse_timeline(text, 33.0), 96, 64
+        )

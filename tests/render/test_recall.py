@@ -1,0 +1,129 @@
+"""A render whose story brings scenes back: resumed, changed while it runs, and what its report says."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.demo import word_hash
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.model.attention import sdpa
+from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.live_story import Story
+from headforcing.headforcing_core.render.sinks import KeptLatents
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from toy_renders import Render, toy_model
+
+SECONDS = 7.0
+BALL, RING = "a red ball on a teal floor", "a yellow ring on navy"
+TOLD = f"0:00 {BALL}\n0:02.3 {RING}\n0:05.3 {{}} the red ball again"  # blocks 0, 3 and 7 of 10
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return toy_model(layers=2)
+
+
+def render_of(backbone, folder: Path, tag: str, **options) -> Render:
+    return Render(backbone, folder, TOLD.format(tag), SECONDS, **options)
+
+
+@pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
+@pytest.mark.parametrize("profile", [None, AutoProfile()], ids=["known roles", "roles found"])
+def test_a_stopped_render_with_a_recall_goes_on_to_the_same_bytes(backbone, tmp_path, state_seconds, profile):
+    options = {} if profile is None else {"profile": profile}
+    render = render_of(backbone, tmp_path / "runs", "[recall 1]", state_seconds=state_seconds, **options)
+    first, second, third = (segment.start_block for segment in render.plan.timeline.segments)
+    expected = render.straight()
+    for stop_after in (third - 1, third, third + 1):
+        shutil.rmtree(render.folder, ignore_errors=True)
+        render.go(stop_after=stop_after)
+        assert torch.equal(render.go(), expected)
+        assert render.video.reused == stop_after
+        (recall,) = render.video.recalls
+        assert (recall.block, recall.scene) == (third, 1) and recall.frames[-1] == 3 * second - 1
+
+
+def test_a_recall_added_to_a_story_that_was_begun_without_one_reuses_the_blocks_before_it(backbone, tmp_path):
+    plain = render_of(backbone, tmp_path, "", state_seconds=1e-9)
+    plain.go()
+    render = render_of(backbone, tmp_path, "[recall 1]")
+    expected = render.straight()
+    assert torch.equal(render.go(), expected)
+    assert render.video.reused == render.plan.timeline.segments[2].start_block
+    assert not torch.equal(plain.straight(), expected)
+
+
+# ------------------------------------------------------------------------------------------------ while it is rendered
+
+
+class Told(Story):
+    """Tells a text before the block of that number."""
+
+    def __init__(self, text: str, at: int):
+        self.text, self.at, self.block, self.refusals = text, at, 0, []
+
+    def ask(self):
+        self.block += 1
+        return parse_timeline(self.text, SECONDS) if self.block - 1 == self.at else None
+
+    def encode(self, texts):
+        return [word_hash.encode(text) for text in texts]
+
+    def refused(self, error):
+        self.refusals.append(str(error))
+
+
+def run(backbone, render: Render, story: Story | None = None):
+    job = RenderJob(render.plan, render.embeds, "toy", 3, torch.float32, runs=render.folder if story else None)
+    kept = KeptLatents()
+    model = WanVideoModel(backbone, job.embeds, torch.float32)
+    result = job.run(model, torch.device("cpu"), sdpa, [kept], story=story)
+    return torch.cat(kept.blocks), result
+
+
+def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_beginning(backbone, tmp_path):
+    story = Told(TOLD.format("[recall 2]"), at=5)
+    latents, result = run(backbone, render_of(backbone, tmp_path / "runs", "[recall]"), story)
+    changed = render_of(backbone, tmp_path / "unused", "[recall 2]")
+    assert not story.refusals and torch.equal(latents, run(backbone, changed)[0])
+    assert "before block 7: recalled scene 2: frames" in result.describe()
+    assert result.to_dict()["recalls"][0]["scene"] == 2
+    again, _ = run(backbone, changed, Told("", at=-1))
+    assert torch.equal(again, latents)
+
+
+def test_likeness_is_that_of_the_words_that_tell_scenes_apart(backbone, tmp_path):
+    _, result = run(backbone, render_of(backbone, tmp_path, "[recall]"))
+    assert [recall.scene for recall in result.recalls] == [1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (TOLD.format(""), TOLD.format("[recall 1]"), "this video began without a [recall]"),
+        (
+            f"0:00 {BALL}\n0:00.8 {RING}\n0:01.5 [recall] red ball ring yellow\n0:06 {{}} a cube",
+            f"0:00 {BALL}\n0:00.8 {RING}\n0:01.5 [recall] red ball ring yellow\n0:06 {{}} a red ball, red, teal floor",
+            "an earlier [recall] would mean another scene",
+        ),
+    ],
+)
+def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_refused(
+    backbone, tmp_path, before, after, why
+):
+    story = Told(after.format("[recache]"), at=6)
+    planned = Render(backbone, tmp_path, before.format(""), SECONDS)
+    latents, _ = run(backbone, planned, story)
+    assert len(story.refusals) == 1 and why in story.refusals[0]
+    assert torch.equal(latents, run(backbone, planned)[0])
+
+
+def test_the_embeddings_of_a_story_with_a_recall_include_those_of_its_telling_words(backbone, tmp_path):
+    render = render_of(backbone, tmp_path, "[recall 1]")
+    assert render.timeline.texts[3:] == ["red ball teal floor", "yellow ring navy", "red ball again"]
+    assert len(render.embeds) == 3 and len(render.embeds.compared) == 3 and len(render.embeds.texts) == 6
+    cut = replace(render.plan, timeline=replace(render.timeline, segments=render.timeline.segments[:2]))
+    assert not cut.timeline.recalls and not cut.embeddings(render.embeds.texts).compared
