@@ -89,6 +89,7 @@ class RenderPlan:
         if profile is None and policy.needs_profile:
             source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
         name, head_roles, auto = _head_roles(config, policy, profile, source, roles, seed)
+        policy = policy.with_queries(profile.query_statistics if isinstance(profile, HeadProfile) else None, name)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
         for segment in timeline.segments[1:]:
             policy.own_switch(segment.switch)
