@@ -92,13 +92,13 @@ class HeadGroup:
         self.ropes[layer].rerotate(k_slots, differences)
         self.v[layer][:, self.current] = v
 
-    def context(self, layer: int, q: Tensor, gate: SinkGate | None) -> tuple[Tensor, Tensor]:
+    def context(self, layer: int, q: Tensor | None = None, gate: SinkGate | None = None) -> tuple[Tensor, Tensor]:
         """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers.
 
         Copies of a part of them where the gate leaves frames out; `q [heads, queries, head_dim]` are its queries.
         """
         k, v = self.k[layer][:, : self.frames], self.v[layer][:, : self.frames]
-        if gate is None:
+        if gate is None or q is None:
             return k.flatten(1, 2), v.flatten(1, 2)
         return gate.context(q, k, v, self.kept_frames)
 

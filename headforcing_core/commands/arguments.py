@@ -198,6 +198,7 @@ def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Add `--method` and `--roles`."""
     sub.add_argument("--method", choices=method_names(), default=DEFAULTS.method)
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
+    sub.add_argument("--shuffle", type=int, default=DEFAULTS.shuffle, help="with --roles shuffled: which shuffle (0)")
 
 
 def add_render_arguments(sub: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ class RenderOptions:
     Attributes:
         method: a name of `methods.registry.method_names`; with `policy` only a name for files.
         roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
+        shuffle: number of the shuffle where `roles` shuffles them; the seed has no part in it.
         width, height: in pixels.
         seconds: length of the new part of the video; 0 takes the timeline's.
         seed: of the noise.
@@ -62,6 +63,7 @@ class RenderOptions:
     sink_gate: float = 0.0
     rope_jitter: float = 0.0
     compression: str = "prompt"
+    shuffle: int = 0
     switch: Switch = Switch()
     state_seconds: float = 300.0
     policy: Method | None = None
@@ -113,6 +115,7 @@ class RenderOptions:
             profile=profile or self.profile,
             start_frames=start_frames,
             roles=self.roles,
+            shuffle=self.shuffle,
             seed=self.seed,
             family=self.model_family,
         )
