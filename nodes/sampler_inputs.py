@@ -132,7 +132,7 @@ def _memory() -> list[Any]:
             "roles",
             options=list(ROLE_ARRANGEMENTS),
             default=DEFAULTS.roles,
-            tooltip="The paper's ablations of head roles: one role merged into memory, or all shuffled by the seed.",
+            tooltip="The paper's ablations of head roles: one role merged into memory, or all shuffled.",
         ),
     ]
 

@@ -47,6 +47,11 @@ class CachePolicy(RolePolicies, Method):
     def reference_cache(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str) -> Any:
         return ReferenceCache(shape, dtype, device)
 
+    def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
+        # where the gate leaves frames out, attention reads a copy of one group's context in one layer
+        copied = [shape.slots(policy) * max(map(len, heads)) for policy, heads in shape.groups().items()]
+        return shape.bytes(dtype) + (shape.bytes_of(max(copied), dtype) if self.guards.sink_gate else 0)
+
     def state(self, cache: Any) -> State | None:
         return cache_state(cache)
 

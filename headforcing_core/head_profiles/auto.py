@@ -220,7 +220,7 @@ class AutoPolicy(CachePolicy):
         return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
 
     def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
-        return shape.bytes(dtype) + warm_up_shape(shape).bytes(dtype)
+        return super().cache_bytes(shape, dtype, switches) + warm_up_shape(shape).bytes(dtype)
 
     def state(self, cache: Any) -> State | None:
         return None if cache.profile is None else super().state(cache.cache)

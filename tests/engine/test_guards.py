@@ -67,6 +67,16 @@ def test_a_cache_reports_what_its_guards_did(model):
     assert new_cache(model, mixed(model), BUSY, 11).guard_report == []
 
 
+def test_the_estimate_counts_what_the_gate_copies(model):
+    """The keys and values of one group in one layer, and nothing for the other guards."""
+    policy = everything(model)
+    shape = new_cache(model, mixed(model), policy, 9).shape
+    alone = replace(policy, guards=JITTERED).cache_bytes(shape, torch.float32, False)
+    assert alone == shape.bytes(torch.float32)
+    layer_bytes = 2 * 4 * 6 * 22 * 11 * max(row.count("memory") for row in mixed(model))
+    assert policy.cache_bytes(shape, torch.float32, False) == alone + layer_bytes
+
+
 def test_guards_take_no_more_cache_and_are_never_replayed_as_a_cuda_graph(model):
     plain, guarded = (new_cache(model, mixed(model), policy, 9) for policy in (BUSY, everything(model)))
     assert guarded.bytes == plain.bytes == guarded.shape.bytes(torch.float32)

@@ -19,6 +19,15 @@ TRUTH, ENCODED = "rendered", "rendered, through the autoencoder"
 _NOT_ASKED = "Against the plain windows of 9 no cell of what the prompt says is marked"
 
 
+def rounded(found: Any) -> Any:
+    """An answer with nine digits: machines differ in the last bit of a sum."""
+    if isinstance(found, dict):
+        return {key: rounded(value) for key, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [rounded(value) for value in found]
+    return round(found, 9) if isinstance(found, float) else found
+
+
 class Stored:
     """A stored answer. The last row is also known as `Head Forcing`, whatever the paper calls it."""
 

@@ -34,7 +34,7 @@ def test_every_argument_that_sets_something_is_passed_on():
     words = "--episodic-frames 7 --recent-frames 6 --novelty-threshold 0.5 --update-interval 2 --seed 9 --seconds 20 "
     words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method random_tokens "
     words += "--roles shuffled --model-family longlive --sigmas 1,0.5 --sink-gate 0.8 --rope-jitter 0.5 "
-    words += "--compression trigonometric"
+    words += "--compression trigonometric --shuffle 4"
     options = render_options(_parser().parse_args(["generate", *COMMANDS["generate"], *words.split()]))
     same = {name for name in FIELDS if getattr(options, name) == getattr(DEFAULTS, name)}
     assert same == {"profile", "policy"}
