@@ -156,7 +156,7 @@ def _told(made: RenderResult) -> list[str]:
     lines += [f"damaged: {problem}" for problem in made.problems]
     if made.events:
         lines.append(describe_events(made.events))
-    lines.append(made.run.text())
+    lines += [made.run.text(), *made.guards]
     if made.video is not None:
         lines.append(f"wrote output/{folders.shown(made.video.path).label}")
     if made.failure is not None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..headforcing_core.cache.guards import COMPRESSIONS
 from ..headforcing_core.cache.policy import ROLE_ARRANGEMENTS
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
@@ -28,7 +29,7 @@ def sampler_inputs() -> list[Any]:
 
 def method_inputs() -> list[Any]:
     """What *Head Forcing Options* holds, shown without folding."""
-    inputs = [*_method(), *_memory()]
+    inputs = [*_method(), *_memory(), *_guards()]
     for widget in inputs:
         widget.extra_dict.pop("advanced")
     return inputs
@@ -131,7 +132,41 @@ def _memory() -> list[Any]:
             "roles",
             options=list(ROLE_ARRANGEMENTS),
             default=DEFAULTS.roles,
-            tooltip="The paper's ablations of head roles: one role merged into memory, or all shuffled by the seed.",
+            tooltip="The paper's ablations of head roles: one role merged into memory, or all shuffled.",
+        ),
+    ]
+
+
+def _guards() -> list[Any]:
+    return [
+        helpers.advanced(
+            io.Float.Input,
+            "sink_gate",
+            default=DEFAULTS.sink_gate,
+            min=0.0,
+            max=0.99,
+            step=0.01,
+            tooltip="Leaves a first or remembered frame out of a pass where more than this share of heads prefers it "
+            "to the recent frames (DySink, whose authors use 0.8). 0: off. The report says how often it acted.",
+        ),
+        helpers.advanced(
+            io.Float.Input,
+            "rope_jitter",
+            default=DEFAULTS.rope_jitter,
+            min=0.0,
+            max=0.99,
+            step=0.01,
+            tooltip="Changes the rotary base of every head by up to this fraction, against falling back to the first "
+            "frames in very long videos (LoL, whose authors use 0.8). 0: off.",
+        ),
+        helpers.advanced(
+            io.Combo.Input,
+            "compression",
+            options=list(COMPRESSIONS),
+            default=DEFAULTS.compression,
+            tooltip="Which tokens stay when episodic memory merges two frames: the most similar to the prompt, or "
+            "(trigonometric) those that the model's usual queries attend to; needs a head profile measured with this "
+            "version.",
         ),
     ]
 

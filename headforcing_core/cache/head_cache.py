@@ -29,7 +29,10 @@ from ..model.wan import PromptKV
 from .head_group import HeadGroup, block_tables
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .scenes import Recall, Scenes
+from .query_score import QueryScore
+from .rope_jitter import JitteredRotary, describe_jitter, jittered_bases
 from .shape import CacheShape
+from .sink_gate import SinkGate
 from .slot_kernels import SlotKernels
 from .switching import RoleSwitching
 
@@ -75,6 +78,10 @@ class HeadCache(RoleSwitching):
         self.oldest = 0  # no recent frame is older than this one
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         reencode = shape.policy.rope == "contiguous"
+        guards = shape.policy.guards
+        self.gate = SinkGate(guards.sink_gate) if guards.sink_gate else None
+        self.bases = jittered_bases(guards.rope_jitter, shape.layers, shape.heads) if guards.rope_jitter else None
+        self.layer_by_layer = self.bases is not None  # fused kernels know one rotary base for all heads
         self.flat = [self._buffer(dtype) for _ in range(2)]  # keys and values of all layers, `[rows, head_dim]`
         self.k, self.v = (self._layers(buffer) for buffer in self.flat)
         self.groups = [
@@ -85,7 +92,10 @@ class HeadCache(RoleSwitching):
                 v,
                 self.rope,
                 reencode,
-                SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope),
+                None
+                if self.layer_by_layer
+                else SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope),
+                self._ropes(heads),
             )
             for (policy, heads), k, v in zip(
                 shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
@@ -97,9 +107,19 @@ class HeadCache(RoleSwitching):
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         self.memory = EpisodicMemory(
-            self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
+            self.memory_group.policy.episodic_frames if self.memory_group else 0,
+            shape.policy.episodic,
+            QueryScore.of(shape, self.memory_group.heads) if self.memory_group else None,
         )
         self.scenes = Scenes()
+
+    def _ropes(self, heads: list[list[int]]) -> list[RotaryEmbedding] | None:
+        """Per layer, the rotations of these heads, where heads differ in them."""
+        if self.bases is None:
+            return None
+        shape = self.shape
+        sizes = (shape.head_dim, shape.rows, shape.columns, self.device)
+        return [JitteredRotary(bases[chosen], *sizes) for bases, chosen in zip(self.bases, heads, strict=True)]
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:
         """The slots of all heads of all layers, in one piece so that one launch can change all of them.
@@ -142,8 +162,8 @@ class HeadCache(RoleSwitching):
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
         """Slots and temporal indices of a pass: passes with equal layouts read and write the same memory, so a CUDA
-        graph of one can be replayed for the other. None while attention is measured."""
-        if self.meter is not None and self.meter.active:
+        graph of one can be replayed for the other. None while attention is measured or guards are on."""
+        if self.shape.policy.guards or (self.meter is not None and self.meter.active):
             return None
         return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
 
@@ -163,21 +183,29 @@ class HeadCache(RoleSwitching):
         """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
         queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
         for group, part in self._by_group(layer, queries):
-            group.rotate(part, out=part)
+            group.rotate(layer, part, out=part)
         return self.attend_rotated(layer, queries.flatten(1, 2))
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
         meter = self.meter if self.meter is not None and self.meter.active else None
-        if meter is None and isinstance(self.attention, LayerAttention):
+        if meter is None and self.gate is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
             attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
         else:
             attended = []
             for group, part in self._by_group(layer, queries):
                 attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
-                attended += attention(part, *group.context(layer))
+                attended += attention(part, *group.context(layer, part, self.gate))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
+
+    @property
+    def guard_report(self) -> list[str]:
+        """One line for a report for everything of `guards.py` that acts on this cache."""
+        lines = [] if self.gate is None else [self.gate.report()]
+        if self.bases is not None:
+            lines.append(describe_jitter(self.shape.policy.guards.rope_jitter, self.bases))
+        return lines + ([] if self.memory.score is None else [self.memory.score.report()])
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float

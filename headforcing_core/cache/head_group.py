@@ -14,6 +14,7 @@ from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .roles import RolePolicy
 from .scenes import KeptFrame
+from .sink_gate import SinkGate
 from .slot_kernels import SlotKernels
 
 
@@ -26,6 +27,7 @@ class HeadGroup:
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
         kernels: the same slots, for launches over all layers; without it, or where they do not work, every change is
             a loop over the layers.
+        ropes: per layer, the rotations of these heads, if they are not `rope`.
     """
 
     def __init__(
@@ -37,9 +39,10 @@ class HeadGroup:
         rope: RotaryEmbedding,
         reencode: bool,
         kernels: SlotKernels | None = None,
+        ropes: Sequence[RotaryEmbedding] | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
-        self.rope, self.reencode, self._kernels = rope, reencode, kernels
+        self.ropes, self.reencode, self._kernels = ropes or [rope] * len(k), reencode, kernels
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
         self.entries = 0  # how many slots, the first ones, hold episodic memory
@@ -66,8 +69,8 @@ class HeadGroup:
         elif moved:
             first, end = moved[0], moved[-1] + 1
             differences = [target[slot] - self.indices[slot] for slot in range(first, end)]
-            for k in self.k:
-                self.rope.rerotate(k[:, first:end], differences)
+            for rope, k in zip(self.ropes, self.k, strict=True):
+                rope.rerotate(k[:, first:end], differences)
         self.indices = target
         self.current = slice(history, self.frames)
 
@@ -75,24 +78,39 @@ class HeadGroup:
         """Store the current block's `k, v [all heads, frames, s, head_dim]`, `k` without rotary embedding."""
         slots = self.k[layer][:, self.current]
         _gather(k, self.heads[layer], out=slots)
-        self.rotate(slots, out=slots)
+        self.rotate(layer, slots, out=slots)
         _gather(v, self.heads[layer], out=self.v[layer][:, self.current])
 
-    def rotate(self, x: Tensor, out: Tensor) -> None:
+    def rotate(self, layer: int, x: Tensor, out: Tensor) -> None:
         """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its indices in the contexts."""
-        self.rope.rotate(x, self.indices[self.current], out=out)
+        self.ropes[layer].rotate(x, self.indices[self.current], out=out)
 
     def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
         """Store `k, v` like `write`, where `k` is already rotated to these temporal indices."""
         k_slots = self.k[layer][:, self.current]
         k_slots.copy_(k)
-        self.rope.rerotate(k_slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
+        differences = [new - old for new, old in zip(self.indices[self.current], indices, strict=True)]
+        self.ropes[layer].rerotate(k_slots, differences)
         self.v[layer][:, self.current] = v
 
-    def context(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers."""
-        k, v = self.k[layer], self.v[layer]
-        return k[:, : self.frames].flatten(1, 2), v[:, : self.frames].flatten(1, 2)
+    def context(self, layer: int, q: Tensor | None = None, gate: SinkGate | None = None) -> tuple[Tensor, Tensor]:
+        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers.
+
+        Copies of a part of them where the gate leaves frames out; `q [heads, queries, head_dim]` are its queries.
+        """
+        k, v = self.k[layer][:, : self.frames], self.v[layer][:, : self.frames]
+        if gate is None or q is None:
+            return k.flatten(1, 2), v.flatten(1, 2)
+        return gate.context(q, k, v, self.kept_frames)
+
+    @property
+    def kept_frames(self) -> int:
+        """Slots, the first ones, that hold sinks or episodic entries: all history but the recent frames."""
+        recent = self.policy.recent_frames
+        history = self.sources[self.entries : self.current.start]
+        if recent is None:
+            return self.entries
+        return self.entries + sum(frame < self.sources[self.current.start][0] - recent for (frame,) in history)
 
     def keep(self, frames: Sequence[int]) -> None:
         """Drop all frames but these. Episodic entries stay; a frame that is part of an entry is not kept twice."""
@@ -126,9 +144,9 @@ class HeadGroup:
             if not len(k):
                 chosen.append(None)
                 continue
-            moved = self.rope.rotate_temporal(k[:, j, None], [difference])
+            moved = self.ropes[layer].rotate_temporal(k[:, j, None], [difference])
             keys = torch.cat((k[:, i], moved[:, 0]), dim=1)
-            chosen.append(kept := select(layer, self._without_time(keys[:, None], i)[:, 0]))
+            chosen.append(kept := select(layer, self._without_time(layer, keys[:, None], i)[:, 0]))
             if self.kernels is None:
                 k[:, i] = keys[:, kept]
                 v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
@@ -174,11 +192,18 @@ class HeadGroup:
     def _pooled(self, slot: int) -> Tensor:
         if self.kernels is not None:
             return self.kernels.pooled(slot, self.indices[slot])
-        return torch.cat([self._without_time(k[:, slot, None], slot)[:, 0].mean(dim=1) for k in self.k])
+        keys = [self._without_time(layer, k[:, slot, None], slot)[:, 0] for layer, k in enumerate(self.k)]
+        return torch.cat([k.mean(dim=1) for k in keys])
 
-    def _without_time(self, keys: Tensor, slot: int) -> Tensor:
+    def without_time(self, layer: int, q: Tensor) -> Tensor:
+        """Rotated queries `[heads, queries, d]` of the current block without their temporal rotation, float32."""
+        indices = self.indices[self.current]
+        frames = q.float().unflatten(1, (len(indices), -1))
+        return self.ropes[layer].rotate_temporal(frames, [-index for index in indices]).flatten(1, 2)
+
+    def _without_time(self, layer: int, keys: Tensor, slot: int) -> Tensor:
         """Keys `[heads, 1, tokens, d]` with their temporal rotation removed, float32, to compare them."""
-        return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
+        return self.ropes[layer].rotate_temporal(keys.float(), [-self.indices[slot]])
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..model.wan import PromptKV
 from ..rollout.events import MemoryEvent
+from .query_score import QueryScore
 from .roles import EpisodicPolicy
 
 
@@ -106,8 +107,8 @@ class TokenStore(Protocol):
 class EpisodicMemory:
     """The entries, summary first, then in order of admission, and the rules that change them."""
 
-    def __init__(self, capacity: int, policy: EpisodicPolicy):
-        self.capacity = capacity
+    def __init__(self, capacity: int, policy: EpisodicPolicy, score: QueryScore | None = None):
+        self.capacity, self.score = capacity, score
         self.policy = policy
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
@@ -138,7 +139,7 @@ class EpisodicMemory:
                     dropped = self._drop_oldest(store)
                 else:
                     i, j = self._choose_merge(similarity[:-1, :-1])
-                    merged = self._compress(i, j, block, prompt, heads, store)
+                    merged = self._compress(i, j, block, frame, prompt, heads, store)
             store.admit(frame)
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
@@ -167,12 +168,16 @@ class EpisodicMemory:
         return most_similar_pair(similarity, first=self._first_free)
 
     def _compress(
-        self, i: int, j: int, block: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
+        self, i: int, j: int, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
     ) -> list[list[int]]:
+        distances = () if self.score is None else self.score.begin_merge(frame, self.entries[i].sources[0])
+
         def select(layer: int, keys: Tensor) -> Tensor:
             tokens = keys.shape[1]
             if self.policy.token_selection == "random":
                 return random_tokens(tokens, tokens // 2, seed=block * 1000 + layer).to(keys.device)
+            if self.score is not None:
+                return self.score(layer, keys, distances).topk(tokens // 2).indices.sort().values
             return select_tokens(keys, prompt.mean_key(layer)[heads[layer]], tokens // 2)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]

@@ -23,6 +23,8 @@ from ..rollout.noise import NoiseSource
 from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
+from .guards import Guards
+from .query_score import QueryStatistics
 from .roles import Roles
 from .shape import Shape
 
@@ -208,6 +210,19 @@ class Method:
         self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
     ) -> Method:
         """The settings with these values for memory heads; unchanged if the method has no episodic memory."""
+        return self
+
+    def with_guards(self, guards: Guards, compression: str) -> Method:
+        """The settings with these guards and this criterion for the tokens of a merge (`guards.COMPRESSIONS`)."""
+        if guards or compression != "prompt":
+            raise HeadForcingError(
+                "sink_gate, rope_jitter and compression are for methods that keep frames by head role, such as "
+                "head_forcing; leave them at 0, 0 and prompt for this method"
+            )
+        return self
+
+    def with_queries(self, queries: QueryStatistics | None, profile: str) -> Method:
+        """The settings with the query statistics of the head profile of that name, for methods that use them."""
         return self
 
     def with_rope(self, rope: str) -> Method | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +14,10 @@ from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
 from ..rollout.loop import Block, JointModel
 from ..timeline.switch import Switch
+from .guards import COMPRESSIONS, Guards
 from .head_cache import HeadCache
 from .method import Method, RolloutInputs, State, refuse_recall
+from .query_score import QueryStatistics
 from .reference import ReferenceCache
 from .roles import (  # noqa: F401  all names of policies can be imported from here
     ROLE_ARRANGEMENTS,
@@ -48,6 +50,11 @@ class CachePolicy(RolePolicies, Method):
 
     def reference_cache(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str) -> Any:
         return ReferenceCache(shape, dtype, device)
+
+    def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
+        # where the gate leaves frames out, attention reads a copy of one group's context in one layer
+        copied = [shape.slots(policy) * max(map(len, heads)) for policy, heads in shape.groups().items()]
+        return shape.bytes(dtype) + (shape.bytes_of(max(copied), dtype) if self.guards.sink_gate else 0)
 
     def state(self, cache: Any) -> State | None:
         return cache_state(cache)
@@ -92,7 +99,9 @@ class CachePolicy(RolePolicies, Method):
 
     @property
     def key_parts(self) -> list[Any]:
-        return []  # the keys of run folders have never included the name of this class
+        # the keys of run folders have never included the name of this class, nor guards that are off
+        guards = [asdict(self.guards)] if self.guards else []
+        return guards + ([self.queries.key] if self.queries is not None else [])
 
     @property
     def novelty_threshold(self) -> float | None:
@@ -115,6 +124,28 @@ class CachePolicy(RolePolicies, Method):
             memory=memory,
             episodic=replace(self.episodic, novelty_threshold=novelty_threshold, update_interval=update_interval),
         )
+
+    def with_guards(self, guards: Guards, compression: str) -> CachePolicy:
+        check_choice("compression", compression, COMPRESSIONS)
+        episodic = self.episodic
+        if compression != "prompt":  # the default leaves an ablation's own criterion as it is
+            if not self.memory.episodic_frames or episodic.eviction != "summary":
+                raise HeadForcingError(
+                    f"compression {compression!r} chooses tokens where episodic memory merges entries, which this "
+                    "method or setting does not; choose compression 'prompt'"
+                )
+            episodic = replace(episodic, token_selection=compression)
+        return replace(self, guards=guards, episodic=episodic)
+
+    def with_queries(self, queries: QueryStatistics | None, profile: str) -> CachePolicy:
+        if self.episodic.token_selection != "trigonometric":
+            return self
+        if queries is None:
+            raise HeadForcingError(
+                f"compression 'trigonometric' needs the query statistics of a measured head profile, and {profile} has "
+                "none; measure one with this version (headforcing profile, or Profile Heads), or choose 'prompt'"
+            )
+        return replace(self, queries=queries)
 
     def with_rope(self, rope: str) -> CachePolicy:
         return replace(self, rope=rope)

@@ -17,10 +17,14 @@ from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
 from .head_cache import CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
+from .query_score import QueryScore
 from .roles import RolePolicy
 from .scenes import KeptFrame, Scenes
+from .rope_jitter import JitteredRotary, jittered_bases
 
 FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
+# of one head: rotated queries, keys and values [frames, s, head_dim], and how many first frames are sinks or entries
+HeadContext = tuple[Tensor, Tensor, Tensor, int]
 
 
 class ReferenceCache:
@@ -39,7 +43,9 @@ class ReferenceCache:
             torch.tensor([h for h, role in enumerate(layer) if self.policy.of(role).episodic_frames], dtype=torch.long)
             for layer in shape.roles
         ]
-        self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic)
+        score = QueryScore.of(shape, self.memory_heads)
+        self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
+        self.bases = jittered_bases(self.policy.guards.rope_jitter, layers, shape.heads)
         self.scenes = Scenes()
 
     def begin_block(self) -> None:
@@ -51,11 +57,34 @@ class ReferenceCache:
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         q = self.rope.rotate_spatial(self._by_frame(q))
-        out = [self._attend_head(layer, head, q[:, head]) for head in range(q.shape[1])]
+        heads = [self._context(layer, head, q[:, head]) for head in range(q.shape[1])]
+        if self.policy.guards.sink_gate:
+            heads = self._gated(layer, heads)
+        out = [explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0] for q, k, v, _ in heads]
         return torch.stack(out, dim=1)
 
-    def _attend_head(self, layer: int, head: int, q: Tensor) -> Tensor:
-        """`q [frames, s, d]` of one head -> `[queries, d]`."""
+    def _gated(self, layer: int, heads: list[HeadContext]) -> list[HeadContext]:
+        """The contexts without the kept frames that too many heads of one policy prefer to all others."""
+        gated = list(heads)
+        policies = [self.policy.of(role) for role in self.shape.roles[layer]]
+        for policy in set(policies):
+            members = [head for head, other in enumerate(policies) if other == policy]
+            kept_frames = heads[members[0]][3]
+            votes = torch.zeros(kept_frames)
+            for head in members:
+                q, k, _, _ = heads[head]
+                scores = [(q.mean(dim=(0, 1)) * frame).sum(dim=-1).mean() for frame in k]
+                others = torch.stack(scores[kept_frames:]).mean()
+                votes += torch.stack([score > others for score in scores[:kept_frames]]) if kept_frames else 0
+            stays = (votes / len(members) <= self.policy.guards.sink_gate).tolist()
+            for head in members:
+                q, k, v, _ = heads[head]
+                places = [n for n in range(len(k)) if n >= kept_frames or stays[n]]
+                gated[head] = (q, k[places], v[places], sum(stays))
+        return gated
+
+    def _context(self, layer: int, head: int, q: Tensor) -> HeadContext:
+        """What one head attends to with `q [frames, s, d]`."""
         policy = self.policy.of(self.shape.roles[layer][head])
         frames: FrameList = []
         numbers: list[int] = []
@@ -67,6 +96,9 @@ class ReferenceCache:
             if number not in remembered:
                 frames.append(self.past[layer][number])
                 numbers.append(number)
+        recent = len(self.past[layer]) if policy.recent_frames is None else policy.recent_frames
+        entries = len(self.entries[layer]) if policy.episodic_frames else 0
+        kept_frames = entries + sum(number < len(self.past[layer]) - recent for number in numbers[entries:])
         for number, frame in enumerate(self.current[layer], start=len(self.past[layer])):
             frames.append(frame)
             numbers.append(number)
@@ -74,9 +106,13 @@ class ReferenceCache:
 
         k = torch.stack([k[head] for k, _ in frames])
         v = torch.stack([v[head] for _, v in frames])
-        k = self.rope.rotate_temporal(k, indices)
-        q = self.rope.rotate_temporal(q, indices[-len(q) :])
-        return explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0]
+        rope = self.rope
+        if self.policy.guards.rope_jitter:
+            sizes = (self.shape.head_dim, self.shape.rows, self.shape.columns, self.device)
+            rope = JitteredRotary(self.bases[layer, head], *sizes)
+        k = rope.rotate_temporal(k, indices)
+        q = rope.rotate_temporal(q, indices[-len(q) :])
+        return q, k, v, kept_frames
 
     def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
         """The past frames that heads of this policy see, without episodic memory, in order."""

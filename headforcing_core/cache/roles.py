@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..errors import HeadForcingError, unknown_name
+from .guards import OFF, Guards
+from .query_score import QueryStatistics
 
 Roles = Sequence[Sequence[str]]  # roles[layer][head]
 
@@ -69,7 +71,8 @@ class EpisodicPolicy:
         update_interval: a candidate is considered once in this many blocks.
         admission: `novelty`, or `uniform`, which admits every candidate.
         eviction: `summary` merges redundant entries, `fifo` drops the oldest.
-        token_selection: tokens of a merge kept by similarity to the `prompt`, or at `random`.
+        token_selection: tokens of a merge kept by similarity to the `prompt`, by the `trigonometric` score of
+            TriAttention (`query_score.py`), or at `random`.
         center_keys: subtract the mean of all compared keys before measuring novelty.
         pin_first: the first entry is never merged or dropped.
     """
@@ -85,7 +88,7 @@ class EpisodicPolicy:
     def __post_init__(self) -> None:
         check_choice("admission", self.admission, ("novelty", "uniform"))
         check_choice("eviction", self.eviction, ("summary", "fifo"))
-        check_choice("token_selection", self.token_selection, ("prompt", "random"))
+        check_choice("token_selection", self.token_selection, ("prompt", "trigonometric", "random"))
         if self.update_interval < 1:
             raise HeadForcingError(f"update_interval must be at least 1 block, got {self.update_interval}")
         if not -1.0 <= self.novelty_threshold <= 2.0:
@@ -101,6 +104,8 @@ class RolePolicies:
             frame's index in the video.
         kept_scenes: of how many earlier scenes frames are kept for a recall, at most `scenes.MAX_SCENES`; 0 for a
             video without a recall.
+        guards: settings of other papers against sink collapse, see `guards.py`.
+        queries: statistics of the model's queries, where `episodic.token_selection` needs them.
     """
 
     local: RolePolicy = RolePolicy(recent_frames=1)
@@ -109,6 +114,8 @@ class RolePolicies:
     rope: str = "contiguous"
     episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
     kept_scenes: int = field(default=0, compare=False)  # no part of a block's key, as it changes no block before one
+    guards: Guards = field(default=OFF, metadata={"in_key_parts": True})
+    queries: QueryStatistics | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("rope", self.rope, ("contiguous", "absolute"))

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..cache.guards import COMPRESSIONS
 from ..cache.policy import ROLE_ARRANGEMENTS
 from ..errors import HeadForcingError, one_line
 from ..files import cache_folder, check_regular
@@ -224,6 +225,7 @@ def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Add `--method` and `--roles`."""
     sub.add_argument("--method", type=built_method, choices=method_names(), default=DEFAULTS.method)
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
+    sub.add_argument("--shuffle", type=int, default=DEFAULTS.shuffle, help="with --roles shuffled: which shuffle (0)")
 
 
 def add_render_arguments(sub: argparse.ArgumentParser) -> None:
@@ -262,6 +264,26 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--recent-frames", type=int, default=DEFAULTS.recent_frames)
     sub.add_argument("--novelty-threshold", type=float, default=DEFAULTS.novelty_threshold)
     sub.add_argument("--update-interval", type=int, default=DEFAULTS.update_interval)
+    sub.add_argument(
+        "--sink-gate",
+        type=float,
+        default=DEFAULTS.sink_gate,
+        help="leave a sink or episodic frame out of a pass where more than this share of heads prefers it to "
+        "recent frames, such as 0.8 (0: off)",
+    )
+    sub.add_argument(
+        "--rope-jitter",
+        type=float,
+        default=DEFAULTS.rope_jitter,
+        help="change the rotary base of every head by up to this fraction, such as 0.8 (0: off)",
+    )
+    sub.add_argument(
+        "--compression",
+        choices=COMPRESSIONS,
+        default=DEFAULTS.compression,
+        help="how episodic memory chooses the tokens of a merge: by the prompt, or trigonometric, by the query "
+        "statistics of a measured head profile (prompt)",
+    )
     sub.add_argument("--runs", type=Path, help="folder for finished blocks; the same command resumes from them")
     sub.add_argument(
         "--state-seconds",

@@ -7,17 +7,19 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from ..demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from ..errors import HeadForcingError
-from ..files import claimed_folder
+from ..files import check_regular, claimed_folder
 from ..head_profiles.prompts import PROFILING_PROMPTS
+from ..studies.answers import Answer, answer
 from ..studies.comparison import NOTE, Entry, grid, left_out_notes, table
 from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
-from ..studies.questions import QUESTIONS, UNJUDGED, Measure, Numbers, Question, Rendered, Row, answer
+from ..studies.questions import QUESTIONS, SHUFFLES, UNJUDGED, Measure, Numbers, Question, Rendered, Shuffles
 from ..timeline.timeline import Timeline
 from .arguments import Result, read_text
 from .compare import (
@@ -56,6 +58,19 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     asked = "; ".join(f"{name}: {question.asks}" for name, question in QUESTIONS.items())
     sub.add_argument("questions", nargs="+", choices=QUESTIONS, metavar="QUESTION", help=asked)
     sub.add_argument("--videos", type=int, default=16, help="per row, each with its own prompts and noise (16)")
+    sub.add_argument(
+        "--shuffles",
+        type=int,
+        default=SHUFFLES,
+        help=f"of the head roles, in rows of shuffles, each on all videos; 0 leaves such rows empty ({SHUFFLES})",
+    )
+    sub.add_argument(
+        "--known",
+        type=Path,
+        metavar="FILE",
+        help="an answer in JSON to the question: rows that it holds for as many videos are not made again",
+    )
+    sub.add_argument("--only-known", action="store_true", help="with --known: make nothing, other rows stay empty")
     sub.add_argument("--demo-weights", help="with --demo: another model of the toy world, .safetensors")
     sub.add_argument("--demo-autoencoder", help="with --demo: the autoencoder that belongs to it")
     add_source_arguments(sub)
@@ -69,24 +84,63 @@ def evaluate(args: argparse.Namespace) -> Result:
         raise HeadForcingError(
             "--prompts and --seconds are for --weights: with --demo each question has its own videos"
         )
-    questions = {name: QUESTIONS[name] for name in args.questions}
+    if not 0 <= args.shuffles <= MAX_VIDEOS:
+        raise HeadForcingError(f"--shuffles must be from 0 to {MAX_VIDEOS}, got {args.shuffles}")
+    if args.only_known and args.known is None:
+        raise HeadForcingError("--only-known needs --known FILE, an answer in JSON that the table is computed from")
+    if args.known is not None and (len(args.questions) > 1 or not args.demo):
+        raise HeadForcingError("--known is for one question, with --demo")
+    questions = {name: _with_shuffles(QUESTIONS[name], args.shuffles) for name in args.questions}
     with claimed_folder(args.out):
         return _answers(args, questions)
 
 
 def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result:
     """Answer and write each question, in a folder that is claimed."""
+    if args.only_known:
+        (name, question), stored = *questions.items(), read_answer(args.known)
+        told = Answer.from_dict(question, stored)
+        about = {**told.to_dict(), "weights": stored["weights"], "minutes": stored["minutes"]}
+        return {"text": written(args.out, name, _text(told), about)["text"], "json": {name: about}}
     videos = ToyVideos(args) if args.demo else RealVideos(args, questions)
     texts, found = [], {}
     for name, question in questions.items():
         question, begun = videos.suited(question), time.monotonic()
-        with tqdm(total=len(question.rows) * args.videos, desc=name, unit="video", disable=args.json) as bar:
-            told = answer(question, args.videos, videos.measure(question.story, bar.update))
-        text = "\n\n".join(filter(None, [question.asks, told.table(), question.note]))
-        about = {**told.to_dict(), "weights": videos.fingerprint, "minutes": (time.monotonic() - begun) / 60}
-        texts.append(written(args.out, name, text, about)["text"])
+        known, spent = None, 0.0
+        if args.known is not None:
+            stored = read_answer(args.known)
+            if stored["weights"] != videos.fingerprint:
+                raise HeadForcingError(f"{args.known} is about other weights than those that are evaluated")
+            known, spent = Answer.from_dict(question, stored), stored["minutes"]
+        made = sum(row.count if isinstance(row, Shuffles) else 1 for row in question.rows)
+        with tqdm(total=made * args.videos, desc=name, unit="video", disable=args.json) as bar:
+            told = answer(question, args.videos, videos.measure(question.story, bar.update), known)
+        minutes = spent + (time.monotonic() - begun) / 60
+        about = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
+        texts.append(written(args.out, name, _text(told), about)["text"])
         found[name] = about
     return {"text": "\n\n".join(texts), "json": found}
+
+
+def _text(told: Answer) -> str:
+    return "\n\n".join(filter(None, [told.question.asks, told.table(), told.question.note]))
+
+
+def _with_shuffles(question: Question, count: int) -> Question:
+    rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in question.rows]
+    return replace(question, rows=tuple(rows))
+
+
+def read_answer(path: Path) -> dict[str, Any]:
+    """A stored answer; raises HeadForcingError for any other file."""
+    check_regular(path)
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if {"rows", "weights", "minutes"} <= set(found):
+            return found
+    except (ValueError, TypeError) as error:
+        raise HeadForcingError(f"{path} is no answer that `evaluate` has written: {error}") from error
+    raise HeadForcingError(f"{path} is no answer that `evaluate` has written")
 
 
 def tables(args: argparse.Namespace) -> Result:
@@ -145,15 +199,15 @@ class ToyVideos:
     def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
         timelines = STORIES[story](self.videos) if story in STORIES else []
 
-        def made(row: Row, number: int) -> Numbers:
+        def made(row: Entry | Rendered, number: int) -> Numbers:
             if isinstance(row, Rendered):
                 return self.judge.measure_rendered(timelines[number], seed=number, encoded=row.encoded)
             if timelines:
-                return self.judge.measure(row.policy, row.roles, timelines[number], seed=number)
-            return self.judge.history_losses(row.policy, row.roles, number)
+                return self.judge.measure(row.policy, row.roles, timelines[number], number, row.shuffle)
+            return self.judge.history_losses(row.policy, row.roles, number, row.shuffle)
 
-        def measured(row: Row, number: int) -> Numbers:
-            settings = row if isinstance(row, Rendered) else (row.policy, row.roles)
+        def measured(row: Entry | Rendered, number: int) -> Numbers:
+            settings = row if isinstance(row, Rendered) else (row.policy, row.roles, row.shuffle)
             key = (story, settings, number)
             if key not in self._known:
                 self._known[key] = made(row, number)
@@ -178,7 +232,12 @@ class RealVideos:
         first, *others = story_texts(args.prompts, stories.pop(), args.videos)
         self._common = source_of_files(args, first)
         sources = [self._common, *map(self._common.with_prompts, others)]
-        rows = dict.fromkeys(row for question in questions.values() for row in question.rows)
+        rows = dict.fromkeys(
+            entry
+            for question in questions.values()
+            for row in question.rows
+            for entry in (row.entries if isinstance(row, Shuffles) else [row])
+        )
         self._videos = {
             (entry, number): ComparedVideo.of(source, entry, args.seed + number, args.out)
             for entry in rows
@@ -192,10 +251,11 @@ class RealVideos:
         self.fingerprint = self._common.info.fingerprint
 
     def suited(self, question: Question) -> Question:
-        return replace(question, columns=UNJUDGED)
+        rows = [row for row in question.rows if not isinstance(row, Rendered)]  # nobody knows the truth
+        return replace(question, rows=tuple(rows), columns=UNJUDGED, primary="motion")
 
     def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
-        def measured(entry: Row, number: int) -> Numbers:
+        def measured(entry: Entry | Rendered, number: int) -> Numbers:
             assert isinstance(entry, Entry)  # only the toy world can be rendered, see `ANY_WORLD`
             video = self._videos[entry, number]
             self._loaded = self._loaded or self._common.load()

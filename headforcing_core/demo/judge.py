@@ -88,9 +88,11 @@ class Judge:
         self.autoencoder = assets.load_autoencoder(weights=autoencoder)
         self.schedule: Schedule = schedule("self_forcing")
 
-    def plan(self, policy: Method, roles: str, story: Timeline, seed: int) -> RenderPlan:
+    def plan(self, policy: Method, roles: str, story: Timeline, seed: int, shuffle: int = 0) -> RenderPlan:
         size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
-        return RenderPlan.make(self.info.config, policy, self.schedule, story, *size, roles=roles, seed=seed)
+        return RenderPlan.make(
+            self.info.config, policy, self.schedule, story, *size, roles=roles, shuffle=shuffle, seed=seed
+        )
 
     def latents(self, plan: RenderPlan, seed: int) -> Tensor:
         """Generate the latents of a plan, `[frames, 16, 8, 8]`."""
@@ -99,9 +101,11 @@ class Judge:
         rollout = VideoRollout(plan, seed, dtype=torch.float32)
         return torch.cat([block.latents for block in rollout.blocks(model)])
 
-    def measure(self, policy: Method, roles: str, story: Timeline, seed: int) -> dict[str, float | None]:
+    def measure(
+        self, policy: Method, roles: str, story: Timeline, seed: int, shuffle: int = 0
+    ) -> dict[str, float | None]:
         """Generate a video and return its metrics: `early_` ones of the first 5 s, others of the last quarter."""
-        plan = self.plan(policy, roles, story, seed)
+        plan = self.plan(policy, roles, story, seed, shuffle)
         video_frames = self.autoencoder.decode(self.latents(plan, seed))
         return content_numbers(video_frames, looks_of_frames(_looks(plan)), plan) | self._size(plan)
 
@@ -119,7 +123,7 @@ class Judge:
         return {"frames_a_head": plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)}
 
     @torch.no_grad()
-    def history_losses(self, policy: Method, roles: str, number: int) -> dict[str, float | None]:
+    def history_losses(self, policy: Method, roles: str, number: int, shuffle: int = 0) -> dict[str, float | None]:
         """Mean squared error of the predicted flow after a long ground-truth context, as `loss_<noise level>`.
 
         The context has no errors of the model itself, so this metric separates caches better than videos do.
@@ -127,7 +131,8 @@ class Judge:
         look = Look.draw(np.random.default_rng(FIRST_STORY + number))
         clip = render((look,) * HISTORY_BLOCKS, FIRST_STORY + number)
         latents = self.autoencoder.encode(clip.video_frames).split(assets.BLOCK_FRAMES)
-        plan = self.plan(policy, roles, parse_timeline(look.prompt, CLOCK.start_seconds(HISTORY_BLOCKS)), number)
+        story = parse_timeline(look.prompt, CLOCK.start_seconds(HISTORY_BLOCKS))
+        plan = self.plan(policy, roles, story, number, shuffle)
         model = WanVideoModel(self.backbone, [word_hash.encode(look.prompt)], torch.float32)
         model.use_prompt(0)
         cache, noise = plan.make_cache(torch.float32, "cpu"), torch.Generator().manual_seed(number)

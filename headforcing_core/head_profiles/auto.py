@@ -61,6 +61,7 @@ def warm_up_frames(frames_per_block: int) -> int:
 def warm_up_shape(shape: CacheShape) -> CacheShape:
     """The cache shape of the warm-up: every head keeps every latent frame."""
     everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
+    everything = replace(everything, guards=replace(shape.policy.guards, sink_gate=0.0))  # nothing is left out yet
     return replace(
         shape, policy=everything, total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block))
     )
@@ -120,6 +121,11 @@ class AutoProfileCache(RoleSwitching):
     def occupied(self) -> int:
         """Frame slots in use, summed over all heads."""
         return self.cache.occupied
+
+    @property
+    def guard_report(self) -> list[str]:
+        """As for `HeadCache`."""
+        return self.cache.guard_report
 
     def begin_block(self) -> None:
         self.cache.begin_block()
@@ -234,7 +240,7 @@ class AutoPolicy(CachePolicy):
         return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
 
     def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
-        return shape.bytes(dtype) + warm_up_shape(shape).bytes(dtype)
+        return super().cache_bytes(shape, dtype, switches) + warm_up_shape(shape).bytes(dtype)
 
     def state(self, cache: Any) -> State | None:
         return None if cache.profile is None else super().state(cache.cache)

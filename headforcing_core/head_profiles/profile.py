@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..cache.query_score import QueryStatistics
 from ..errors import HeadForcingError
 from ..files import replacing
+from .queries import Queries, are_queries, query_statistics
 
 FORMAT_VERSION = 1
 ROLES = ("local", "anchor", "memory")
@@ -26,7 +28,7 @@ MAX_FILE_BYTES = 16 << 20
 BUNDLED_FOLDER = Path(__file__).parents[2] / "profiles"
 # bundled profiles for families without their own
 FALLBACKS = ("self_forcing", "pyramid_self_forcing", "krea_14b", "toy_world")
-LONG_FIELDS = ("roles", "shares", "labels")  # at the end of the file, a layer per line
+LONG_FIELDS = ("roles", "shares", "labels", "queries")  # at the end of the file, a layer per line
 
 Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
 
@@ -44,6 +46,8 @@ class HeadProfile:
         measured: conditions of the measurement: window_frames, rope, prompts_hash, seed, blocks, steps, model
             fingerprint. Empty for imported profiles.
         provenance: origin of the profile: source, licence, note.
+        queries: `queries[layer][head]` = statistics of the head's queries, see `queries.Queries`; None if they were not
+            measured.
         labels: `labels[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing; None without.
     """
 
@@ -58,6 +62,7 @@ class HeadProfile:
     measured: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     labels: tuple[tuple[str, ...], ...] | None = None
+    queries: Queries | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -83,6 +88,16 @@ class HeadProfile:
         if self.labels is not None:
             labels = _grid("labels", self.labels, self.num_layers, self.num_heads, _checked_label)
             object.__setattr__(self, "labels", labels)
+        if self.queries is not None:
+            queries = _grid("queries", self.queries, self.num_layers, self.num_heads, _checked_queries)
+            if len({len(head) for layer in queries for head in layer}) > 1:
+                raise HeadForcingError("queries must have the same number of values for every head, found several")
+            object.__setattr__(self, "queries", queries)
+
+    @property
+    def query_statistics(self) -> QueryStatistics | None:
+        """`queries` as tensors; None without."""
+        return None if self.queries is None else query_statistics(self.queries)
 
     def heads_for(self, labelled: bool) -> tuple[tuple[str, ...], ...]:
         """The role of every head, or its label; labels that are unknown are those that fit the roles best."""
@@ -130,7 +145,7 @@ class HeadProfile:
             entries = {"format_version": json.dumps(FORMAT_VERSION)}
             for item in sorted(fields(self), key=lambda item: item.name in LONG_FIELDS):
                 value = getattr(self, item.name)
-                if item.name == "labels" and value is None:  # files of other kinds stay as they were
+                if item.name in ("labels", "queries") and value is None:  # files of other kinds stay as they were
                     continue
                 if item.name in LONG_FIELDS and value is not None:
                     entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
@@ -304,6 +319,12 @@ def _checked_shares(shares: Any, where: str) -> tuple[float, ...]:
     if not all(0 <= share <= 1.001 for share in shares) or abs(sum(shares) - 1) > 1e-3:
         raise HeadForcingError(f"the shares of {where} must be 0 or more and sum to 1, found {given}")
     return tuple(map(float, shares))
+
+
+def _checked_queries(values: Any, where: str) -> tuple[float, ...]:
+    if not _is_list(values) or not all(map(_is_number, values)) or not are_queries(values):
+        raise HeadForcingError(f"the queries of {where} must be finite numbers in threes, sizes from 0, found others")
+    return tuple(map(float, values))
 
 
 def _check_fraction(key: str, value: Any) -> None:

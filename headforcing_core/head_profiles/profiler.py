@@ -1,7 +1,8 @@
 """Measurement of attention shares per head (paper, "Profile the Different Role of Attention Heads").
 
 During a plain rollout with the same cache for all heads (sink frame and sliding window), each denoising step measures
-which share of attention goes to the first frame in the cache, to the current block, and to the frames between them.
+which share of attention goes to the first frame in the cache, to the current block, and to the frames between them. The
+same passes give the statistics of the queries that `cache/query_score.py` needs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..cache.head_cache import HeadCache, HeadGroup
+from ..cache.query_score import query_means
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.attention_shares import frame_shares, with_shares
@@ -33,13 +35,15 @@ class ShareMeter:
         per_frame: whether shares per latent frame are measured as well.
         shares: `[layers, heads, 3]`: sink, middle, current; float64 on the CPU.
         frames: `[layers, heads, window_frames]`, the current block last; float64 on the CPU.
+        queries: `[layers, heads, 3, head_dim / 2]`, see `query_means`; float64 on the CPU. Only with a `head_dim`.
     """
 
-    def __init__(self, num_layers: int, num_heads: int, window_frames: int, frame_tokens: int):
-        self.frame_tokens = frame_tokens
+    def __init__(self, num_layers: int, num_heads: int, window_frames: int, frame_tokens: int, head_dim: int = 0):
+        self.frame_tokens, self.head_dim = frame_tokens, head_dim
         self.active = self.per_frame = False
         self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
         self._frames = torch.zeros(num_layers, num_heads, window_frames, dtype=torch.float64)
+        self._queries = torch.zeros(num_layers, num_heads, 3, head_dim // 2)
 
     @property
     def shares(self) -> Tensor:
@@ -48,6 +52,10 @@ class ShareMeter:
     @property
     def frames(self) -> Tensor:
         return self._frames.cpu().double()
+
+    @property
+    def queries(self) -> Tensor:
+        return self._queries.cpu().double()
 
     def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
@@ -58,6 +66,9 @@ class ShareMeter:
             # kept on the device until they are read: a copy to the CPU here would synchronise every layer
             self._shares, self._frames = self._shares.to(shares), self._frames.to(shares)
             self._shares[layer, heads] = shares
+            if self.head_dim:
+                self._queries = self._queries.to(q.device)
+                self._queries[layer, heads] = query_means(group.without_time(layer, q))
             if self.per_frame:
                 frames = frame_shares(attention, q, k, self.frame_tokens)
                 self._frames[layer, heads] = 0
@@ -88,7 +99,7 @@ def measure_prompt(
     """
     setup = shares.setup
     cache = HeadCache(setup.shape(config), dtype, device, *([attention] if attention else []))
-    meter = ShareMeter(setup.num_layers, setup.num_heads, setup.window_frames, cache.rope.frame_tokens)
+    meter = ShareMeter(setup.num_layers, setup.num_heads, setup.window_frames, cache.rope.frame_tokens, config.head_dim)
     cache.meter = meter
     shares.forget(prompt)
     # added only after the last pass: these sums have no prompt axis, so an incomplete prompt could not be removed
@@ -96,7 +107,7 @@ def measure_prompt(
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:
         if latents is not None and meter.active:
-            shares.add(prompt, block, step - 1, meter.shares)
+            shares.add(prompt, block, step - 1, meter.shares, queries=meter.queries)
             if meter.per_frame:
                 frames.append((block, meter.frames.clone()))
             if (block + 1, step) == (setup.blocks, len(setup.sigmas)):

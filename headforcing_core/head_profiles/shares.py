@@ -21,6 +21,7 @@ from ..files import check_regular, replacing
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
+from .queries import stored_queries
 
 FORMAT_VERSION = 1
 FRAME_STEP = 2  # 0-based denoising step with shares per latent frame: the third, as in the paper's stability analysis
@@ -35,6 +36,7 @@ PUBLISHED_STABILITY = {
 
 _FIXED_POINT = 2**40  # scale of integers that represent shares
 _TENSORS = ("sums", "counts", "frame_sums", "frame_counts")
+_QUERIES = "query_sums"  # not in files of earlier versions
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ class ProfileSetup:
 class HeadShares:
     """Sums of attention shares per (prompt, block, denoising step, layer, head), float64.
 
-    Measurements of different prompts of one setup are merged by addition, in any order.
+    Measurements of different prompts of one setup are merged by addition, in any order. `query_sums` are sums of the
+    queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until they are measured, and in
+    measurements of earlier versions.
     """
 
     def __init__(self, setup: ProfileSetup):
@@ -121,8 +125,17 @@ class HeadShares:
         # do not depend on the order of the prompts; the sums above have a prompt axis instead.
         self.frame_sums = torch.zeros(cells[1], *self.sums.shape[3:5], setup.window_frames, dtype=torch.int64)
         self.frame_counts = torch.zeros(cells[1], dtype=torch.int64)
+        self.query_sums: Tensor | None = None
 
-    def add(self, prompt: int, block: int, step: int, shares: Tensor, frames: Tensor | None = None) -> None:
+    def add(
+        self,
+        prompt: int,
+        block: int,
+        step: int,
+        shares: Tensor,
+        frames: Tensor | None = None,
+        queries: Tensor | None = None,
+    ) -> None:
         """Add the shares of one denoising step.
 
         Args:
@@ -131,12 +144,17 @@ class HeadShares:
             step: 0-based denoising step.
             shares: `[layers, heads, 3]`: sink, middle, current.
             frames: as in `add_frames`.
+            queries: `[layers, heads, 3, head_dim / 2]`, see `cache.query_score.query_means`.
         """
         cell = (prompt, block - self.setup.first_block, step)
         self.sums[cell] += shares
         self.counts[cell] += 1
         if frames is not None:
             self.add_frames(block, frames)
+        if queries is not None:
+            if self.query_sums is None:
+                self.query_sums = torch.zeros(len(self.setup.prompts), *queries.shape, dtype=torch.float64)
+            self.query_sums[prompt] += queries
 
     def add_frames(self, block: int, frames: Tensor) -> None:
         """Add the shares per latent frame of one pass of any prompt, `[layers, heads, window_frames]`, newest last."""
@@ -151,6 +169,9 @@ class HeadShares:
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
         for name in _TENSORS:
             getattr(self, name).add_(getattr(other, name))
+        if other.query_sums is not None:
+            measured = self.query_sums
+            self.query_sums = other.query_sums.clone() if measured is None else measured + other.query_sums
 
     def missing_prompts(self) -> list[int]:
         """Indices of prompts that are not measured completely."""
@@ -160,6 +181,8 @@ class HeadShares:
         """Reset the sums of one prompt, before it is measured again."""
         self.sums[prompt] = 0
         self.counts[prompt] = 0
+        if self.query_sums is not None:
+            self.query_sums[prompt] = 0
 
     def mean(
         self,
@@ -229,6 +252,7 @@ class HeadShares:
             local_fraction,
             measured=measured,
             provenance=provenance or {},
+            queries=stored_queries(self.query_sums, self.counts),
         )
 
     def stability(self) -> dict[str, dict[str, float]]:
@@ -264,8 +288,9 @@ class HeadShares:
     def save(self, path: str | Path) -> None:
         """Write sums, counts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
+        names = _TENSORS if self.query_sums is None else (*_TENSORS, _QUERIES)
         with replacing(path) as temporary:
-            temporary.write_bytes(save({name: getattr(self, name) for name in _TENSORS}, tags))
+            temporary.write_bytes(save({name: getattr(self, name) for name in names}, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
@@ -275,6 +300,7 @@ class HeadShares:
             with safe_open(path, "pt") as file:
                 setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
+                queries = file.get_tensor(_QUERIES) if _QUERIES in file.keys() else None
             version = setup.pop("format_version")
             if version != FORMAT_VERSION:
                 raise HeadForcingError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
@@ -290,6 +316,11 @@ class HeadShares:
             if not fits or not tensor.isfinite().all() or (tensor < 0).any():
                 raise HeadForcingError(f"{path} is damaged: its {name} do not fit its setup")
             setattr(shares, name, tensor)
+        if queries is not None:
+            axes = (len(shares.setup.prompts), *shares.sums.shape[3:5], 3)
+            if queries.ndim != 5 or queries.shape[:4] != axes or not queries.isfinite().all():
+                raise HeadForcingError(f"{path} is damaged: its {_QUERIES} do not fit its setup")
+            shares.query_sums = queries.double()
         return shares
 
 

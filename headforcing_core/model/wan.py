@@ -215,7 +215,7 @@ def _self_attention(
 
 
 def _writes_projections(cache: KeyValueCache) -> TypeGuard[FusedCache]:
-    return hasattr(cache, "write_projections")
+    return hasattr(cache, "write_projections") and not getattr(cache, "layer_by_layer", False)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

@@ -33,14 +33,17 @@ def setup_hash(
     plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
 ) -> str:
     """The hash of everything a block depends on, except the prompts with their switches and seeds, and the length."""
-    shape, not_compared = plan.shape, {field.name for field in fields(plan.policy) if not field.compare}
+    shape, left_out = (
+        plan.shape,
+        {field.name for field in fields(plan.policy) if not field.compare or field.metadata.get("in_key_parts")},
+    )
     parts: list[Any] = [
         _KEYS_VERSION,
         fingerprint,
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in shape.roles],
         None if plan.auto is None else asdict(plan.auto),
-        {name: value for name, value in asdict(plan.policy).items() if name not in not_compared},
+        {name: value for name, value in asdict(plan.policy).items() if name not in left_out},
         asdict(plan.schedule),
         [plan.width, plan.height],
         [seed, video],

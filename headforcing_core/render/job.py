@@ -174,6 +174,7 @@ class RenderJob:
             self._remember_roles(rollout),
             problems,
             name,
+            getattr(rollout.cache, "guard_report", []),
             teller.job.plan,
             teller.job.embeds,
             teller.job.about,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..cache.guards import Guards
 from ..cache.method import Method
 from ..cache.policy import ROLE_ARRANGEMENTS, CachePolicy
 from ..errors import HeadForcingError, unknown_name
@@ -28,6 +29,7 @@ class RenderOptions:
     Attributes:
         method: a name of `methods.registry.method_names`; with `policy` only a name for files.
         roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
+        shuffle: number of the shuffle where `roles` shuffles them; the seed has no part in it.
         width, height: in pixels.
         seconds: length of the new part of the video; 0 takes the timeline's.
         seed: of the noise.
@@ -37,6 +39,9 @@ class RenderOptions:
         episodic_frames, recent_frames: latent frames that memory heads keep.
         novelty_threshold: a candidate is admitted to episodic memory if its similarity to all entries is below this.
         update_interval: a candidate is considered once in this many blocks.
+        sink_gate, rope_jitter: guards of the caches, see `cache.guards.Guards`; 0 is off.
+        compression: how episodic memory chooses the tokens of a merge: `prompt`, or `trigonometric`, which needs a head
+            profile with query statistics.
         switch: the prompt switch of prompts without a tag.
         state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
         policy: a method's settings, used in place of those that `method` names.
@@ -55,6 +60,10 @@ class RenderOptions:
     recent_frames: int = _POLICY.memory.recent_frames or 0
     novelty_threshold: float = _POLICY.episodic.novelty_threshold
     update_interval: int = _POLICY.episodic.update_interval
+    sink_gate: float = 0.0
+    rope_jitter: float = 0.0
+    compression: str = "prompt"
+    shuffle: int = 0
     switch: Switch = Switch()
     state_seconds: float = 300.0
     policy: Method | None = None
@@ -74,9 +83,10 @@ class RenderOptions:
     def cache_policy(self) -> Method:
         """The method's settings, with these options for memory heads."""
         policy = self.policy or method_policy(self.method)
-        return policy.with_memory(
+        policy = policy.with_memory(
             self.episodic_frames, self.recent_frames, self.novelty_threshold, self.update_interval
         )
+        return policy.with_guards(Guards(self.sink_gate, self.rope_jitter), self.compression)
 
     @property
     def schedule(self) -> Schedule:
@@ -105,6 +115,7 @@ class RenderOptions:
             profile=profile or self.profile,
             start_frames=start_frames,
             roles=self.roles,
+            shuffle=self.shuffle,
             seed=self.seed,
             family=self.model_family,
         )

@@ -68,6 +68,7 @@ class RenderPlan:
         profile: HeadProfile | AutoProfile | None = None,
         start_frames: int = 0,
         roles: str = "profile",
+        shuffle: int = 0,
         seed: int = 0,
         family: str | None = None,
     ) -> RenderPlan:
@@ -78,7 +79,7 @@ class RenderPlan:
                 longer one extends its last prompt.
             profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile that fits the model
                 (and `family`, if there are several), or an `AutoProfile` if none fits.
-            roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
+            roles, shuffle: an arrangement of head roles, see `cache.roles.arrange_roles`.
         """
         check_size("width", width)
         check_size("height", height)
@@ -89,7 +90,8 @@ class RenderPlan:
         source = "profile"
         if profile is None and policy.needs_profile:
             source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
-        name, head_roles, auto = _head_roles(config, policy, profile, source, roles, seed)
+        name, head_roles, auto = _head_roles(config, policy, profile, source, roles, shuffle)
+        policy = policy.with_queries(profile.query_statistics if isinstance(profile, HeadProfile) else None, name)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
         policy = policy.for_video(seed, len(timeline.segments), timeline.recalls)
         policy.check_switches([segment.switch for segment in timeline.segments[1:]])
@@ -345,7 +347,7 @@ def _head_roles(
     profile: HeadProfile | AutoProfile | None,
     source: str,
     arrangement: str,
-    seed: int,
+    shuffle: int,
 ) -> tuple[str, Roles, AutoProfile | None]:
     """The roles' name in reports, the roles, and how they are found if they are not known yet."""
     policy.check_roles(arrangement, measured=not isinstance(profile, AutoProfile))
@@ -360,5 +362,5 @@ def _head_roles(
     if policy.uses_labels:
         return name + ("" if profile.labels else ", labels from its roles"), profile.heads_for(labelled=True), None
     if arrangement != "profile":
-        name += f", roles {arrangement}"
-    return name, arrange_roles(profile.roles, arrangement, seed), None
+        name += f", roles {arrangement}" + (f" ({shuffle})" if arrangement == "shuffled" else "")
+    return name, arrange_roles(profile.roles, arrangement, shuffle), None

@@ -28,6 +28,7 @@ class RenderResult:
         kept_profile: file in which they were stored for later renders with the model.
         problems: damaged files of the run folder, one sentence each.
         attention: name of the backend.
+        guards: one line for every guard that acted, see `cache.guards`.
         plan, embeds, about: those of the job, or what a `live_story.Story` has made of them.
         video, latents_file: files that were written; `failure` says why there is no video.
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
@@ -45,6 +46,7 @@ class RenderResult:
     kept_profile: Path | None
     problems: Sequence[str]
     attention: str
+    guards: Sequence[str]
     plan: RenderPlan
     embeds: BlendedEmbeddings
     about: Mapping[str, Any]
@@ -67,6 +69,7 @@ class RenderResult:
             "problems": list(self.problems),
             "attention": self.attention,
             "inexact": list(self.about.get("inexact", ())),
+            **({"guards": list(self.guards)} if self.guards else {}),
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
         }
@@ -86,6 +89,7 @@ class RenderResult:
             lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged  {problem}" for problem in self.problems]
         lines += [f"inexact  {what}" for what in self.about.get("inexact", ())]
+        lines += [f"guard    {line}" for line in self.guards]
         lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
         return "\n".join(lines)
 

@@ -37,6 +37,7 @@ class Entry:
     Attributes:
         label: name of the row in tables and videos.
         roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
+        shuffle: number of the shuffle where `roles` shuffles them.
         rope: a RoPE mode other than the method's own; only for methods in `cache.policy.PRESETS`.
         given: settings without a name in the lists of methods; `method` is then only a name for files.
     """
@@ -46,11 +47,13 @@ class Entry:
     roles: str = "profile"
     rope: str | None = None
     given: CachePolicy | None = None
+    shuffle: int = 0
 
     @property
     def key(self) -> str:
         """A name for files."""
-        return "-".join(filter(None, [self.method, self.roles.replace("profile", ""), self.rope]))
+        roles = f"{self.roles}_{self.shuffle}" if self.shuffle else self.roles.replace("profile", "")
+        return "-".join(filter(None, [self.method, roles, self.rope]))
 
     @property
     def policy(self) -> Method:
@@ -65,7 +68,9 @@ class Entry:
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
         """The options of this entry's render, from the options that all entries share and the seed."""
-        return replace(common, method=self.method, roles=self.roles, policy=self.policy, seed=seed)
+        return replace(
+            common, method=self.method, roles=self.roles, shuffle=self.shuffle, policy=self.policy, seed=seed
+        )
 
     def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
         """The entry's plan; error messages begin with the entry's label."""

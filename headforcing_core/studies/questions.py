@@ -1,16 +1,12 @@
-"""Questions about the method, each answered by a table of methods on the same prompts and noise, with intervals."""
+"""Questions about the method, each answered by a table of methods on the same prompts and noise (`answers.py`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ..cache.policy import CachePolicy, RolePolicy
 from .comparison import Entry
-from .intervals import Interval, difference_interval, mean_interval
-from .markdown import markdown_table
 from .paper_tables import PAPER_TABLES
 
 Numbers = dict[str, float | None]
@@ -30,8 +26,30 @@ class Rendered:
     encoded: bool
 
 
-Row = Entry | Rendered
-Measure = Callable[[Row, int], Numbers]
+SHUFFLES = 20
+
+
+@dataclass(frozen=True)
+class Shuffles:
+    """A row of several shuffles of the head roles, each measured on all videos.
+
+    With a shuffle of its own for every video the two could not be told apart.
+    """
+
+    entry: Entry
+    count: int = SHUFFLES
+
+    @property
+    def label(self) -> str:
+        return self.entry.label
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [replace(self.entry, shuffle=shuffle) for shuffle in range(self.count)]
+
+
+Row = Entry | Rendered | Shuffles
+Measure = Callable[[Entry | Rendered, int], Numbers]
 """Measures a row's video of the given number; returns its metrics."""
 
 
@@ -44,6 +62,7 @@ class Question:
         story: the kind of videos: `one_prompt`, `still`, `mixed`, `six_prompts`, `there_and_back`, or `history`.
         rows: methods; the others are compared with the last one.
         columns: keys of the metrics, see `COLUMNS`.
+        primary: the column whose differences answer the question; the others describe.
     """
 
     asks: str
@@ -51,6 +70,7 @@ class Question:
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
     note: str = ""
+    primary: str = "shape"
 
 
 @dataclass(frozen=True)
@@ -124,9 +144,9 @@ def window(frames: int, sink: int = 0) -> Entry:
 _OURS = Entry("Head Forcing", "head_forcing")
 _WINDOW_21 = Entry("window of 21", "self_forcing_window_21")
 _SHORT = (window(9), window(9, sink=3))
+_TRUTH = (Rendered("rendered", encoded=False), Rendered("rendered, through the autoencoder", encoded=True))
 _INSIDE = (
-    Rendered("rendered", encoded=False),
-    Rendered("rendered, through the autoencoder", encoded=True),
+    *_TRUTH,
     Entry("all 21 frames", "self_forcing"),
     _OURS,
 )
@@ -135,23 +155,29 @@ _INSIDE = (
 def _paper(name: str, story: str, columns: Sequence[str], note: str = "") -> Question:
     """A table of the paper, after two plain windows of 9 frames, about Head Forcing's cache size on this model."""
     table = PAPER_TABLES[name]
-    return Question(table.caption, story, (*_SHORT, *table.rows), tuple(columns), note or table.note)
+    rows = [Shuffles(row) if row.roles == "shuffled" else row for row in table.rows]
+    return Question(table.caption, story, (*_TRUTH, *_SHORT, *rows), tuple(columns), note or table.note)
 
 
 QUESTIONS: dict[str, Question] = {
     "horizon": Question(
-        "Does the model do what prompts say, inside the 21 latent frames it was trained on?", "mixed", _INSIDE, INSIDE
+        "Does the model do what prompts say, inside the 21 latent frames it was trained on?",
+        "mixed",
+        _INSIDE,
+        INSIDE,
+        primary="early_shape",
     ),
     "still": Question(
         "The same before a camera that stands still, the only one that the first checkpoint knows.",
         "still",
         _INSIDE,
         INSIDE,
+        primary="early_shape",
     ),
     "length": Question(
         "Does a window of 21 frames drift over a minute? Do head-wise caches, or plain short windows, stop it?",
         "one_prompt",
-        (Entry("all frames", "self_forcing"), _WINDOW_21, window(21, sink=3), *_SHORT, _OURS),
+        (*_TRUTH, Entry("all frames", "self_forcing"), _WINDOW_21, window(21, sink=3), *_SHORT, _OURS),
         ("frames_a_head", "early_present", "early_colour_error", *DRIFTING[1:]),
         "Last quarter of a minute, unless it says first 5 s.",
     ),
@@ -159,6 +185,7 @@ QUESTIONS: dict[str, Question] = {
         "The camera pans away for 5.8 s and back: which landmarks, that no prompt names, are in their places again?",
         "there_and_back",
         (
+            *_TRUTH,
             _WINDOW_21,
             *_SHORT,
             Entry("no episodic memory", "no_episodic_memory"),
@@ -167,12 +194,14 @@ QUESTIONS: dict[str, Question] = {
         ),
         REMEMBERING,
         "Short: 15 latent frames or less between two visits, within reach of every window. Long: 24 or more.",
+        "remembered_far",
     ),
     "switches": Question(
         "Six prompts in a minute: is each new one shown in the block where it begins?",
         "six_prompts",
-        (_WINDOW_21, *_SHORT, Entry("LongLive", "longlive"), _OURS),
+        (*_TRUTH, _WINDOW_21, *_SHORT, Entry("LongLive", "longlive"), _OURS),
         SWITCHING,
+        primary="switched_present",
     ),
     "history": Question(
         "How well is the next block predicted after a long real past?",
@@ -183,12 +212,13 @@ QUESTIONS: dict[str, Question] = {
             _WINDOW_21,
             *_SHORT,
             Entry("Head Forcing, absolute positions", "no_rope_reencoding"),
-            Entry("Head Forcing, shuffled roles", "head_forcing", roles="shuffled"),
+            Shuffles(Entry("Head Forcing, shuffled roles", "head_forcing", roles="shuffled")),
             Entry("Head Forcing, all heads memory", "uniform_memory"),
             _OURS,
         ),
         ("frames_a_head", "loss_0.625", "loss_0.8333", "loss_0.9375"),
-        "Squared error of the flow at three noise levels, 42 blocks of rendered video as the past.",
+        "Squared error of the flow at three noise levels, 42 blocks of rendered video as the past. The truth has none.",
+        "loss_0.9375",
     ),
     "components": _paper("components", "one_prompt", DRIFTING),
     "roles": _paper(
@@ -204,67 +234,21 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The metrics of every row's videos, `numbers[row][video]`, with rows in the order of `question.rows`."""
-
-    question: Question
-    numbers: tuple[tuple[Numbers, ...], ...]
-
-    def interval(self, row: int, column: str) -> Interval | None:
-        return mean_interval([video.get(column) for video in self.numbers[row]])
-
-    def difference(self, row: int, column: str) -> Interval | None:
-        """The paired difference to the last row."""
-        values, others = ([video.get(column) for video in self.numbers[i]] for i in (row, -1))
-        return difference_interval(values, others)
-
-    def table(self) -> str:
-        """A Markdown table of means with 95 % intervals; bold if the paired difference to the last row excludes 0."""
-        columns = [c for c in self.question.columns if any(self.interval(i, c) for i in range(len(self.numbers)))]
-        lines = [
-            [row.label, *(self._cell(i, column) for column in columns)] for i, row in enumerate(self.question.rows)
-        ]
-        table = markdown_table(["", *(COLUMNS[column].heading for column in columns)], lines)
-        videos = len(self.numbers[0])
-        about = f"Means of {videos} videos with 95 % bootstrap intervals. Bold: the same prompts and noise differ from "
-        return "\n".join([table, "", f"{about}the last row's beyond chance (95 % interval of the paired difference)."])
-
-    def _cell(self, row: int, column: str) -> str:
-        interval, form = self.interval(row, column), COLUMNS[column].form
-        if interval is None:
-            return "–"
-        if COLUMNS[column].planned:
-            return form(interval.mean)
-        difference = self.difference(row, column)
-        significant = row < len(self.numbers) - 1 and difference is not None and difference.excludes(0)
-        mean = f"**{form(interval.mean)}**" if significant else form(interval.mean)
-        return f"{mean} ({form(interval.low)} to {form(interval.high)})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON: means, intervals, and the metrics of every video."""
-        question = self.question
-        rows = [
-            {
-                "label": row.label,
-                "means": {c: _asdict(self.interval(i, c)) for c in question.columns},
-                "difference_to_last": {c: _asdict(self.difference(i, c)) for c in question.columns},
-                "videos": [{c: _rounded(video.get(c)) for c in question.columns} for video in self.numbers[i]],
-            }
-            for i, row in enumerate(question.rows)
-        ]
-        return {"asks": question.asks, "story": question.story, "note": question.note, "rows": rows}
+def sharing(question: Question) -> str:
+    """A sentence that names the other questions with the same videos; empty if there are none."""
+    told = []
+    for name, other in QUESTIONS.items():
+        if other.story == question.story and other.asks != question.asks:
+            count = sum(any(_same_videos(row, mine) for mine in question.rows) for row in other.rows)
+            told += [f"{name} ({count} rows)"] if count else []
+    if not told:
+        return ""
+    return (
+        f"The same videos are rows of other tables, which are therefore not independent of this one: {', '.join(told)}."
+    )
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(value, 5)
-
-
-def _asdict(interval: Interval | None) -> dict[str, Any] | None:
-    return None if interval is None else asdict(interval)
-
-
-def answer(question: Question, videos: int, measure: Measure) -> Answer:
-    """Measure `videos` videos of every row; video `i` has the same prompts and noise in all rows."""
-    rows = [tuple(measure(row, i) for i in range(videos)) for row in question.rows]
-    return Answer(question, tuple(rows))
+def _same_videos(row: Row, other: Row) -> bool:
+    if isinstance(row, Entry) and isinstance(other, Entry):
+        return (row.policy, row.roles) == (other.policy, other.roles)
+    return row == other

@@ -294,9 +294,11 @@ def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(bac
     assert torch.equal(latents_of(whole, backbone), latents_of(plan(name, TWO, seed=3), backbone, seed=7))
 
 
-def test_roles_that_the_seed_shuffles_stay_those_of_the_renders_own(backbone):
+def test_no_seed_changes_how_roles_are_shuffled(backbone):
+    """Else shuffle and video could not be told apart in a comparison over seeds."""
     shuffled, take = (plan("head_forcing", f"0:00 {tag} a", seed=3, roles="shuffled") for tag in ("", "[seed 7]"))
-    assert shuffled.shape == take.shape != plan("head_forcing", "0:00 a", seed=7, roles="shuffled").shape
+    assert shuffled.shape == take.shape == plan("head_forcing", "0:00 a", seed=7, roles="shuffled").shape
+    assert shuffled.shape != plan("head_forcing", "0:00 a", seed=3, roles="shuffled", shuffle=1).shape
 
 
 def test_run_folders_of_methods_and_of_their_settings_differ():

@@ -398,6 +398,52 @@ def assert_same(a: HeadShares, b: HeadShares) -> None:
         assert torch.equal(tensor, numbers(b)[name]), name
 
 
+def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, tmp_path):
+    """Queries with their spatial and without their temporal rotation, averaged over steps and blocks, then prompts."""
+    seen = []  # per pass and layer, the queries before any rotation
+    attend = HeadCache.attend
+
+    def watched(cache, layer, q):
+        if cache.meter.active:
+            seen.append(cache.rope.rotate_spatial(q.unflatten(0, (3, -1)).permute(2, 0, 1, 3)).flatten(1, 2))
+        return attend(cache, layer, q)
+
+    monkeypatch.setattr(HeadCache, "attend", watched)
+    shares = measure(small, prompts=[0, 2])
+    q = torch.stack(seen).unflatten(0, (2, -1, 2)).double()  # prompts, passes, layers, heads, queries, channels
+    mean = q.unflatten(-1, (-1, 2)).mean(dim=(1, 4)).mean(dim=0)
+    size = q.unflatten(-1, (-1, 2)).norm(dim=-1).mean(dim=(1, 4)).mean(dim=0)
+    statistics = shares.profile("x").query_statistics
+    torch.testing.assert_close(torch.view_as_real(statistics.mean).double(), mean, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(statistics.size.double(), size, rtol=1e-3, atol=1e-3)
+
+    shares.save(tmp_path / "x.safetensors")
+    shares.profile("x").save(tmp_path / "x.json")
+    assert load_profile(tmp_path / "x.json").queries == shares.profile("x").queries
+    loaded = HeadShares.load(tmp_path / "x.safetensors")
+    assert loaded.profile("x") == shares.profile("x")
+    other = measure(small, prompts=[1])
+    other.merge(loaded)
+    assert other.profile("x") == measure(small).profile("x"), "the order of merging must not matter"
+
+
+def test_measurements_of_earlier_versions_have_no_query_statistics(small, measured, tmp_path):
+    path = tmp_path / "earlier.safetensors"
+    measure(small, prompts=[0]).save(path)
+    with safe_open(path, "pt") as file:
+        tags = file.metadata()
+    tensors = load_file(path)
+    del tensors["query_sums"]
+    save_file(tensors, path, tags)
+    earlier = HeadShares.load(path)
+    assert earlier.profile("x").queries is None and '"queries"' not in earlier.profile("x").to_json()
+    assert measure(small, prompts=[1, 2], into=earlier).profile("x").queries is None, "one prompt has none"
+    assert measured.profile("x").queries is not None
+    save_file({**tensors, "query_sums": torch.zeros(3, 2, 3, 2, 4)}, path, tags)
+    with pytest.raises(HeadForcingError, match="damaged: its query_sums do not fit"):
+        HeadShares.load(path)
+
+
 def test_every_denoising_step_of_every_block_is_measured_once(measured):
     assert measured.counts.shape == (3, 4, 4)  # prompts, blocks 2 to 5, steps
     assert (measured.counts == 1).all() and measured.missing_prompts() == []

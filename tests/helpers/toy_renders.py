@@ -35,7 +35,8 @@ class Render:
         self.timeline = parse_timeline(text)
         family = options.pop("family", "self_forcing")
         method = options.pop("method", "head_forcing")
-        policy = preset(method).with_memory(5, 3, 0.99, 1)  # admits much and often: summaries are made
+        policy = options.pop("policy", preset(method))
+        policy = policy.with_memory(5, 3, 0.99, 1)  # admits much and often: summaries are made
         frames = 0 if start is None else len(start)
         config = backbone.config
         layers, heads = config.num_layers, config.num_heads

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from evidence_words import rounded
 from headforcing.headforcing_core.commands import evaluate
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
@@ -17,16 +18,16 @@ from headforcing.headforcing_core.demo.training.training import initialise, save
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.studies.answers import answer
 from headforcing.headforcing_core.studies.comparison import Entry
-from headforcing.headforcing_core.studies.intervals import difference_interval, mean_interval
 from headforcing.headforcing_core.studies.paper_tables import PAPER_TABLES
 from headforcing.headforcing_core.studies.questions import (
     COLUMNS,
     QUESTIONS,
+    SHUFFLES,
     UNJUDGED,
     Question,
     Rendered,
-    answer,
     window,
 )
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -35,56 +36,34 @@ from tiny_checkpoints import wan_vae
 BEFORE, AFTER = Entry("before", "self_forcing"), Entry("after", "head_forcing")
 
 
-def test_an_interval_holds_the_mean_in_about_95_of_100_samples():
-    rng = np.random.default_rng(0)
-    samples = rng.normal(3.0, 1.0, size=(200, 30))
-    intervals = [mean_interval(list(sample)) for sample in samples]
-    held = np.mean([not interval.excludes(3.0) for interval in intervals])
-    assert 0.88 < held < 0.99
-    assert intervals[0].mean == pytest.approx(samples[0].mean()) and intervals[0].count == 30
-
-
-def test_unknown_values_are_left_out_and_nothing_has_no_interval():
-    assert mean_interval([None, float("nan")]) is None
-    found = mean_interval([1.0, None, 3.0])
-    assert (found.mean, found.count) == (2.0, 2) and 1.0 <= found.low <= found.high <= 3.0
-    assert mean_interval([2.0]).low == mean_interval([2.0]).high == 2.0
-
-
-def test_a_paired_difference_is_surer_than_two_means():
-    rng = np.random.default_rng(1)
-    prompts = rng.normal(0, 5, 40)
-    worse, better = prompts + rng.normal(0, 0.1, 40), prompts + 0.5 + rng.normal(0, 0.1, 40)
-    assert difference_interval(better, worse).excludes(0)
-    assert mean_interval(better).low < mean_interval(worse).high  # alone they overlap
-    assert not difference_interval(worse, worse).excludes(0)
-    assert difference_interval([1.0, None, 5.0], [0.5, 2.0, None]).count == 1
-
-
 def measured(entry, number):
     """Like a model: prompts differ much, methods little but always."""
     rng = np.random.default_rng(number)
     return {"present": rng.uniform(0.3, 0.6) + (0.2 if entry is AFTER else 0.0), "shape": rng.uniform(), "motion": None}
 
 
-QUESTION = Question("Is after better?", "one_prompt", (BEFORE, AFTER), ("present", "shape", "motion"), "A note.")
+QUESTION = Question(
+    "Is after better?", "one_prompt", (BEFORE, AFTER), ("present", "shape", "motion"), "A note.", "present"
+)
 
 
-def test_a_table_is_bold_where_a_row_surely_differs_from_the_last_and_leaves_out_what_nobody_knows():
-    told = answer(QUESTION, 30, measured)
+def test_a_table_leaves_out_what_nobody_knows():
+    told = answer(QUESTION, 32, measured)
     lines = told.table().splitlines()
     assert lines[0] == "|  | shape and colour | kind of shape |"
     before, after = lines[2], lines[3]
     assert before.startswith("| before | **0.4") and after.startswith("| after | 0.6")
     assert "**" not in before.split("|")[3] and "**" not in after
-    assert "Means of 30 videos with 95 % bootstrap intervals" in lines[-1]
+    assert any(line.startswith("Means of 32 videos with 95 % t intervals") for line in lines)
 
 
 def test_what_is_planned_is_told_without_an_interval():
     def sized(entry, number):
         return {"frames_a_head": 8.541666 if entry is AFTER else 21.0}
 
-    lines = answer(replace(QUESTION, columns=("frames_a_head", "motion")), 3, sized).table().splitlines()
+    lines = (
+        answer(replace(QUESTION, columns=("frames_a_head", "motion"), primary="motion"), 3, sized).table().splitlines()
+    )
     assert lines[0] == "|  | frames a head |"
     assert lines[2:4] == ["| before | 21 |", "| after | 8.54 |"]
 
@@ -124,7 +103,8 @@ def test_questions_of_the_method_have_rows_of_plain_windows():
     """Of nine frames a head, with and without a sink; Head Forcing has 8.5 on this model."""
     for name, question in QUESTIONS.items():
         if name not in ("horizon", "still"):
-            assert {window(9).policy, window(9, sink=3).policy} < {row.policy for row in question.rows}, name
+            entries = [row for row in question.rows if isinstance(row, Entry)]
+            assert {window(9).policy, window(9, sink=3).policy} < {row.policy for row in entries}, name
 
 
 def test_other_weights_of_the_toy_world_may_have_another_size(tmp_path):
@@ -189,7 +169,8 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
     }
     assert main(["evaluate", "rope", "--json", *(str(part) for pair in options.items() for part in pair)]) == 0
     found = json.loads((tmp_path / "out" / "rope.json").read_text("utf-8"))
-    assert [row["label"] for row in found["rows"]] == [row.label for row in QUESTIONS["rope"].rows]
+    models = [row.label for row in QUESTIONS["rope"].rows if not isinstance(row, Rendered)]
+    assert [row["label"] for row in found["rows"]] == models, "nobody knows the truth of real weights"
     assert [row["label"] for row in found["rows"]][2:] == [entry.label for entry in PAPER_TABLES["rope"].rows]
     assert all(set(video) == set(UNJUDGED) and video["motion"] > 0 for row in found["rows"] for video in row["videos"])
     assert len(list((tmp_path / "out").glob("*.mp4"))) == 8
@@ -204,8 +185,12 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
         def __init__(self, *weights):
             pass
 
-        def measure(self, policy, roles, story, seed):
-            made.append((policy, roles, seed))
+        def measure(self, policy, roles, story, seed, shuffle):
+            made.append((policy, roles, seed, shuffle))
+            return {"present": 1.0}
+
+        def measure_rendered(self, story, seed, encoded):
+            made.append((encoded, seed))
             return {"present": 1.0}
 
     monkeypatch.setattr(evaluate, "Judge", Counted)
@@ -214,13 +199,16 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
         answer(QUESTIONS[name], 2, videos.measure("one_prompt", lambda: None))
     assert len(made) == len(set(made)) and len(made) < 2 * sum(
         len(QUESTIONS[n].rows) for n in ("length", "roles", "components")
-    )
+    ) + 2 * (SHUFFLES - 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["horizon", "--demo", "--videos", "0"], "--videos must be from 1"),
+        (["roles", "--demo", "--shuffles", "-1"], "--shuffles must be from 0"),
+        (["roles", "--demo", "--only-known"], "--only-known needs --known FILE"),
+        (["roles", "rope", "--demo", "--known", "x.json"], "--known is for one question"),
         (["horizon", "--demo", "--seconds", "30"], "with --demo each question has its own videos"),
         (["horizon", "--weights", "w.pt", "--vae", "v"], "can only be asked about the toy world: give --demo"),
         (["length", "switches", "--weights", "w.pt", "--vae", "v"], "in two commands"),
@@ -231,6 +219,20 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
 def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments, message, tmp_path, capsys):
     assert main(["evaluate", *arguments, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_stored_answer_is_counted_again_without_a_model(tmp_path, repo_root, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "Judge", None)
+    stored = repo_root / "tests" / "evidence" / "roles.json"
+    arguments = ["evaluate", "roles", "--demo", "--known", str(stored), "--only-known", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    table = (tmp_path / "roles.md").read_text("utf-8")
+    assert table in capsys.readouterr().out and "| Random Allocation | – |" in table
+    counted, before = (json.loads(path.read_text("utf-8")) for path in (tmp_path / "roles.json", stored))
+    assert rounded(counted) == rounded(before)
+    (tmp_path / "other.json").write_text("{}", encoding="utf-8")
+    arguments[4] = str(tmp_path / "other.json")
+    assert main(arguments) == 2 and "is no answer that `evaluate` has written" in capsys.readouterr().err
 
 
 def test_six_prompts_are_read_from_lines_of_json():

@@ -153,8 +153,8 @@ def test_a_method_with_one_cache_for_every_head_needs_no_profile():
 def test_roles_can_be_merged_or_shuffled():
     mine = profile([["local", "anchor", "memory"] * 2] * 2)
 
-    def slots(roles, seed=0):
-        made = plan(config=TINY, profile=mine, roles=roles, seed=seed)
+    def slots(roles, shuffle=0):
+        made = plan(config=TINY, profile=mine, roles=roles, shuffle=shuffle)
         return made.shape.frame_slots, made.shape.roles, made.profile_name
 
     assert slots("profile")[0] == 4 * (4 + 7 + 11)
@@ -162,7 +162,7 @@ def test_roles_can_be_merged_or_shuffled():
     assert slots("anchor_to_memory")[0] == 4 * (4 + 11 + 11)
     assert slots("shuffled")[0] == slots("profile")[0]
     assert slots("shuffled", 1)[1] != slots("shuffled", 2)[1]
-    assert slots("shuffled")[2] == "profile 'mine', roles shuffled"
+    assert slots("shuffled")[2] == "profile 'mine', roles shuffled (0)"
     with pytest.raises(HeadForcingError, match="roles must be one of .*'upside_down'"):
         slots("upside_down")
 

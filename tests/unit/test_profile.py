@@ -403,3 +403,23 @@ def test_an_import_refuses_lists_that_are_not_a_partition(layer):
 if __name__ == "__main__":
     for profile in shipped_profiles(SHARED).values():
         profile.save(BUNDLED_FOLDER / f"{profile.name}.json")
+
+
+# --- statistics of queries
+
+
+def test_query_statistics_are_checked_and_older_files_have_none():
+    profile = default_profile(8, 6)
+    values = [[[1.0, -2.0, 0.5, 0.0, 3.0, 2.0] for _ in range(6)] for _ in range(8)]
+    data = json.loads(replace(profile, queries=values).to_json())
+    assert HeadProfile.from_json(json.dumps(data)).query_statistics.mean[7, 5].tolist() == [1 + 0.5j, -2 + 0j]
+    assert HeadProfile.from_json(json.dumps(data)).query_statistics.size[7, 5].tolist() == [3.0, 2.0]
+    older = {key: value for key, value in data.items() if key != "queries"}
+    assert HeadProfile.from_json(json.dumps(older)).query_statistics is None
+    for wrong in ([1.0, 2.0], [], "abc", [1.0, 1.0, -1.0], [1.0, float("nan"), 1.0], None):
+        data["queries"][3][2] = wrong
+        with pytest.raises(HeadForcingError, match="the queries of layer 3, head 2 must be finite numbers in threes"):
+            HeadProfile.from_json(json.dumps(data))
+    data["queries"][3][2] = [1.0, 2.0, 3.0]
+    with pytest.raises(HeadForcingError, match="the same number of values for every head"):
+        HeadProfile.from_json(json.dumps(data))

@@ -32,8 +32,9 @@ def test_a_command_without_arguments_asks_for_the_defaults(command: str):
 
 def test_every_argument_that_sets_something_is_passed_on():
     words = "--episodic-frames 7 --recent-frames 6 --novelty-threshold 0.5 --update-interval 2 --seed 9 --seconds 20 "
-    words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method longlive "
-    words += "--roles shuffled --model-family longlive --sigmas 1,0.5"
+    words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method random_tokens "
+    words += "--roles shuffled --model-family longlive --sigmas 1,0.5 --sink-gate 0.8 --rope-jitter 0.5 "
+    words += "--compression trigonometric --shuffle 4"
     options = render_options(_parser().parse_args(["generate", *COMMANDS["generate"], *words.split()]))
     same = {name for name in FIELDS if getattr(options, name) == getattr(DEFAULTS, name)}
     assert same == {"profile", "policy"}
@@ -65,7 +66,7 @@ def test_widgets_take_their_defaults_from_the_options(file: str, repo_root: Path
     assert found == {name: f"DEFAULTS.{CALLED_OTHERWISE.get(name, name)}" for name in found}
     expected = {
         "sampler_inputs.py": "method sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles "
-        "checkpoint_seconds",
+        "sink_gate rope_jitter compression checkpoint_seconds",
         "host/helpers.py": "seed model_family",
         "compare_methods.py": "",
     }
@@ -101,6 +102,11 @@ def test_a_plan_is_what_was_asked_for():
         ({"episodic_frames": 1}, "episodic_frames must be 0"),
         ({"update_interval": 0}, "update_interval must be at least 1"),
         ({"novelty_threshold": 3.0}, "novelty_threshold"),
+        ({"sink_gate": 1.5}, "sink_gate must be 0"),
+        ({"rope_jitter": -0.5}, "rope_jitter must be 0"),
+        ({"compression": "no_such"}, "compression must be one of"),
+        ({"compression": "trigonometric", "method": "no_episodic_memory"}, "choose compression 'prompt'"),
+        ({"sink_gate": 0.8, "method": "longlive"}, "for methods that keep frames by head role"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_one_sentence(wrong: dict[str, Any], told: str):

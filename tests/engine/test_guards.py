@@ -1,0 +1,209 @@
+"""Guards of the caches (METHOD.md, "Guards"): the sink gate, rotary jitter, and the trigonometric compression."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.guards import Guards
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
+from headforcing.headforcing_core.cache.query_score import QueryScore, QueryStatistics, query_means
+from headforcing.headforcing_core.cache.reference import ReferenceCache
+from headforcing.headforcing_core.cache.rope_jitter import JitteredRotary, jittered_bases
+from headforcing.headforcing_core.cache.sink_gate import SinkGate
+from headforcing.headforcing_core.cache.state import cache_state, restore_cache
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.rope import RotaryEmbedding
+from headforcing.headforcing_core.timeline.switch import Switch
+from small_engine import BUSY, HEIGHT, WIDTH, difference, film, latents, make, mixed, new_cache
+from switching_reference import SwitchingReferenceCache
+
+GATED, JITTERED = Guards(sink_gate=0.5), Guards(rope_jitter=0.8)
+
+
+def statistics(model, seed=2) -> QueryStatistics:
+    config, generator = model.config, torch.Generator().manual_seed(seed)
+    shape = (config.num_layers, config.num_heads, config.head_dim // 2)
+    mean = torch.randn(*shape, dtype=torch.complex64, generator=generator)
+    return QueryStatistics(mean, mean.abs() + torch.rand(shape, generator=generator))
+
+
+def trigonometric(model, policy: CachePolicy) -> CachePolicy:
+    return policy.with_guards(policy.guards, "trigonometric").with_queries(statistics(model), "a profile")
+
+
+def everything(model, rope="contiguous") -> CachePolicy:
+    return trigonometric(model, replace(BUSY, rope=rope, guards=Guards(0.5, 0.8)))
+
+
+@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
+@pytest.mark.parametrize("guard", ["gate", "jitter", "trigonometric", "all"])
+def test_the_grouped_cache_equals_the_reference(model, guard, rope):
+    policy = replace(BUSY, rope=rope)
+    guarded = {
+        "gate": replace(policy, guards=GATED),
+        "jitter": replace(policy, guards=JITTERED),
+        "trigonometric": trigonometric(model, policy),
+        "all": everything(model, rope),
+    }[guard]
+    roles = mixed(model)
+    ours, specified = (
+        latents(film(model, new_cache(model, roles, guarded, 11, kind), 11)) for kind in (HeadCache, ReferenceCache)
+    )
+    assert difference(ours, specified) < 1e-4 * float(specified.abs().max())
+    assert difference(ours, make(model, roles, policy, 11)) > 1e-3, "the guard changes nothing"
+
+
+def test_a_cache_reports_what_its_guards_did(model):
+    cache = new_cache(model, mixed(model), everything(model), 11)
+    film(model, cache, 11)
+    gate, jitter, compression = cache.guard_report
+    assert 0 < cache.gate.left_out < cache.gate.frames
+    assert gate.startswith(f"sink gate 0.5: left out {cache.gate.left_out:,} of ")
+    assert jitter.startswith("rope jitter 0.8: rotary bases from ") and jitter.endswith(" in place of 10,000")
+    assert compression.startswith(f"compression trigonometric: tokens of {cache.memory.score.merges} merges")
+    assert cache.memory.score.merges > 2
+    assert new_cache(model, mixed(model), BUSY, 11).guard_report == []
+
+
+def test_the_estimate_counts_what_the_gate_copies(model):
+    """The keys and values of one group in one layer, and nothing for the other guards."""
+    policy = everything(model)
+    shape = new_cache(model, mixed(model), policy, 9).shape
+    alone = replace(policy, guards=JITTERED).cache_bytes(shape, torch.float32, False)
+    assert alone == shape.bytes(torch.float32)
+    layer_bytes = 2 * 4 * 6 * 22 * 11 * max(row.count("memory") for row in mixed(model))
+    assert policy.cache_bytes(shape, torch.float32, False) == alone + layer_bytes
+
+
+def test_guards_take_no_more_cache_and_are_never_replayed_as_a_cuda_graph(model):
+    plain, guarded = (new_cache(model, mixed(model), policy, 9) for policy in (BUSY, everything(model)))
+    assert guarded.bytes == plain.bytes == guarded.shape.bytes(torch.float32)
+    plain.begin_block()
+    guarded.begin_block()
+    assert plain.layout is not None and guarded.layout is None
+
+
+def test_a_stored_state_goes_on_to_the_same_blocks(model):
+    policy, roles = everything(model), mixed(model)
+    whole = film(model, new_cache(model, roles, policy, 10), 10)
+    cache = new_cache(model, roles, policy, 10)
+    film(model, cache, 7)
+    restored = new_cache(model, roles, policy, 10)
+    restore_cache(restored, cache_state(cache))
+    made = [block.latents for block in whole[:7]]
+    assert torch.equal(latents(film(model, restored, 10, made=made)), latents(whole))
+
+
+# --- the sink gate
+
+
+def test_the_gate_leaves_out_a_frame_that_more_than_its_share_of_heads_prefers():
+    q = torch.ones(5, 4, 2)  # five heads, four queries
+    k = torch.zeros(5, 4, 3, 2)  # four frames of three tokens; the first two are kept frames
+    k[:, 2:] = 0.5
+    k[:4, 0] = 1.0  # four heads of five prefer it to the others
+    k[:2, 1] = 1.0  # two
+    assert SinkGate(0.79).anomalous(q, k, 2).tolist() == [True, False]
+    assert SinkGate(0.8).anomalous(q, k, 2).tolist() == [False, False], "exactly the threshold's share stays"
+    gate = SinkGate(0.39)
+    keys, _ = gate.context(q, k, k, 2)
+    assert keys.shape == (5, 6, 2) and torch.equal(keys, k[:, 2:].flatten(1, 2))
+    assert (gate.passes, gate.frames, gate.left_out) == (1, 2, 2)
+
+
+def test_the_gate_never_leaves_out_recent_frames(model):
+    cache = new_cache(model, mixed(model), replace(PRESETS["self_forcing_window_21"], guards=GATED), 9)
+    film(model, cache, 9)
+    assert cache.gate.passes == 0
+
+
+# --- rotary jitter
+
+
+def test_every_head_has_a_base_of_its_own_within_the_strength_and_always_the_same():
+    bases = jittered_bases(0.8, 4, 6)
+    assert bases.unique().numel() == 24 and bases.min() >= 2000 and bases.max() <= 18000
+    assert torch.equal(bases, jittered_bases(0.8, 4, 6))
+    assert torch.equal(jittered_bases(0.0, 2, 3), torch.full((2, 3), 10000.0, dtype=torch.float64))
+
+
+def test_jitter_of_no_strength_is_the_plain_rotation_and_its_rotations_compose():
+    x = torch.randn(3, 2, 6, 22, generator=torch.Generator().manual_seed(0))
+    plain = RotaryEmbedding(22, 2, 3)
+    same = JitteredRotary(jittered_bases(0.0, 1, 3)[0], 22, 2, 3)
+    assert torch.allclose(same.rotate(x, [4, 9]), plain.rotate(x, [4, 9]), atol=1e-5)
+    rope = JitteredRotary(jittered_bases(0.8, 1, 3)[0], 22, 2, 3)
+    turned = rope.rerotate(rope.rotate(x, [4, 9]), [3, -2])
+    assert torch.allclose(turned, rope.rotate(x, [7, 7]), atol=1e-5)
+    assert difference(turned, plain.rotate(x, [7, 7])) > 0.1
+
+
+# --- trigonometric compression
+
+
+def test_the_score_is_the_published_sum():
+    heads, pairs, tokens = 3, 11, 7  # head_dim 22: 5 temporal pairs, 6 spatial ones
+    generator = torch.Generator().manual_seed(4)
+    mean = torch.randn(1, heads, pairs, dtype=torch.complex64, generator=generator)
+    size = mean.abs() + 0.3
+    keys = torch.randn(heads, tokens, 2 * pairs, generator=generator)
+    distances = (8, 9, 10)
+    score = QueryScore(QueryStatistics(mean, size), [torch.arange(heads)], distances, 22, 0.0)
+    expected = torch.zeros(heads, tokens, dtype=torch.float64)
+    temporal = 5
+    for h in range(heads):
+        for t in range(tokens):
+            for f in range(pairs):
+                k = complex(*keys[h, t, 2 * f : 2 * f + 2].tolist())
+                q = complex(mean[0, h, f])
+                phase = math.atan2((q * k.conjugate()).imag, (q * k.conjugate()).real)
+                w = 10000.0 ** (-f / temporal) if f < temporal else 0.0
+                cosines = [math.cos(w * distance + phase) for distance in distances]
+                expected[h, t] += abs(q) * abs(k) * sum(cosines) / 3 + (float(size[0, h, f]) - abs(q)) * abs(k)
+    expected = (expected - expected.mean(1, keepdim=True)) / expected.std(1, keepdim=True)
+    assert torch.allclose(score(0, keys, distances).double(), expected.mean(0), atol=1e-4)
+
+
+def test_with_absolute_positions_the_distances_grow_with_the_video(model):
+    shape = new_cache(model, mixed(model), everything(model, "absolute"), 9).shape
+    score = QueryScore.of(shape, [])
+    assert score.begin_merge(frame=30, source=6) == (25, 26, 28, 32, 40, 56, 88, 152)
+    contiguous = QueryScore.of(new_cache(model, mixed(model), everything(model), 9).shape, [])
+    assert contiguous.begin_merge(30, 6) == (8, 9, 10), "five entries and three recent frames lie before the queries"
+
+
+def test_query_means_are_those_of_complex_pairs():
+    q = torch.tensor([[[3.0, 4.0, 1.0, 0.0], [-3.0, 4.0, 0.0, 1.0]]])  # one head, two queries, two pairs
+    assert torch.allclose(query_means(q), torch.tensor([[[0.0, 0.5], [4.0, 0.5], [5.0, 1.0]]]))
+
+
+# --- settings
+
+
+def test_guards_that_make_no_sense_are_refused(model):
+    for wrong in ({"sink_gate": 1.0}, {"rope_jitter": -0.1}, {"rope_jitter": math.nan}):
+        with pytest.raises(HeadForcingError, match=r"must be 0 \(off\) or below 1"):
+            Guards(**wrong)
+    with pytest.raises(HeadForcingError, match="chooses tokens where episodic memory merges entries"):
+        PRESETS["fifo_eviction"].with_guards(Guards(), "trigonometric")
+    with pytest.raises(HeadForcingError, match="profile 'x' has none; measure one"):
+        CachePolicy().with_guards(Guards(), "trigonometric").with_queries(None, "profile 'x'")
+    narrow = QueryStatistics(torch.zeros(3, 5, 4, dtype=torch.complex64), torch.zeros(3, 5, 4))
+    policy = replace(everything(model), queries=narrow)
+    with pytest.raises(HeadForcingError, match="for heads 8 wide, this model's are 22 wide"):
+        new_cache(model, mixed(model), policy, 3)
+
+
+def test_switches_work_with_guards(model):
+    """A flush leaves fewer recent frames than a role keeps: sinks are still told from them."""
+
+    policy, roles = replace(BUSY, guards=Guards(0.5, 0.8)), mixed(model)
+    switches = {4: Switch("flush"), 7: Switch("recache", 0, True)}
+    prompts = [block // 4 for block in range(8)]
+    made = []
+    for kind in (HeadCache, SwitchingReferenceCache):
+        cache = new_cache(model, roles, policy, 8, kind, size=(HEIGHT, WIDTH))
+        made.append(latents(film(model, cache, 8, prompts=prompts, switches=switches)))
+    assert difference(*made) < 1e-4 * float(made[1].abs().max())

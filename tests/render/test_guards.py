@@ -1,0 +1,83 @@
+"""Guards in a render: block keys, resuming, head roles found on the way, the report."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.guards import Guards
+from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
+from headforcing.headforcing_core.render.block_keys import setup_hash
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from toy_renders import Render
+
+
+def measured(layers: int, seed: int = 0) -> HeadProfile:
+    """A profile with query statistics, for a model with heads of the toy's width."""
+    pairs = assets.TOY_CONFIG.head_dim // 2
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(layers, 6, 2 * pairs, generator=generator)
+    queries = torch.cat((mean, mean[..., :pairs].abs() + mean[..., pairs:].abs()), dim=-1).tolist()
+    return HeadProfile("measured", layers, 6, default_profile(8, 6).roles[:layers], queries=queries)
+
+
+def setup(profile: HeadProfile | None = None, **settings) -> str:
+    options = RenderOptions(width=64, height=64, seconds=3.0, profile=profile, **settings)
+    plan = options.plan(assets.TOY_CONFIG, parse_timeline("a fox", 3.0))
+    return setup_hash(plan, "0" * 16, 0, 0, torch.float32, None)
+
+
+def test_block_keys_name_every_guard_and_stay_as_they_were_without():
+    assert setup() == "43c8cff8c729a286a419b76daf415f9d", "run folders of earlier versions are no longer found"
+    assert setup(method="longlive") == "c043016d031abc050a6ec73f244d91fa"
+    assert setup(measured(8)) == setup(), "query statistics that are not used are no part of the keys"
+    trigonometric = [setup(measured(8, seed), compression="trigonometric") for seed in (0, 1)]
+    others = [setup(sink_gate=0.8), setup(sink_gate=0.7), setup(rope_jitter=0.8), setup(sink_gate=0.8, rope_jitter=0.8)]
+    assert len({setup(), *trigonometric, *others}) == 7
+
+
+@pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "restored"])
+def test_a_stopped_render_with_guards_goes_on_bit_for_bit(backbone, tmp_path, state_seconds):
+    policy = CachePolicy().with_guards(Guards(0.5, 0.8), "trigonometric")
+    options = {"policy": policy, "profile": measured(3), "state_seconds": state_seconds, "seconds": 7.0}
+    whole = Render(backbone, tmp_path / "whole", **options).go()
+    render = Render(backbone, tmp_path / "stopped", **options)
+    render.go(stop_after=7)
+    assert torch.equal(render.go(), whole) and render.video.reused == 7
+    assert not torch.equal(Render(backbone, tmp_path / "plain", profile=measured(3), seconds=7.0).go(), whole)
+
+
+def test_jitter_works_while_head_roles_are_found(backbone, tmp_path):
+    policy = replace(CachePolicy(), guards=Guards(0.5, 0.8))
+    render = Render(backbone, tmp_path, policy=policy, profile=AutoProfile(), seconds=6.5)
+    render.go()
+    profile = render.video.found_profile
+    assert render.video.cache.guard_report[0].startswith("sink gate 0.5: left out ")
+    known = Render(backbone, tmp_path / "known", policy=policy, profile=profile, seconds=6.5)
+    assert not torch.equal(known.go()[-3:], render.go()[-3:]), "the first five seconds are plain Self Forcing"
+
+
+def test_trigonometric_compression_needs_a_profile_with_statistics():
+    without = replace(default_profile(8, 6), queries=None)
+    with pytest.raises(HeadForcingError, match=r"profile 'toy_world' has none; measure one with this version"):
+        setup(without, compression="trigonometric")
+    with pytest.raises(HeadForcingError, match="to be found in the first seconds has none"):
+        setup(AutoProfile(), compression="trigonometric")
+
+
+def test_the_report_of_a_render_says_what_the_guards_did(tmp_path, capsys):
+    def demo(*more: str) -> str:
+        arguments = ["--out", str(tmp_path), "--seconds", "3", "--scale", "1", "--prompts", "a red ball"]
+        assert main(["demo", *arguments, *more]) == 0
+        return capsys.readouterr().out
+
+    guarded = demo("--sink-gate", "0.3", "--rope-jitter", "0.8")
+    assert "\nguard    sink gate 0.3: left out " in guarded and "\nguard    rope jitter 0.8: rotary bases" in guarded
+    assert json.loads(demo("--sink-gate", "0.3", "--json"))["guards"][0].startswith("sink gate 0.3: left out ")
+    assert "guard " not in demo()
