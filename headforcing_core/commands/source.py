@@ -299,7 +299,7 @@ def _parsed(text: str, options: RenderOptions) -> Timeline:
 def toy_codec(device: torch.device) -> FrameCodec:
     """The embedded model's VAE."""
     network = assets.load_autoencoder(device)
-    return FrameCodec(partial(ToyStreamingDecoder, network), network, lambda frame: network.encode(frame[None]))
+    return FrameCodec(partial(ToyStreamingDecoder, network), network, network.encode)
 
 
 def note_unknown_words(texts: Sequence[str]) -> None:
