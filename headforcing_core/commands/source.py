@@ -34,6 +34,7 @@ from ..render.provenance import about_video, file_tags
 from ..render.resources import Needs
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
+from ..render.start import DEFAULT_START_SECONDS, Start, check_start_image
 from ..render.video_rollout import VideoRollout
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks
@@ -84,6 +85,8 @@ class Source:
         files: of the model; None is the embedded one.
         scale: every pixel of the video becomes a square of this side.
         start_latents: `[frames, 16, h, w]` of a video to go on from.
+        start: the same as video frames, before `with_start` has encoded them.
+        start_key: as for `RenderJob`.
         follow: the file of the story, where it is read again during the render.
     """
 
@@ -94,6 +97,8 @@ class Source:
     files: ModelFiles | None = None
     scale: int = 1
     start_latents: Tensor | None = None
+    start: Start | None = None
+    start_key: str = ""
     follow: FollowedFile | None = None
 
     @classmethod
@@ -107,7 +112,8 @@ class Source:
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         note_unknown_words([segment.text for segment in timeline.segments])
-        return cls(options, timeline, machine, info, scale=args.scale, follow=follow)
+        start = chosen_start(args, options)
+        return cls(options, timeline, machine, info, scale=args.scale, start=start, follow=follow)
 
     @classmethod
     def of_files(
@@ -121,9 +127,10 @@ class Source:
         options, files = render_options(args), ModelFiles.of(args)
         timeline = _parsed(read_text(prompts) if follow is None else follow.text, options)
         info = files.inspect()
-        start = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
+        latents = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
+        start = chosen_start(args, options)
         machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
-        return cls(options, timeline, machine, info, files, start_latents=start, follow=follow)
+        return cls(options, timeline, machine, info, files, start_latents=latents, start=start, follow=follow)
 
     def with_prompts(self, text: str) -> Source:
         """A copy with other prompts."""
@@ -143,6 +150,8 @@ class Source:
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start_latents is None else len(self.start_latents)
+        if self.start is not None:
+            start_frames = self.start.frames
         return self.options.plan(self.info.config, self.timeline, start_frames, profile)
 
     def encode(self, texts: list[str] | None = None) -> list[Tensor]:
@@ -159,7 +168,19 @@ class Source:
 
     def check_encoder(self, plan: RenderPlan) -> None:
         """Refuse a plan that encodes video frames if there is no VAE. Call it before prompts are encoded."""
-        plan.check_encoder(self.files is None or self.files.vae is not None, "give --vae, the Wan 2.1 VAE")
+        given = self.files is None or self.files.vae is not None
+        plan.check_encoder(given, "give --vae, the Wan 2.1 VAE")
+        if self.start is not None and not given:
+            raise HeadForcingError("--start-image and --start-video need --vae, the Wan 2.1 VAE, which encodes them")
+
+    def with_start(self) -> Source:
+        """A copy with the latents of `start`. Call it before prompts are encoded: the VAE is not kept in memory."""
+        if self.start is None:
+            return self
+        codec = self._codec(encodes=True)
+        assert codec is not None
+        latents = self.start.encoded(codec).float().cpu()
+        return replace(self, start_latents=latents, start_key=self.start.key(codec))
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
         """The video of a plan of this source, from the embeddings of its prompts."""
@@ -172,10 +193,11 @@ class Source:
             self.options.seed,
             self.machine.dtype,
             start_latents=self.start_latents,
+            start_key=self.start_key,
             runs=self.machine.runs,
             state_seconds=self.options.state_seconds,
             found_profiles=self.machine.found_profiles,
-            about={**about, "weights": self.info.path.name},
+            about={**about, "weights": self.info.path.name, **({"start": self.start.about} if self.start else {})},
         )
 
     def check_needs(self, plan: RenderPlan, video: Path | None) -> Needs:
@@ -202,18 +224,21 @@ class Source:
 
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
         """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
-        device, dtype, codec = self.machine.device, self.machine.dtype, None
-        if self.files is None:
-            codec, state_dict = toy_codec(device), ModelFiles(assets.model_path()).load()
-        else:
-            files, vae = self.files, self.files.vae
-            if vae is not None and (decodes or encodes):
-                from ..video.codec import load_codec
-
-                codec = load_codec(vae, device, dtype, encodes, files.decoder, files.park_features)
-            state_dict = self.files.load()
-        backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
+        codec = self._codec(encodes) if decodes or encodes else None
+        state_dict = (self.files or ModelFiles(assets.model_path())).load()
+        backbone = WanModel.from_state_dict(self.info.config, state_dict, self.machine.dtype, self.machine.device)
         return LoadedModel(self.machine, backbone, codec, self.scale)
+
+    def _codec(self, encodes: bool) -> FrameCodec | None:
+        """The VAE, None if none is given."""
+        device, files = self.machine.device, self.files
+        if files is None:
+            return toy_codec(device)
+        if files.vae is None:
+            return None
+        from ..video.codec import load_codec
+
+        return load_codec(files.vae, device, self.machine.dtype, encodes, files.decoder, files.park_features)
 
 
 @dataclass(frozen=True)
@@ -294,6 +319,21 @@ class ProgressBar(Watcher):
 
 def _parsed(text: str, options: RenderOptions) -> Timeline:
     return parse_timeline(text, options.seconds or None, switch=options.switch)
+
+
+def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
+    """The video frames of `--start-image` or `--start-video`, None if neither is given or the command has neither."""
+    image, video, part, seconds = (vars(args).get(f"start_{name}") for name in ("image", "video", "part", "seconds"))
+    size = options.width, options.height
+    if video is None and (part is not None or seconds is not None):
+        raise HeadForcingError("--start-part and --start-seconds choose a section of --start-video FILE; give one")
+    if image is not None:
+        check_start_image(options.schedule, options.model_family, "give a short video with --start-video")
+        return Start.image_file(image, size)
+    if video is None:
+        return None
+    seconds = DEFAULT_START_SECONDS if seconds is None else seconds
+    return Start.video_file(video, size, seconds, part or "last", options.schedule.frames_per_block)
 
 
 def toy_codec(device: torch.device) -> FrameCodec:

@@ -30,9 +30,18 @@ END = "end"  # stands in a block's key for the prompt of a block after the end o
 
 
 def setup_hash(
-    plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
+    plan: RenderPlan,
+    fingerprint: str,
+    seed: int,
+    video: int,
+    dtype: torch.dtype,
+    start_latents: Tensor | None,
+    start_key: str = "",
 ) -> str:
-    """The hash of everything a block depends on, except the prompts with their switches and seeds, and the length."""
+    """The hash of everything a block depends on, except the prompts with their switches and seeds, and the length.
+
+    `start_key` stands for the start latents where these were encoded from video frames.
+    """
     shape, not_compared = plan.shape, {field.name for field in fields(plan.policy) if not field.compare}
     parts: list[Any] = [
         _KEYS_VERSION,
@@ -47,7 +56,7 @@ def setup_hash(
         *plan.policy.key_parts,
     ]
     if start_latents is not None:
-        parts.append(start_latents)
+        parts += ["start", start_key] if start_key else [start_latents]
     return digest(*parts)
 
 

@@ -46,10 +46,14 @@ class FrameCodec:
             video_frames = decoder.decode(chunk)
         return self._encode(video_frames[-1:])
 
+    def encode_video(self, video_frames: Tensor) -> Tensor:
+        """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`."""
+        return self._encode(video_frames)
+
     @property
     def _encode(self) -> Callable[[Tensor], Tensor]:
         if self.encode is None:
-            raise HeadForcingError("this VAE was loaded without its encoder, which videos of several rollouts need")
+            raise HeadForcingError("this VAE was loaded without its encoder, which start frames and videos of several rollouts need")
         return self.encode
 
     def fingerprint(self) -> str:
