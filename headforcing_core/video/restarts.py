@@ -53,7 +53,9 @@ class FrameCodec:
     @property
     def _encode(self) -> Callable[[Tensor], Tensor]:
         if self.encode is None:
-            raise HeadForcingError("this VAE was loaded without its encoder, which start frames and videos of several rollouts need")
+            raise HeadForcingError(
+                "this VAE was loaded without its encoder, which start frames and videos of several rollouts need"
+            )
         return self.encode
 
     def fingerprint(self) -> str:

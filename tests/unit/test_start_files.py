@@ -164,7 +164,9 @@ def test_damaged_files_and_files_that_are_no_video_are_one_sentence(tmp_path):
         with pytest.raises(HeadForcingError, match=f"{name} cannot be read as a video"):
             section(tmp_path / name)
     start = data.index(b"mdat") + 4
-    (tmp_path / "spoiled.mp4").write_bytes(data[:start] + b"\xff" * (len(data[start:]) // 2) + data[start:][len(data[start:]) // 2 :])
+    (tmp_path / "spoiled.mp4").write_bytes(
+        data[:start] + b"\xff" * (len(data[start:]) // 2) + data[start:][len(data[start:]) // 2 :]
+    )
     with pytest.raises(HeadForcingError, match=r"spoiled\.mp4 (is damaged|cannot be read|holds no video frames)"):
         section(tmp_path / "spoiled.mp4")
 
