@@ -23,7 +23,7 @@ def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = N
 
 
 def sampler_inputs() -> list[Any]:
-    return [*_what_is_made(), *_method(), *_memory(), _batch(), *_files(), options_input()]
+    return [*_what_is_made(), *_method(), *_memory(), _batch(), *_files(), options_input(), *_starts()]
 
 
 def method_inputs() -> list[Any]:
@@ -65,6 +65,23 @@ def _what_is_made() -> list[Any]:
             optional=True,
             tooltip="Latents of a video to continue (VAE Encode). The result begins with them and has their "
             "width and height.",
+        ),
+    ]
+
+
+def _starts() -> list[Any]:
+    return [
+        io.Image.Input(
+            "start_image",
+            optional=True,
+            tooltip="Image that the video begins with, for framewise models; needs the Wan 2.1 VAE. It is cropped "
+            "around the middle and scaled to width and height.",
+        ),
+        io.Video.Input(
+            "start_video",
+            optional=True,
+            tooltip="Video to go on from, of any size and frame rate, without its sound; needs the Wan 2.1 VAE. Its "
+            "last 4 seconds are taken (Video Slice chooses others), cropped and scaled to width and height.",
         ),
     ]
 

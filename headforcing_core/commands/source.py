@@ -333,7 +333,7 @@ def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | No
     if video is None:
         return None
     seconds = DEFAULT_START_SECONDS if seconds is None else seconds
-    return Start.video_file(video, size, seconds, part or "last", options.schedule.frames_per_block)
+    return Start.video(video, size, seconds, part or "last", options.schedule.frames_per_block)
 
 
 def toy_codec(device: torch.device) -> FrameCodec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ..hashing import digest
 from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import TEMPORAL_STRIDE
 from ..video.fitting import fit
-from ..video.reader import read_image
+from ..video.reader import VideoSource, read_image
 from ..video.restarts import FrameCodec
 from ..video.section import read_section
 
@@ -49,11 +50,11 @@ class Start:
         return cls.image(read_image(path), size, f"the image {path.name}")
 
     @classmethod
-    def video_file(cls, path: Path, size: tuple[int, int], seconds: float, part: str, frames_per_block: int) -> Start:
-        """The `first` or `last` seconds of a video file, see `section.read_section`."""
+    def video(cls, source: VideoSource, size: tuple[int, int], seconds: float, *section: Any) -> Start:
+        """A section of a video, see `section.read_section`."""
         if not 0 < seconds <= MAX_START_SECONDS:
             raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
-        return cls(*read_section(path, size, seconds, part, frames_per_block))
+        return cls(*read_section(source, size, seconds, *section))
 
     @property
     def frames(self) -> int:

@@ -5,11 +5,11 @@ Video frames are taken by their timestamps, so the file may have any frame rate,
 
 from __future__ import annotations
 
+import io
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import av
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
 from .fitting import fit
-from .reader import open_video
+from .reader import VideoSource, open_video
 
 PARTS = ("last", "first")
 # Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much earlier. Well below
@@ -41,9 +41,9 @@ class Clock:
     stated: bool = True
 
     @classmethod
-    def of(cls, path: Path, name: str) -> Clock:
+    def of(cls, source: VideoSource, name: str) -> Clock:
         """Read it from the packets of a file, without decoding them."""
-        with open_video(path, name) as container:
+        with _opened(source, name) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
             shown: list[tuple[int | None, int | None]] = []
@@ -65,6 +65,16 @@ class Clock:
         _, duration = max((pts or 0, duration or 0) for pts, duration in shown)
         return cls(times, times[-1] + max(duration * unit, usual))  # some files state too short a duration
 
+    def within(self, start: float, duration: float) -> Clock:
+        """The part of it from `start` on, counted from its beginning, and so long; 0: all the rest.
+
+        The first picture is the one that is shown at the start.
+        """
+        begin = min(self.times[0] + start, self.times[-1])
+        end = min(self.end, begin + duration) if duration else self.end
+        times = [begin, *(time for time in self.times if begin < time < end)]
+        return self if not start and not duration else replace(self, times=times, end=max(end, begin))
+
     def frames_at(self, fps: float) -> int:
         """How many video frames the file gives at another frame rate."""
         return max(1, math.floor((self.end - self.times[0] + _ROUNDING) * fps))
@@ -77,21 +87,22 @@ class Clock:
 
 
 def read_section(
-    path: Path,
+    source: VideoSource,
     size: tuple[int, int],
     seconds: float,
     part: str = "last",
     frames_per_block: int = 3,
+    window: tuple[float, float] = (0.0, 0.0),
     fps: float = VIDEO_FPS,
 ) -> tuple[Tensor, str]:
     """The `first` or `last` seconds of a video file, `[4(n-1)+1, height, width, 3]` in 0..1, and what was taken.
 
     At most `seconds`, in whole blocks of `frames_per_block` latent frames. Pictures are turned upright as the file
-    says and fitted to `size` (width, height) as in `fitting.fit`; sound is not read. Raises HeadForcingError for a file
-    that cannot be read, is damaged in this section, or is shorter than one block.
+    says and fitted to `size` (width, height) as in `fitting.fit`; sound is not read. `window` as in `Clock.within`.
+    Raises HeadForcingError for a file that cannot be read, is damaged in this section, or is shorter than one block.
     """
-    name, (width, height) = path.name, size
-    clock = Clock.of(path, name)
+    name, (width, height) = getattr(source, "name", "the video"), size
+    clock = Clock.of(source, name).within(*window)
     available = min(clock.frames_at(fps), math.floor(seconds * fps + 1e-6))
     frames = 1 + (available - 1) // TEMPORAL_STRIDE
     frames -= frames % frames_per_block
@@ -102,7 +113,7 @@ def read_section(
             f"to start from, got {available}; give a longer section of a video"
         )
     count = video_frames_of(frames)
-    video_frames = _shown(path, name, clock, clock.section(count, fps, part), size)
+    video_frames = _shown(source, name, clock, clock.section(count, fps, part), size)
     length = clock.end - clock.times[0]
     return video_frames, (
         f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at {fps:g} a second, fitted "
@@ -110,23 +121,23 @@ def read_section(
     )
 
 
-def _shown(path: Path, name: str, clock: Clock, times: list[float], size: tuple[int, int]) -> Tensor:
+def _shown(source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int]) -> Tensor:
     """The pictures that are shown at these times, `[times, height, width, 3]` in 0..1."""
     # from the last key frame before them, if the file's index leads there
     for seeks in (True, False) if clock.stated and times[0] > clock.times[0] + 1 else (False,):
-        found = _decoded(path, name, clock, times, size, seeks)
+        found = _decoded(source, name, clock, times, size, seeks)
         if found:
             return torch.stack(found)
     raise HeadForcingError(f"{name} holds no video frames that can be decoded: give a video that plays elsewhere")
 
 
 def _decoded(
-    path: Path, name: str, clock: Clock, times: list[float], size: tuple[int, int], seeks: bool
+    source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int], seeks: bool
 ) -> list[Tensor]:
     """As `_shown`; empty if the decoder began too late or gave nothing."""
     found: list[Tensor] = []
     shown: av.VideoFrame | None = None
-    with open_video(path, name) as container:
+    with _opened(source, name) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         aspect = float(stream.sample_aspect_ratio or 1)
@@ -161,6 +172,12 @@ def _fitted(frame: av.VideoFrame, aspect: float, size: tuple[int, int]) -> Tenso
     turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise; unknown to older versions of PyAV
     pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
     return fit(torch.from_numpy(pixels)[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
+
+
+def _opened(source: VideoSource, name: str) -> av.container.InputContainer:
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+    return open_video(source, name)
 
 
 def _damaged(name: str, error: Exception) -> HeadForcingError:

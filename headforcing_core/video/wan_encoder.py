@@ -41,8 +41,8 @@ class Downsample(nn.Module):
             before = features.before(time_conv, frames)[1:]  # this convolution reads one frame of the past, not two
             if not first:
                 taps = time_conv.weight[..., 0, 0].unbind(2)
-                frames = sum(F.linear(before[i : i - 2 or None : 2], tap) for i, tap in enumerate(taps))
-                return Activations(frames, time_conv.bias)
+                pairs = [F.linear(before[i : i - 2 or None : 2], tap) for i, tap in enumerate(taps)]
+                return Activations(pairs[0] + pairs[1] + pairs[2], time_conv.bias)
         return Activations(frames)
 
 

@@ -165,6 +165,11 @@ def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] |
     return WanStreamingDecoder if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE) else OverlapDecoder
 
 
+def is_draft(vae: Any) -> bool:
+    """Whether a VAE is a tiny decoder for drafts, whose file may hold no encoder."""
+    return decoder_kind(vae) is OverlapDecoder
+
+
 def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:
     """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its streaming decoder.
 

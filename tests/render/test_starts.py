@@ -109,7 +109,7 @@ def test_a_video_goes_on_from_a_part_of_another_one(generate, files):
     assert result["start"].startswith("the last 2.06 of 2.50 s of clip.mp4, 33 video frames at 16 a second")
     assert len(last) == 9 + 6
     codec = load_codec(files / "vae.safetensors", torch.device("cpu"), torch.float32)
-    part = Start.video_file(files / "clip.mp4", (96, 64), 4.0, "last", 3)
+    part = Start.video(files / "clip.mp4", (96, 64), 4.0, "last", 3)
     assert torch.equal(last[:9], codec.encode_video(part.video_frames))
     _, first = generate("--start-video", files / "clip.mp4", "--start-part", "first", "--start-seconds", "1")
     assert len(first) == 3 + 6 and not torch.equal(first[:3], last[:3])
