@@ -13,7 +13,7 @@ from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
-from .host import bridge, checks, folders, helpers, live_story, starts
+from .host import bridge, checks, folders, helpers, live_story, model_file, starts
 from .host.conditioning import timeline_of
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
@@ -72,6 +72,7 @@ class HeadForcingSampler(io.ComfyNode):
         begins_with = {name: settings.pop(name, None) for name in starts.INPUTS}
         width, height = checks.size_for(model, settings["width"], settings["height"])
         options = sampler_options(settings | {"width": width, "height": height}, options)
+        options, family = model_file.options_for(model, options)
         timeline, texts = timeline_of(positive, options.seconds)
         checks.check_text_width(model, texts)
         start = starts.given(options, begins_with, vae)
@@ -98,7 +99,7 @@ class HeadForcingSampler(io.ComfyNode):
         report = ["", needs.describe()]
         if begins_with["start_frames"] is None and (width, height) != (settings["width"], settings["height"]):
             report.append(f"width and height: {width}x{height}, what the model was made for")
-        report += [*start.notes, *bridge.ignored_patches(model)]
+        report += [*family, *start.notes, *bridge.ignored_patches(model)]
         progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
         with live_story.running(story):
             videos, lines = _sample(render, planned, count, progress, needs)

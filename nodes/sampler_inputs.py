@@ -96,7 +96,11 @@ def _method() -> list[Any]:
             tooltip="Which past frames the caches keep: Head Forcing, its ablations, plain windows, other papers' "
             "methods. The report names the paper and the weights a method is meant for.",
         ),
-        helpers.family_input(),
+        helpers.family_input(
+            "Kind of weights: sets noise levels, frames per block and the bundled head profile. auto: what the weights "
+            "file states, or its name.",
+            auto=True,
+        ),
         helpers.advanced(
             io.String.Input,
             "sigmas",

@@ -95,6 +95,7 @@ def convert(args: argparse.Namespace) -> Result:
             lora_strength=args.lora_strength,
             num_heads=args.num_heads,
             frames_per_block=args.frames_per_block,
+            model_family=args.model_family,
             on_progress=on_progress,
         )
     size = args.out.stat().st_size

@@ -19,14 +19,13 @@ from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.describe import describe
 from ..render.resources import Needs, check_disk
 from ..render.result import RenderResult
-from ..render.start import DEFAULT_START_SECONDS
 from ..studies.replay import Case
 from ..studies.replay import replay as run_case
-from ..video.section import PARTS
 from ..video.stream import contact_sheet
 from .arguments import Result, add_file_arguments, add_method_arguments, add_render_arguments
 from .follow import FollowedFile, FollowedStory, story_path
 from .source import Source
+from .start import add_start_arguments
 
 FOLLOW_HELP = (
     "like --prompts @FILE, and reads FILE again when it changes: prompts that have not begun take the new text; the "
@@ -67,27 +66,6 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--events", type=Path, help="JSON file for the memory events")
     sub.add_argument("--device", default="cpu")
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
-
-
-def add_start_arguments(sub: argparse.ArgumentParser) -> Any:
-    """Add what a video can begin with; returns the group of which only one can be given."""
-    start = sub.add_mutually_exclusive_group()
-    start.add_argument(
-        "--start-image",
-        type=Path,
-        metavar="FILE",
-        help="image that the video begins with, for framewise models; cropped around the middle and scaled to the size",
-    )
-    start.add_argument(
-        "--start-video", type=Path, metavar="FILE", help="video of any size and frame rate to go on from, without sound"
-    )
-    sub.add_argument("--start-part", choices=PARTS, help="which part of --start-video is taken (last)")
-    sub.add_argument(
-        "--start-seconds",
-        type=float,
-        help=f"how much of it is taken at most, in whole blocks ({DEFAULT_START_SECONDS:g})",
-    )
-    return start
 
 
 def demo(args: argparse.Namespace) -> Result:
@@ -160,12 +138,14 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
 
 def _describe(source: Source, needs: Needs, result: RenderResult) -> str:
     about = [*describe_method(source.options.method), describe(result.plan, source.machine.dtype)]
+    about += [source.family] if source.family else []
     about += [f"starts with {source.start.about}"] if source.start is not None else []
     return "\n".join([*about, "", needs.describe(), "", result.describe()])
 
 
 def _json(source: Source, needs: Needs, result: RenderResult) -> dict[str, Any]:
-    more = {} if source.follow is None else {"story": source.follow.text}
+    more = {"model_family": source.options.model_family}
+    more |= {} if source.follow is None else {"story": source.follow.text}
     if source.start is not None:
         more["start"] = source.start.about
     return {**result.to_dict(), "needs": asdict(needs), **more}

@@ -26,6 +26,7 @@ from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
 from ..render.block_keys import goes_on
+from ..render.family import with_family
 from ..render.job import RenderJob, Watcher
 from ..render.live_story import Story
 from ..render.options import RenderOptions
@@ -34,7 +35,7 @@ from ..render.provenance import about_video, file_tags
 from ..render.resources import Needs
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
-from ..render.start import DEFAULT_START_SECONDS, Start, check_start_image
+from ..render.start import Start
 from ..render.video_rollout import VideoRollout
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks
@@ -43,6 +44,7 @@ from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .arguments import DTYPES, ModelFiles, found_profiles_folder, pick_device, read_text, render_options
 from .follow import FollowedFile
+from .start import chosen_start
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
@@ -88,6 +90,7 @@ class Source:
         start: the same as video frames, before `with_start` has encoded them.
         start_key: as for `RenderJob`.
         follow: the file of the story, where it is read again during the render.
+        family: a line on the model family, for the report.
     """
 
     options: RenderOptions
@@ -100,11 +103,12 @@ class Source:
     start: Start | None = None
     start_key: str = ""
     follow: FollowedFile | None = None
+    family: str = ""
 
     @classmethod
     def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None) -> Source:
         """The embedded model, with the text of `follow`, `--prompts` or its default story."""
-        options = render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8))
+        options, _ = with_family(render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)), None)
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim)
         if follow is not None or args.prompts:
@@ -124,13 +128,15 @@ class Source:
         follow: FollowedFile | None = None,
     ) -> Source:
         """The model of `--weights`; the text of `follow` replaces `prompts`."""
-        options, files = render_options(args), ModelFiles.of(args)
+        files = ModelFiles.of(args)
+        options, family = with_family(render_options(args), files.weights)
         timeline = _parsed(read_text(prompts) if follow is None else follow.text, options)
         info = files.inspect()
         latents = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
         start = chosen_start(args, options)
         machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
-        return cls(options, timeline, machine, info, files, start_latents=latents, start=start, follow=follow)
+        source = cls(options, timeline, machine, info, files, follow=follow, family=family)
+        return replace(source, start_latents=latents, start=start)
 
     def with_prompts(self, text: str) -> Source:
         """A copy with other prompts."""
@@ -319,21 +325,6 @@ class ProgressBar(Watcher):
 
 def _parsed(text: str, options: RenderOptions) -> Timeline:
     return parse_timeline(text, options.seconds or None, switch=options.switch)
-
-
-def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
-    """The video frames of `--start-image` or `--start-video`, None if neither is given or the command has neither."""
-    image, video, part, seconds = (vars(args).get(f"start_{name}") for name in ("image", "video", "part", "seconds"))
-    size = options.width, options.height
-    if video is None and (part is not None or seconds is not None):
-        raise HeadForcingError("--start-part and --start-seconds choose a section of --start-video FILE; give one")
-    if image is not None:
-        check_start_image(options.schedule, options.model_family, "give a short video with --start-video")
-        return Start.image_file(image, size)
-    if video is None:
-        return None
-    seconds = DEFAULT_START_SECONDS if seconds is None else seconds
-    return Start.video(video, size, seconds, part or "last", options.schedule.frames_per_block)
 
 
 def toy_codec(device: torch.device) -> FrameCodec:
