@@ -16,7 +16,7 @@ from ..weights.checkpoint import stated_family
 from .options import RenderOptions
 
 _FRAMEWISE = "causal_forcing_framewise"
-# in the name of a file or of its folder, as the authors and repackagers call them; the first that is found counts
+# in the name of a file, as the authors and repackagers call them; the first that is found counts
 _NAMES = (
     (r"frame-?wise.*\b1-?step|\b1-?step.*frame-?wise", f"{_FRAMEWISE}_1_step"),
     (r"frame-?wise.*\b2-?step|\b2-?step.*frame-?wise", f"{_FRAMEWISE}_2_steps"),
@@ -38,12 +38,9 @@ def family_of_file(path: Path) -> tuple[str, str] | None:
         if frames_per_block == 1:
             return _FRAMEWISE, "stated in the file: blocks of 1 latent frame"
     stem, folder = (re.sub(r"[\W_]+", "-", name.lower()) for name in (path.stem, path.parent.name))
-    # its authors publish framewise/causal_forcing.pt
-    for words in (f"{folder}-{stem}" if re.search(r"causal-?forcing", stem) else stem, folder):
-        for pattern, family in _NAMES:
-            if re.search(pattern, words):
-                return family, f"by its name, {path.parent.name}/{path.name}"
-    return None
+    words = f"{folder}-{stem}" if re.search(r"causal-?forcing", stem) else stem  # framewise/causal_forcing.pt
+    found = next((family for pattern, family in _NAMES if re.search(pattern, words)), None)
+    return None if found is None else (found, f"by the name of {path.name}")
 
 
 def with_family(options: RenderOptions, path: Path | None) -> tuple[RenderOptions, str]:

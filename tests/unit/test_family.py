@@ -24,6 +24,7 @@ NAMES = {
     "self_forcing_dmd.pt": "self_forcing",
     "model.safetensors": None,
     "craven.pt": None,
+    "framewise/model.pt": None,
 }
 
 
@@ -56,14 +57,13 @@ def test_convert_records_the_family_and_keeps_it(tmp_path):
 
 
 def test_a_family_that_was_chosen_stays_and_a_contradiction_is_noted(tmp_path):
-    framewise = tmp_path / "files" / "framewise.safetensors"
-    framewise.parent.mkdir()
+    framewise = tmp_path / "framewise.safetensors"
     save_file(ONE, framewise)
     options, line = with_family(DEFAULTS, framewise)
     assert options == DEFAULTS
     assert line == (
         "note: the model family is self_forcing as chosen; that of the file is causal_forcing_framewise "
-        "(by its name, files/framewise.safetensors)"
+        "(by the name of framewise.safetensors)"
     )
     two_steps = RenderOptions(model_family="causal_forcing_framewise_2_steps")
     assert with_family(two_steps, framewise) == (two_steps, "")
