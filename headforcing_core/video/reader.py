@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from pathlib import Path
 
 import av
@@ -15,6 +16,7 @@ from torch import Tensor
 from ..errors import HeadForcingError, one_line
 
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
+MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
 VideoSource = str | Path | io.BytesIO
 
 
@@ -45,10 +47,13 @@ def read_image(path: Path) -> Tensor:
     file the first is taken. Raises HeadForcingError for a file that is no image, damaged or too large.
     """
     try:
-        with Image.open(path) as image:
-            if not 0 < math.prod(image.size) <= MAX_PIXELS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused in the next lines
+            opened = Image.open(path)
+        with opened as image:
+            if math.prod(image.size) > MAX_IMAGE_PIXELS:
                 raise HeadForcingError(
-                    f"{path.name} has {image.width}x{image.height} pixels: give an image of at most 8192x4320"
+                    f"{path.name} has {image.width}x{image.height} pixels: give an image of at most 80 million"
                 )
             upright = ImageOps.exif_transpose(image)
             if upright.mode.startswith("I"):  # 16 bits, which a conversion would cut to the lowest 8

@@ -1,5 +1,7 @@
 """What a video begins with, from files: a section of any video, and images, in the size of the render."""
 
+import struct
+import zlib
 from fractions import Fraction
 from pathlib import Path
 
@@ -208,6 +210,18 @@ def test_files_that_are_no_images_are_one_sentence(tmp_path):
     for name in ("half.png", "text.png", "missing.png"):
         with pytest.raises(HeadForcingError, match=rf"{name} cannot be read as an image \(.+\): give a PNG or JPEG"):
             read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("side", "sentence"), [(9000, "9000x9000 pixels: give"), (60000, "cannot be read as an image")]
+)
+def test_an_image_that_claims_too_many_pixels_is_one_sentence(tmp_path, side, sentence):
+    header = bytearray(saved(tmp_path / "a.png", Image.new("L", (1, 1))).read_bytes())
+    header[16:24] = struct.pack(">II", side, side)
+    header[29:33] = struct.pack(">I", zlib.crc32(header[12:29]))
+    (tmp_path / "large.png").write_bytes(header)
+    with pytest.raises(HeadForcingError, match=rf"large\.png (has )?{sentence}"):
+        read_image(tmp_path / "large.png")
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 200), (200, 3), (48, 32), (47, 33), (1, 900)])
