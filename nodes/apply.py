@@ -4,7 +4,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from .host import bridge, checks, helpers
+from .host import bridge, checks, helpers, model_file
 from .host.conditioning import timeline_of
 from .host.helpers import HeadProfileType
 from .host.open_sampler import Request, RolloutSampler, applied
@@ -68,5 +68,6 @@ class ApplyHeadForcing(io.ComfyNode):
         bridge.wan_config(model)  # refuses other models
         timeline, texts = timeline_of(positive, 0.0)
         checks.check_text_width(model, texts)
-        request = Request(sampler_options({"head_profile": head_profile}, options), timeline, texts)
+        chosen, _ = model_file.options_for(model, sampler_options({"head_profile": head_profile}, options))
+        request = Request(chosen, timeline, texts)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())

@@ -13,7 +13,7 @@ from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
-from .host import bridge, checks, folders, helpers, live_story, precision
+from .host import bridge, checks, folders, helpers, live_story, model_file, precision, starts
 from .host.conditioning import timeline_of
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
@@ -61,7 +61,6 @@ class HeadForcingSampler(io.ComfyNode):
         cls,
         model: Any,
         positive: list[Any],
-        start_frames: dict[str, Any] | None = None,
         batch_size: int = 1,
         resume: bool = True,
         vae: Any = None,
@@ -70,13 +69,15 @@ class HeadForcingSampler(io.ComfyNode):
         options: Any = None,
         **settings: Any,
     ) -> io.NodeOutput:
+        begins_with = {name: settings.pop(name, None) for name in starts.INPUTS}
         width, height = checks.size_for(model, settings["width"], settings["height"])
         options = sampler_options(settings | {"width": width, "height": height}, options)
+        options, family = model_file.options_for(model, options)
         timeline, texts = timeline_of(positive, options.seconds)
-        start, dropped = checks.start_latents(start_frames, options.schedule.frames_per_block)
-        if start is not None:
-            options = replace(options, height=start.shape[-2] * 8, width=start.shape[-1] * 8)
         checks.check_text_width(model, texts)
+        start = starts.given(options, begins_with, vae)
+        if start.latents is not None:
+            options = replace(options, height=start.latents.shape[-2] * 8, width=start.latents.shape[-1] * 8)
         story = live_story.of(positive, cls.hidden, model, options.seconds)
         render = HostRender(
             model,
@@ -93,14 +94,13 @@ class HeadForcingSampler(io.ComfyNode):
             story=story,
         )
         planned = render.job(render.plan()).recall_roles(render.plan)
-        count = batch_size if start is None else max(batch_size, len(start))
+        count = batch_size if start.latents is None else max(batch_size, len(start.latents))
         checks.check_room([needs := render.check_needs(planned, count)])
         report = ["", needs.describe()]
-        if start is None and (width, height) != (settings["width"], settings["height"]):
+        if begins_with["start_frames"] is None and (width, height) != (settings["width"], settings["height"]):
             report.append(f"width and height: {width}x{height}, what the model was made for")
-        if dropped:
-            report.append(f"start_frames: left out the last {dropped} latent frames, which do not fill a block")
-        report += [f"inexact: {what}" for what in precision.inexact(model)] + bridge.ignored_patches(model)
+        report += [*family, *start.notes, *(f"inexact: {what}" for what in precision.inexact(model))]
+        report += bridge.ignored_patches(model)
         progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
         story.check_plan = replace(render, runs=None).check_needs
         with live_story.running(story):

@@ -24,7 +24,7 @@ def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = N
 
 
 def sampler_inputs() -> list[Any]:
-    return [*_what_is_made(), *_method(), *_memory(), _batch(), *_files(), options_input()]
+    return [*_what_is_made(), *_method(), *_memory(), _batch(), *_files(), options_input(), *_starts()]
 
 
 def method_inputs() -> list[Any]:
@@ -70,6 +70,23 @@ def _what_is_made() -> list[Any]:
     ]
 
 
+def _starts() -> list[Any]:
+    return [
+        io.Image.Input(
+            "start_image",
+            optional=True,
+            tooltip="Image that the video begins with, for framewise models; needs the Wan 2.1 VAE. It is cropped "
+            "around the middle and scaled to width and height.",
+        ),
+        io.Video.Input(
+            "start_video",
+            optional=True,
+            tooltip="Video to go on from, of any size and frame rate, without its sound; needs the Wan 2.1 VAE. Its "
+            "last 4 seconds are taken (Video Slice chooses others), cropped and scaled to width and height.",
+        ),
+    ]
+
+
 def _method() -> list[Any]:
     return [
         helpers.advanced(
@@ -80,7 +97,11 @@ def _method() -> list[Any]:
             tooltip="Which past frames the caches keep: Head Forcing, its ablations, plain windows, other papers' "
             "methods. The report names the paper and the weights a method is meant for.",
         ),
-        helpers.family_input(),
+        helpers.family_input(
+            "Kind of weights: sets noise levels, frames per block and the bundled head profile. auto: what the weights "
+            "file states, or its name.",
+            auto=True,
+        ),
         helpers.advanced(
             io.String.Input,
             "sigmas",

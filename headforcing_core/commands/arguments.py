@@ -23,7 +23,7 @@ from ..methods.registry import NOT_BUILT, method_names
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.options import DEFAULTS, RenderOptions
 from ..render.resources import room_on
-from ..rollout.schedule import SCHEDULES
+from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.switch import SWITCHES, Switch
 from ..timeline.timeline import MAX_TEXT_BYTES
 from ..video.codec import DECODERS
@@ -257,7 +257,10 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--found-profiles", type=Path, help="folder for found profiles; default: in the user's cache")
     sub.add_argument(
-        "--model-family", choices=SCHEDULES, default=DEFAULTS.model_family, help="noise levels, block, profile"
+        "--model-family",
+        choices=(AUTO_FAMILY, *SCHEDULES),
+        default=AUTO_FAMILY,
+        help="noise levels, block, profile; auto goes by what the weights file states, or by its name (auto)",
     )
     sub.add_argument("--sigmas", default=DEFAULTS.sigmas, help="noise levels, such as '1, 0.9375, 0.8333, 0.625'")
     sub.add_argument("--episodic-frames", type=int, default=DEFAULTS.episodic_frames)

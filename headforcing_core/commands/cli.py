@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import HeadForcingError
 from ..files import reason
 from ..render.cards import CARDS
+from ..rollout.schedule import SCHEDULES
 from . import compare, evaluate, files, profiles, render, report, runs, stages
 from .arguments import DTYPES, Parser
 
@@ -81,5 +82,6 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--lora-strength", type=float, default=1.0)
     sub.add_argument("--num-heads", type=int)
     sub.add_argument("--frames-per-block", type=int, help="recorded in the file: 3 chunkwise, 1 framewise")
+    sub.add_argument("--model-family", choices=SCHEDULES, help="recorded in the file, for --model-family auto")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16")
     return parser

@@ -190,7 +190,7 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
         "weights": source.info.path.name,
         "fingerprint": source.info.fingerprint,
         "lora": None if args.lora is None else args.lora.name,
-        "model_family": args.model_family,
+        "model_family": source.options.model_family,
         "profile": str(args.profile or "bundled"),
         "inexact": source.machine.inexact,
         "dtype": str(source.machine.dtype).removeprefix("torch."),

@@ -18,9 +18,11 @@ from ..methods.registry import METHODS, method_policy, method_schedule
 from ..model.wan import WanConfig
 from ..render.cards import Card, Fit, card, released_needs
 from ..render.describe import describe, format_bytes
+from ..render.family import with_family
+from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
 from ..render.resources import Needs
-from ..rollout.schedule import schedule
+from ..rollout.schedule import AUTO_FAMILY
 from ..studies.markdown import markdown_table
 from ..studies.paper_tables import paper_heads
 from ..timeline.timeline import parse_timeline
@@ -41,12 +43,14 @@ def inspect(args: argparse.Namespace) -> Result:
         )
         return {"text": text, "json": {**found, "counts": counts, "provenance": profile.provenance}}
     info = inspect_checkpoint(args.file, num_heads=args.num_heads)
+    options, family = with_family(RenderOptions(model_family=AUTO_FAMILY), args.file)
     lines, found = [info.summary()], {"family": info.family, "parameters": info.parameters, "layout": info.layout}
     try:
         minute = parse_timeline("a minute", 60.0)
-        plan = RenderPlan.make(info.config, CachePolicy(), schedule("self_forcing"), minute, 832, 480)
-        lines += ["a minute at 832x480:", describe(plan, torch.bfloat16)]
+        plan = RenderPlan.make(info.config, CachePolicy(), options.schedule, minute, 832, 480)
+        lines += [family, "a minute at 832x480:", describe(plan, torch.bfloat16)]
         found["cache_bytes_832x480"] = plan.shape.bytes(torch.bfloat16)
+        found["model_family"] = options.model_family
     except HeadForcingError as error:
         lines.append(str(error))
     return {"text": "\n".join(lines), "json": {**found, "fingerprint": info.fingerprint}}
@@ -151,6 +155,7 @@ def convert(args: argparse.Namespace) -> Result:
             lora_strength=args.lora_strength,
             num_heads=args.num_heads,
             frames_per_block=args.frames_per_block,
+            model_family=args.model_family,
             on_progress=on_progress,
         )
     size = args.out.stat().st_size

@@ -25,6 +25,7 @@ from ..video.stream import contact_sheet
 from .arguments import Result, add_file_arguments, add_method_arguments, add_render_arguments
 from .follow import FollowedFile, FollowedStory, story_path
 from .source import Source
+from .start import add_start_arguments
 
 FOLLOW_HELP = (
     "like --prompts @FILE, and reads FILE again when it changes: prompts that have not begun take the new text; the "
@@ -41,6 +42,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     prompts.add_argument("--follow", type=Path, metavar="FILE", help=FOLLOW_HELP)
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
     sub.add_argument("--scale", type=int, default=6, help="every pixel becomes a square of this side (6: 384x384)")
+    add_start_arguments(sub)
     add_render_arguments(sub)
     add_method_arguments(sub)
 
@@ -53,7 +55,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_file_arguments(sub)
     sub.add_argument("--out", type=Path, help="MP4 to write")
     sub.add_argument("--latents", type=Path, help="latents to write (.safetensors)")
-    sub.add_argument("--start-latents", type=Path, help="latents of a video to continue")
+    add_start_arguments(sub).add_argument("--start-latents", type=Path, help="latents of a video to continue")
     add_render_arguments(sub)
     add_method_arguments(sub)
 
@@ -120,6 +122,7 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     source.check_encoder(plan)
     if plan.auto is None:  # else roles that were found earlier may need less
         source.check_needs(plan, video)
+    source = source.with_start()
     embeds = source.encode()
     plan = source.job(plan, embeds).recall_roles(source.plan)
     needs = source.check_needs(plan, video)
@@ -140,9 +143,14 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
 
 def _describe(source: Source, needs: Needs, result: RenderResult) -> str:
     about = [*describe_method(source.options.method), describe(result.plan, source.machine.dtype)]
+    about += [source.family] if source.family else []
+    about += [f"starts with {source.start.about}"] if source.start is not None else []
     return "\n".join([*about, "", needs.describe(), "", result.describe()])
 
 
 def _json(source: Source, needs: Needs, result: RenderResult) -> dict[str, Any]:
-    story = {} if source.follow is None else {"story": source.follow.text}
-    return {**result.to_dict(), "needs": asdict(needs), **story}
+    more = {"model_family": source.options.model_family}
+    more |= {} if source.follow is None else {"story": source.follow.text}
+    if source.start is not None:
+        more["start"] = source.start.about
+    return {**result.to_dict(), "needs": asdict(needs), **more}

@@ -28,6 +28,7 @@ from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
 from ..render.block_keys import going_on
+from ..render.family import with_family
 from ..render.job import RenderJob, Watcher
 from ..render.live_story import Story
 from ..render.options import RenderOptions
@@ -37,6 +38,7 @@ from ..render.remedies import COMMAND_LINE
 from ..render.resources import NO_DECODER, Needs, room_on
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
+from ..render.start import Start
 from ..render.video_rollout import VideoRollout
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks
@@ -53,6 +55,7 @@ from .arguments import (
     text_encoder_bytes,
 )
 from .follow import FollowedFile
+from .start import chosen_start
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
@@ -113,7 +116,10 @@ class Source:
         files: of the model; None is the embedded one.
         scale: every pixel of the video becomes a square of this side.
         start_latents: `[frames, 16, h, w]` of a video to go on from.
+        start: the same as video frames, before `with_start` has encoded them.
+        start_key: as for `RenderJob`.
         follow: the file of the story, where it is read again during the render.
+        family: a line on the model family, for the report.
     """
 
     options: RenderOptions
@@ -123,12 +129,15 @@ class Source:
     files: ModelFiles | None = None
     scale: int = 1
     start_latents: Tensor | None = None
+    start: Start | None = None
+    start_key: str = ""
     follow: FollowedFile | None = None
+    family: str = ""
 
     @classmethod
     def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None) -> Source:
         """The embedded model, with the text of `follow`, `--prompts` or its default story."""
-        options = render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8))
+        options, _ = with_family(render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)), None)
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim)
         if follow is not None or args.prompts:
@@ -136,7 +145,8 @@ class Source:
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         note_unknown_words([segment.text for segment in timeline.segments])
-        return cls(options, timeline, machine, machine.identified(info), scale=args.scale, follow=follow)
+        start = chosen_start(args, options)
+        return cls(options, timeline, machine, machine.identified(info), scale=args.scale, start=start, follow=follow)
 
     @classmethod
     def of_files(
@@ -147,12 +157,15 @@ class Source:
         follow: FollowedFile | None = None,
     ) -> Source:
         """The model of `--weights`; the text of `follow` replaces `prompts`."""
-        options, files = render_options(args), ModelFiles.of(args)
+        files = ModelFiles.of(args)
+        options, family = with_family(render_options(args), files.weights)
         timeline = _parsed(read_text(prompts) if follow is None else follow.text, options)
         info = files.inspect()
-        start = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
+        latents = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
+        start = chosen_start(args, options)
         machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
-        return cls(options, timeline, machine, machine.identified(info), files, start_latents=start, follow=follow)
+        source = cls(options, timeline, machine, machine.identified(info), files, follow=follow, family=family)
+        return replace(source, start_latents=latents, start=start)
 
     def with_prompts(self, text: str) -> Source:
         """A copy with other prompts."""
@@ -173,6 +186,8 @@ class Source:
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start_latents is None else len(self.start_latents)
+        if self.start is not None:
+            start_frames = self.start.frames
         return self.options.plan(self.info.config, self.timeline, start_frames, profile)
 
     def encode(self, texts: list[str] | None = None) -> list[Tensor]:
@@ -189,7 +204,19 @@ class Source:
 
     def check_encoder(self, plan: RenderPlan) -> None:
         """Refuse a plan that encodes video frames if there is no VAE. Call it before prompts are encoded."""
-        plan.check_encoder(self.files is None or self.files.vae is not None, "give --vae, the Wan 2.1 VAE")
+        given = self.files is None or self.files.vae is not None
+        plan.check_encoder(given, "give --vae, the Wan 2.1 VAE")
+        if self.start is not None and not given:
+            raise HeadForcingError("--start-image and --start-video need --vae, the Wan 2.1 VAE, which encodes them")
+
+    def with_start(self) -> Source:
+        """A copy with the latents of `start`. Call it before prompts are encoded: the VAE is not kept in memory."""
+        if self.start is None:
+            return self
+        codec = self._codec(encodes=True)
+        assert codec is not None
+        latents = self.start.encoded(codec).float().cpu()
+        return replace(self, start_latents=latents, start_key=self.start.key(codec))
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
         """The video of a plan of this source, from the embeddings of its prompts."""
@@ -202,10 +229,16 @@ class Source:
             self.options.seed,
             self.machine.dtype,
             start_latents=self.start_latents,
+            start_key=self.start_key,
             runs=self.machine.runs,
             state_seconds=self.options.state_seconds,
             found_profiles=self.machine.found_profiles,
-            about={**about, "weights": self.info.path.name, **self._inexact},
+            about={
+                **about,
+                "weights": self.info.path.name,
+                **self._inexact,
+                **({"start": self.start.about} if self.start else {}),
+            },
         )
 
     @property
@@ -247,16 +280,9 @@ class Source:
 
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
         """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
-        device, dtype, codec = self.machine.device, self.machine.dtype, None
-        if self.files is None:
-            codec, state_dict = toy_codec(device), ModelFiles(assets.model_path()).load()
-        else:
-            files, vae = self.files, self.files.vae
-            if vae is not None and (decodes or encodes):
-                from ..video.codec import load_codec
-
-                codec = load_codec(vae, device, dtype, encodes, files.decoder, files.park_features)
-            state_dict = self.files.load()
+        device, dtype = self.machine.device, self.machine.dtype
+        codec = self._codec(encodes) if decodes or encodes else None
+        state_dict = (self.files or ModelFiles(assets.model_path())).load()
         if self.machine.fp8_linears:  # rounded on the host, so that the device never holds more than it needs
             backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype)
             fp8.use_fp8_linears(backbone, fp8.has_product(device))
@@ -264,6 +290,17 @@ class Source:
         else:
             backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)
+
+    def _codec(self, encodes: bool) -> FrameCodec | None:
+        """The VAE, None if none is given."""
+        device, files = self.machine.device, self.files
+        if files is None:
+            return toy_codec(device)
+        if files.vae is None:
+            return None
+        from ..video.codec import load_codec
+
+        return load_codec(files.vae, device, self.machine.dtype, encodes, files.decoder, files.park_features)
 
 
 @dataclass(frozen=True)
@@ -352,7 +389,7 @@ def _parsed(text: str, options: RenderOptions) -> Timeline:
 def toy_codec(device: torch.device) -> FrameCodec:
     """The embedded model's VAE."""
     network = assets.load_autoencoder(device)
-    return FrameCodec(partial(ToyStreamingDecoder, network), network, lambda frame: network.encode(frame[None]))
+    return FrameCodec(partial(ToyStreamingDecoder, network), network, network.encode)
 
 
 def note_unknown_words(texts: Sequence[str]) -> None:

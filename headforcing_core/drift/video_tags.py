@@ -52,6 +52,9 @@ def _own_tags(tags: dict[str, Any]) -> VideoTags:
     )
 
 
+_STARTS = {"start_frames", "start_image", "start_video"}  # inputs after which times are not those of the timeline
+
+
 def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
     """From a graph in API format with one sampler and at most one timeline; linked inputs are not resolved."""
     sampler, timeline = (_only(graph, kind) for kind in ("HeadForcingSampler", "HeadForcingPromptTimeline"))
@@ -61,7 +64,7 @@ def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
     family = SCHEDULES.get(str(sampler.get("model_family", "self_forcing")))
     frames = family.frames_per_block if family else None
     plain = VideoTags(method, seed, frames)
-    if timeline is None or frames is None or "start_frames" in sampler:
+    if timeline is None or frames is None or sampler.keys() & _STARTS:
         return plain
     text, length, shared = (timeline.get(key) for key in ("prompts", "seconds", "shared_prompt"))
     if not isinstance(text, str) or not (length is None or is_finite(length)):

@@ -30,13 +30,20 @@ END = "end"  # stands in a block's key for the prompt of a block after the end o
 
 
 def setup_hash(
-    plan: RenderPlan, fingerprint: str, seed: int, video: int, dtype: torch.dtype, start_latents: Tensor | None
+    plan: RenderPlan,
+    fingerprint: str,
+    seed: int,
+    video: int,
+    dtype: torch.dtype,
+    start_latents: Tensor | None,
+    start_key: str = "",
 ) -> str:
-    """The hash of everything a block depends on, except the prompts with their switches and seeds, and the length."""
-    shape, left_out = (
-        plan.shape,
-        {field.name for field in fields(plan.policy) if not field.compare or field.metadata.get("in_key_parts")},
-    )
+    """The hash of everything a block depends on, except the prompts with their switches and seeds, and the length.
+
+    `start_key` stands for the start latents where these were encoded from video frames.
+    """
+    shape, policy = plan.shape, fields(plan.policy)
+    left_out = {field.name for field in policy if not field.compare or field.metadata.get("in_key_parts")}
     parts: list[Any] = [
         _KEYS_VERSION,
         fingerprint,
@@ -50,7 +57,7 @@ def setup_hash(
         *plan.policy.key_parts,
     ]
     if start_latents is not None:
-        parts.append(start_latents)
+        parts += ["start", start_key] if start_key else [start_latents]
     return digest(*parts)
 
 

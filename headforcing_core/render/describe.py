@@ -21,7 +21,8 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     lines = [
         f"{plan.width}x{plan.height}, {plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps, "
         f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
-        + (f" after {plan.start_frames} start frames" if plan.start_frames else ""),
+        + (f" after {plan.start_frames} start frames" if plan.start_frames else "")
+        + f", {_steps(plan)}",
         f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
         f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the most at any length "
         f"(keeping all {plan.frames} latent frames in every head would take {everything:,} = "
@@ -58,6 +59,12 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
             "the start of the video."
         )
     return "\n".join(lines)
+
+
+def _steps(plan: RenderPlan) -> str:
+    schedule = plan.schedule
+    first, later = len(schedule.for_block(0)), len(schedule.sigmas)
+    return f"{later} steps each" if first == later else f"{first} steps for the first and {later} for every later one"
 
 
 def format_bytes(count: float) -> str:

@@ -60,6 +60,7 @@ class RenderJob:
         weights: the fingerprint of the model's.
         video: number of the video in a batch; each has noise of its own.
         start_latents: `[frames, 16, h, w]`, normalised.
+        start_key: in block keys in place of them, see `start.Start.key`.
         codec: encodes a video frame between rollouts; needed where the plan has `restart_frames`.
         runs: folder for finished blocks; None keeps nothing.
         state_seconds: how often the cache is stored there; 0 never.
@@ -74,6 +75,7 @@ class RenderJob:
     dtype: torch.dtype
     video: int = 0
     start_latents: Tensor | None = None
+    start_key: str = ""
     codec: FrameCodec | None = None
     runs: Path | None = None
     state_seconds: float = 0.0
@@ -83,7 +85,8 @@ class RenderJob:
     @cached_property
     def setup(self) -> str:
         """The hash of everything a block depends on but prompts and length."""
-        return block_keys.setup_hash(self.plan, self.weights, self.seed, self.video, self.dtype, self.start_latents)
+        start = self.start_latents, self.start_key
+        return block_keys.setup_hash(self.plan, self.weights, self.seed, self.video, self.dtype, *start)
 
     @cached_property
     def keys(self) -> list[str]:

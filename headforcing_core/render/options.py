@@ -13,7 +13,7 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..methods.registry import method_policy, method_schedule
 from ..model.wan import WanConfig
-from ..rollout.schedule import Schedule
+from ..rollout.schedule import Schedule, known_family
 from ..timeline.clock import MAX_SECONDS
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
@@ -34,7 +34,7 @@ class RenderOptions:
         seconds: length of the new part of the video; 0 takes the timeline's.
         seed: of the noise.
         profile: head roles; None takes the bundled profile that fits the model, or finds roles while sampling.
-        model_family: sets noise levels, frames per block and bundled profile.
+        model_family: sets noise levels, frames per block and bundled profile; `auto` see `family.with_family`.
         sigmas: noise levels as text, which replace those of the family and the method.
         episodic_frames, recent_frames: latent frames that memory heads keep.
         novelty_threshold: a candidate is admitted to episodic memory if its similarity to all entries is below this.
@@ -117,7 +117,7 @@ class RenderOptions:
             roles=self.roles,
             shuffle=self.shuffle,
             seed=self.seed,
-            family=self.model_family,
+            family=known_family(self.model_family),
         )
 
 

@@ -68,6 +68,10 @@ class VideoRollout:
         self._finished = 0  # blocks so far, start blocks included
         self._reencode = reencode
         plan.check_encoder(reencode is not None, "give `reencode`")
+        if run is not None and start_latents is not None:
+            run.save_start(start_latents)
+            stored = run.load_start()  # those of an earlier render, which another device may have encoded
+            start_latents = start_latents if stored is None else stored
         self.start_latents = None if start_latents is None else start_latents.to(device)
         self._seed, self._video = seed, video
         self.noise = LiveNoise(self._noise_of(plan))
@@ -80,8 +84,6 @@ class VideoRollout:
         self._block_seconds: list[float] = []
         if run is not None:
             self._made = run.load_blocks(self.keys)
-            if start_latents is not None:
-                run.save_start(start_latents)
         self._recall_roles()
         self.method = plan.method(self.found_profile)
         self.cache: Any = plan.make_cache(dtype, device, attention, self.found_profile)

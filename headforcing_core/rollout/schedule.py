@@ -78,9 +78,19 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def schedule(name: str, sigmas: str = "") -> Schedule:
-    """The schedule of a model family, its noise levels replaced by `sigmas` if that text is not empty."""
+AUTO_FAMILY = "auto"  # the family of the weights file, see `render.family`; self_forcing where that says nothing
+
+
+def known_family(name: str) -> str:
+    """A model family by its name; raises HeadForcingError with the list of names for an unknown one."""
+    if name == AUTO_FAMILY:
+        return next(iter(SCHEDULES))
     if name not in SCHEDULES:
         raise unknown_name("model_family", name, SCHEDULES)
-    row = SCHEDULES[name]
+    return name
+
+
+def schedule(name: str, sigmas: str = "") -> Schedule:
+    """The schedule of a model family, its noise levels replaced by `sigmas` if that text is not empty."""
+    row = SCHEDULES[known_family(name)]
     return Schedule.parse(sigmas, row.frames_per_block) if sigmas.strip() else row

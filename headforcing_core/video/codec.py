@@ -69,7 +69,7 @@ def decoder_name(path: Path, decoder: str, encodes: bool) -> str:
         return "wan"
     if encodes:
         raise HeadForcingError(
-            f"{path.name} is a tiny decoder, which cannot encode video frames as this method needs: use "
+            f"{path.name} is a tiny decoder, which cannot encode video frames as this render needs: use "
             f"{wan_vae.WANTED}."
         )
     if decoder != "auto":

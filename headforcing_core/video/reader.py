@@ -1,16 +1,22 @@
-"""Opening of video files."""
+"""Opening of video files and images."""
 
 from __future__ import annotations
 
 import io
 import math
+import warnings
 from pathlib import Path
 
 import av
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, one_line
 
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
+MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
 VideoSource = str | Path | io.BytesIO
 
 
@@ -32,3 +38,30 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
         what = "in an unknown format" if size is None else f"of {size[0]}x{size[1]} pixels"
         raise HeadForcingError(f"{name} has frames {what}: give a video of at most 8192x4320 that plays elsewhere")
     return container
+
+
+def read_image(path: Path) -> Tensor:
+    """An image file as a video frame `[h, w, 3]` in 0..1, float32, as ComfyUI's node Load Image reads it.
+
+    It is turned upright as its EXIF data says; grey becomes RGB, transparency is ignored, and of several images in a
+    file the first is taken. Raises HeadForcingError for a file that is no image, damaged or too large.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused in the next lines
+            opened = Image.open(path)
+        with opened as image:
+            if math.prod(image.size) > MAX_IMAGE_PIXELS:
+                raise HeadForcingError(
+                    f"{path.name} has {image.width}x{image.height} pixels: give an image of at most 80 million"
+                )
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I"):  # 16 bits, which a conversion would cut to the lowest 8
+                grey = np.asarray(upright, dtype=np.float32) / 65535
+                return torch.from_numpy(grey.clip(0, 1))[..., None].repeat(1, 1, 3)
+            return torch.from_numpy(np.asarray(upright.convert("RGB"), dtype=np.float32) / 255)
+    except HeadForcingError:
+        raise
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        why = one_line(getattr(error, "strerror", None) or error, 200)
+        raise HeadForcingError(f"{path.name} cannot be read as an image ({why}): give a PNG or JPEG") from error

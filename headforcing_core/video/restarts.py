@@ -25,8 +25,8 @@ class FrameCodec:
     Attributes:
         new_decoder: creates a streaming decoder in its initial state.
         network: the module with the weights.
-        encode: encodes a video frame `[H, W, 3]` in 0..1 as the first latent frame of a video, `[1, 16, h, w]`. None if
-            only the decoder was loaded, which is sufficient for a video of one rollout.
+        encode: encodes a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`. None if only the decoder was
+            loaded, which is sufficient for a video of one rollout that begins with noise.
     """
 
     new_decoder: Callable[[], StreamingDecoder]
@@ -44,12 +44,18 @@ class FrameCodec:
         pieces = latents.split(3)  # so that few video frames are in memory at a time
         for chunk in (*(chunk for piece in pieces for chunk in chunks.add(piece)), *chunks.rest()):
             video_frames = decoder.decode(chunk)
-        return self._encode(video_frames[-1])
+        return self._encode(video_frames[-1:])
+
+    def encode_video(self, video_frames: Tensor) -> Tensor:
+        """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`."""
+        return self._encode(video_frames)
 
     @property
     def _encode(self) -> Callable[[Tensor], Tensor]:
         if self.encode is None:
-            raise HeadForcingError("this VAE was loaded without its encoder, which videos of several rollouts need")
+            raise HeadForcingError(
+                "this VAE was loaded without its encoder, which start frames and videos of several rollouts need"
+            )
         return self.encode
 
     def fingerprint(self) -> str:
@@ -83,5 +89,5 @@ class RestartingDecoder:
         self._frames += until
         if restart is not None:
             self._decoder.reset()
-            video_frames = torch.cat([video_frames[:-1], self._decoder.decode(self._encode(video_frames[-1]))])
+            video_frames = torch.cat([video_frames[:-1], self._decoder.decode(self._encode(video_frames[-1:]))])
         return torch.cat([video_frames, self.decode(rest)]) if len(rest) else video_frames

@@ -1,4 +1,4 @@
-"""The encoder network of the Wan 2.1 VAE, for a single video frame: the first one of a video."""
+"""The encoder network of the Wan 2.1 VAE, latent frame by latent frame: 1 video frame, then 4 for each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..timeline.clock import TEMPORAL_STRIDE
 from .wan_decoder import (
     LATENT_CHANNELS,
     LEVELS,
@@ -20,24 +21,33 @@ from .wan_decoder import (
     pointwise,
 )
 
+HALVES_FRAMES = (False, True, True)  # after these levels; height and width are halved after each but the last
 _BLOCKS = 2  # residual blocks of a level
 
 
 class Downsample(nn.Module):
-    """Halves height and width."""
+    """Halves height and width, and from the second latent frame on the number of frames."""
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int, halves_frames: bool):
         super().__init__()
         self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim, 3)})
+        self.time_conv = CausalConv(dim, dim, side=1) if halves_frames else None
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        conv = self.resample["1"]
-        halved = F.conv2d(F.pad(x.total().permute(0, 3, 1, 2), (0, 1, 0, 1)), conv.weight, None, stride=2)
-        return Activations(halved.permute(0, 2, 3, 1).contiguous(), conv.bias)
+        conv, time_conv = self.resample["1"], self.time_conv
+        halved = F.conv2d(F.pad(x.total().permute(0, 3, 1, 2), (0, 1, 0, 1)), conv.weight, conv.bias, stride=2)
+        frames = halved.permute(0, 2, 3, 1).contiguous()
+        if time_conv is not None:
+            before = features.before(time_conv, frames)[1:]  # this convolution reads one frame of the past, not two
+            if not first:
+                taps = time_conv.weight[..., 0, 0].unbind(2)
+                pairs = [F.linear(before[i : i - 2 or None : 2], tap) for i, tap in enumerate(taps)]
+                return Activations(pairs[0] + pairs[1] + pairs[2], time_conv.bias)
+        return Activations(frames)
 
 
-class WanFrameEncoder(nn.Module):
-    """The encoder's weights, without those that only later frames need; 96 is the base width of the released model."""
+class WanEncoder(nn.Module):
+    """The encoder's weights; 96 is the base width of the released model."""
 
     def __init__(self, base: int = 96):
         super().__init__()
@@ -48,8 +58,8 @@ class WanFrameEncoder(nn.Module):
         for level, width in enumerate(widths):
             inputs = widths[level - 1] if level else base
             layers += [ResidualBlock(inputs if block == 0 else width, width) for block in range(_BLOCKS)]
-            if level < len(widths) - 1:
-                layers.append(Downsample(width))
+            if level < len(HALVES_FRAMES):
+                layers.append(Downsample(width, HALVES_FRAMES[level]))
         parts: dict[str, nn.Module] = {"conv1": CausalConv(3, base)}
         parts["downsamples"] = nn.ModuleList(layers)
         parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
@@ -57,14 +67,23 @@ class WanFrameEncoder(nn.Module):
         self.encoder = nn.ModuleDict(parts)
 
     @torch.no_grad()
-    def forward(self, video_frame: Tensor) -> Tensor:
-        """Encode a video frame `[H, W, 3]` in -1..1 to the means of its latents, `[1, h, w, 16]`."""
+    def forward(self, video_frames: Tensor) -> Tensor:
+        """Encode a whole video `[4(n-1)+1, H, W, 3]` in 0..1 to the means of its latents, `[n, h, w, 16]`.
+
+        A latent frame is encoded at a time, so that memory use does not grow with the length.
+        """
+        weight, features = self.conv1.weight, Features()  # zeros: nothing comes before the video
+        clips = [video_frames[:1], *video_frames[1:].split(TEMPORAL_STRIDE)]
+        return torch.cat(
+            [self._next(clip.to(weight).contiguous() * 2 - 1, features, not place) for place, clip in enumerate(clips)]
+        )
+
+    def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
+        """The next latent frame `[1, h, w, 16]`, from its video frames `[1 or 4, H, W, 3]` in -1..1."""
         parts: Any = self.encoder
-        features = Features()  # zeros: nothing comes before the frame
-        x = features.before(parts["conv1"], video_frame[None])
-        hidden = Activations(parts["conv1"](x), parts["conv1"].bias)
+        hidden = Activations(parts["conv1"](features.before(parts["conv1"], clip)), parts["conv1"].bias)
         for layer in (*parts["downsamples"], *parts["middle"]):
-            hidden = layer(hidden, features, True)
+            hidden = layer(hidden, features, first)
         norm, conv = parts["head"].values()
         moments = conv(hidden.normed(norm, conv, features)) + conv.bias
         return pointwise(self.conv1, moments)[..., :LATENT_CHANNELS]

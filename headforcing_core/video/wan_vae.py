@@ -1,6 +1,6 @@
 """The Wan 2.1 VAE: its file, its latents, and the decoding of a video latent frame by latent frame.
 
-The encoder's weights are read only for videos of several rollouts.
+The encoder's weights are read only where video frames are encoded: start frames, and videos of several rollouts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import wan_decoder
 from .memory import DecoderMemory
 from .restarts import FrameCodec
 from .wan_decoder import LATENT_CHANNELS, Features, Upsample, WanDecoder
-from .wan_encoder import WanFrameEncoder
+from .wan_encoder import WanEncoder
 
 # The transformer uses (z - mean) / std of the VAE's latents z, per channel; values from vae.py of Wan 2.1.
 # fmt: off
@@ -121,20 +121,19 @@ def load_codec(
     network = nn.ModuleDict()
     with torch.device("meta"):
         decoder = WanDecoder(base)
-        encoder = WanFrameEncoder(base) if encodes else None
+        encoder = WanEncoder(base) if encodes else None
     network["decoder"] = fill(decoder, weights, path, device, dtype)
     decoder.prepare()
     if encoder is not None:
         network["encoder"] = fill(encoder, weights, path, device, dtype)
-    encode = None if encoder is None else partial(_encode_first_frame, encoder)
+    encode = None if encoder is None else partial(_encode, encoder)
     return FrameCodec(partial(WanVideoDecoder, decoder, park=park), network, encode)
 
 
-def _encode_first_frame(encoder: WanFrameEncoder, video_frame: Tensor) -> Tensor:
-    """Encode a video frame `[H, W, 3]` in 0..1 as a video of one frame: normalised latents `[1, 16, h, w]`, float32."""
-    weight = encoder.conv1.weight
-    latents = encoder(video_frame.to(weight).contiguous() * 2 - 1).float()
-    mean, std = (torch.tensor(row, device=weight.device) for row in (LATENTS_MEAN, LATENTS_STD))
+def _encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
+    """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1: normalised latents `[n, 16, h, w]`, float32."""
+    latents = encoder(video_frames).float()
+    mean, std = (torch.tensor(row, device=latents.device) for row in (LATENTS_MEAN, LATENTS_STD))
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
@@ -150,7 +149,7 @@ def decoder_memory(
         base = _base_width(_check_latents(path, read_weights(path)[1]))
     with torch.device("meta"):
         decoder = WanDecoder(base).to(dtype).prepare()
-        encoder = WanFrameEncoder(base).to(dtype) if encodes else None
+        encoder = WanEncoder(base).to(dtype) if encodes else None
     made = (layer.spread for layer in decoder.modules() if isinstance(layer, Upsample))
     tensors = (*decoder.parameters(), *(encoder.parameters() if encoder else ()), *made)
     latent_size = size[0] // 8, size[1] // 8

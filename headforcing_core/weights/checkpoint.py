@@ -119,6 +119,7 @@ def convert(
     lora_strength: float = 1.0,
     num_heads: int | None = None,
     frames_per_block: int | None = None,
+    model_family: str | None = None,
     causal: bool = True,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CheckpointInfo:
@@ -147,6 +148,7 @@ def convert(
         "lora": info.lora,
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
+        "model_family": model_family or stated_family(path)[0],
         "fingerprint": _fingerprint(tensors, value),
     }
     transformer: dict[str, object] = {"causal_ar": causal, "num_heads": info.config.num_heads}
@@ -268,6 +270,13 @@ def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
 def _fingerprint(tensors: Iterable[str], value: Callable[[str], Tensor]) -> str:
     """The identity of the values under their Wan names: the same for every container, layout and naming."""
     return identity((name, value(name)) for name in sorted(tensors))
+
+
+def stated_family(path: str | Path) -> tuple[str | None, int | None]:
+    """The model family and the latent frames of a block that a file written by `convert` states, None where not."""
+    history = _stated(read_weights(Path(path))[2], "head_forcing")
+    family = history.get("model_family")
+    return family if isinstance(family, str) else None, _integer(history.get("frames_per_block"))
 
 
 def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.plots import head_profile as pictures
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.provenance import file_tags
-from ...headforcing_core.rollout.schedule import SCHEDULES
+from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
 from .folders import OutputFile
 
 log = logging.getLogger(__name__)
@@ -95,9 +95,10 @@ def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:
 
 def family_input(
     tooltip: str = "Kind of weights: sets noise levels, frames per block and the bundled head profile.",
+    auto: bool = False,
 ) -> Any:
-    """The model family, an advanced widget."""
-    options = list(SCHEDULES)
+    """The model family, an advanced widget; with `auto` the weights file can decide, see `model_file`."""
+    options = [*SCHEDULES, AUTO_FAMILY] if auto else list(SCHEDULES)
     return advanced(io.Combo.Input, "model_family", options=options, default=DEFAULTS.model_family, tooltip=tooltip)
 
 

@@ -28,6 +28,7 @@ from . import bridge, checks, folders, helpers, precision, toy_world, vae
 from .growing_video import GrowingVideo
 from .live_story import LiveStory
 from .progress import RenderProgress
+from .starts import Given
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -39,7 +40,7 @@ class HostRender:
 
     Attributes:
         texts: the embeddings of the timeline's texts.
-        start_latents: `[videos, frames, 16, h, w]` as a LATENT holds them; used in turn.
+        start: what the videos begin with; its latents are used in turn.
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
         weights: the fingerprint of the model's; computed if it is not given.
@@ -50,7 +51,7 @@ class HostRender:
     options: RenderOptions
     timeline: Timeline
     texts: Sequence[Tensor]
-    start_latents: Tensor | None = None
+    start: Given = Given()
     runs: Path | None = None
     found_profiles: Path | None = None
     vae: Any = None
@@ -66,14 +67,15 @@ class HostRender:
 
     def plan(self, profile: HeadProfile | None = None) -> RenderPlan:
         """The checked render; `profile` in place of the one that was asked for."""
-        start_frames = 0 if self.start_latents is None else self.start_latents.shape[1]
+        start_frames = 0 if self.start.latents is None else self.start.latents.shape[1]
         return self.options.plan(bridge.wan_config(self.model), self.timeline, start_frames, profile)
 
     def job(self, plan: RenderPlan, video: int = 0) -> RenderJob:
         """One video of a plan."""
         inner, options, start = self.model.model, self.options, None
-        if self.start_latents is not None:
-            start = _to_model(inner, self.start_latents[video % len(self.start_latents)])
+        if self.start.latents is not None:
+            start = _to_model(inner, self.start.latents[video % len(self.start.latents)])
+        about = about_video(plan, options.method, options.seed, type(inner.latent_format).__name__)
         return RenderJob(
             plan,
             plan.embeddings(self.texts),
@@ -82,11 +84,12 @@ class HostRender:
             bridge.compute_dtype(self.model),
             video,
             start,
+            self.start.key,
             codec=None if self.vae is None else ModelCodec.of(inner, self.vae),
             runs=self.runs,
             state_seconds=options.state_seconds,
             found_profiles=self.found_profiles,
-            about=about_video(plan, options.method, options.seed, type(inner.latent_format).__name__) | self._inexact,
+            about={**about, **self._inexact, **({"start": self.start.about} if self.start.about else {})},
         )
 
     @property

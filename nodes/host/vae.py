@@ -1,4 +1,4 @@
-"""Decode a long video in constant memory with a VAE that ComfyUI loaded, and encode single video frames."""
+"""Decode a long video in constant memory with a VAE that ComfyUI loaded, and encode video frames."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def codec_of(vae: Any) -> FrameCodec:
         new_decoder = partial(WanVideoDecoder, own, normalised=False)
     else:
         new_decoder = net.streaming_decoder if kind is None else partial(kind, vae)
-    return FrameCodec(new_decoder, net, partial(_encode_first_frame, vae))
+    return FrameCodec(new_decoder, net, partial(_encode, vae))
 
 
 def own_network(vae: Any) -> WanDecoder | None:
@@ -150,13 +150,13 @@ def _is_unchanged(vae: Any) -> bool:
 
 
 @torch.no_grad()
-def _encode_first_frame(vae: Any, video_frame: Tensor) -> Tensor:
-    """Encode a video frame `[H, W, 3]` in 0..1 as a video of one latent frame, `[1, 16, h, w]`.
+def _encode(vae: Any, video_frames: Tensor) -> Tensor:
+    """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`.
 
     The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
     """
-    pixels = vae.process_input(video_frame).to(device=vae.device, dtype=vae.vae_dtype)
-    latents = vae.first_stage_model.encode(pixels.permute(2, 0, 1)[None, :, None])
+    pixels = vae.process_input(video_frames).to(device=vae.device, dtype=vae.vae_dtype)
+    latents = vae.first_stage_model.encode(pixels.permute(3, 0, 1, 2)[None])
     return latents[0].transpose(0, 1).float()
 
 
@@ -165,6 +165,11 @@ def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] |
     if hasattr(vae.first_stage_model, "streaming_decoder"):
         return None
     return WanStreamingDecoder if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE) else OverlapDecoder
+
+
+def is_draft(vae: Any) -> bool:
+    """Whether a VAE is a tiny decoder for drafts, whose file may hold no encoder."""
+    return decoder_kind(vae) is OverlapDecoder
 
 
 def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:

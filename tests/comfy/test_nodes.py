@@ -110,6 +110,8 @@ FROZEN: dict[str, dict[str, Any]] = {
             "filename_prefix": ("STRING", "video/HeadForcing"),
             "decode_in_background": ("BOOLEAN", False),
             "options": ("HEAD_FORCING_OPTIONS", SOCKET),
+            "start_image": ("IMAGE", SOCKET),
+            "start_video": ("VIDEO", SOCKET),
         },
         "outputs": [("LATENT", "latents"), ("STRING", "report"), ("VIDEO", "video")],
     },

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from comfy_harness import run_in_comfy
-from comfy_setup import ComfyInstall
+from comfy_setup import FLOOR, ComfyInstall
 from tiny_checkpoints import wan_lora, wan_t2v, wan_vae
 
 pytestmark = pytest.mark.comfy
@@ -257,6 +257,15 @@ def test_rollouts_are_encoded_and_decoded_as_comfyui_would(probes: dict[str, Any
     assert max(codec["decoded"]) < 1e-3 < codec["without"] and codec["encoded"] < 1e-3
     assert min(codec["spread"]) > 0.01
     assert len(set(found["names"])) == 3
+
+
+def test_a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sampler(probes: dict[str, Any]):
+    if probes["native_image_start"] is None:
+        assert probes["version"] == FLOOR, "this ComfyUI has no ARVideoI2V any more"
+        return
+    found = of(probes, "native_image_start")
+    assert found["start"] == 0 and found["frames"] == 5
+    assert found["video"] < 1e-3 * found["spread"]
 
 
 def test_models_that_are_not_wan_are_named(probes: dict[str, Any]):

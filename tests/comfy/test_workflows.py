@@ -14,7 +14,7 @@ from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import NEWER_CORE, RUNNABLE, WORKFLOWS
 from workflow_layout import TITLE
-from workflow_sources import CORE, MODELS, PACK
+from workflow_sources import CORE, MODELS, PACK, models_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -25,6 +25,10 @@ ANY_VALUE = {"SelectVAEDevice": ("device",)}
 
 def graph_of(name: str) -> dict[str, Any]:
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def files_of(graph: dict[str, Any]) -> set[str]:
+    return {str(value) for node in graph["nodes"] for value in node.get("widgets_values") or ()}
 
 
 def note_of(name: str) -> str:
@@ -46,7 +50,7 @@ def test_the_note_reads_in_both_renderers_and_links_to_every_file(name):
     note = note_of(name)
     assert note == WORKFLOWS[name].note and "`" not in note and "](https://" in note
     if name not in RUNNABLE:
-        for model in MODELS.values():
+        for model in models_of(files_of(graph_of(name))).values():
             assert f"[{model['name']}]({model['url']})" in note and f"models/{model['directory']}" in note
 
 
@@ -111,6 +115,7 @@ def test_every_node_names_its_pack_and_every_loader_the_source_of_its_file():
             assert (properties["cnr_id"], properties["ver"]) == (PACK if ours else CORE), (name, kind)
             if kind in MODELS:
                 (model,) = properties["models"]
+                assert model == models_of({model["name"]})[kind]
                 assert model["name"] == node["widgets_values"][0] == model["url"].rpartition("/")[2], (name, kind)
                 loaders.add((kind, model["directory"]))
     assert loaders == {(kind, model["directory"]) for kind, model in MODELS.items()}

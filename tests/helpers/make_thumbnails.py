@@ -127,6 +127,7 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         "native_sampling": sheet(halves(made(DEMO_STORY.strip(), scenes, 60, "--seed", "2"))),
         "minute_video_app": sheet(halves(made(NIGHT, scenes, 60, "--seed", "5"))),
         "extend_a_video": sheet(halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)),
+        "image_to_video": sheet(halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)),
         "compare_methods": sheet(compared, methods),
         "profile_heads": profile_sheet(),
     }

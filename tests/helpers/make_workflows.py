@@ -20,7 +20,7 @@ from workflow_blueprint import NAME as BLUEPRINT
 from workflow_blueprint import blueprint, stable_id
 from workflow_graphs import SELF_FORCING, WORKFLOWS
 from workflow_layout import Places, Workflow, arrange
-from workflow_sources import add_sources, write
+from workflow_sources import FRAMEWISE_MODEL, add_sources, write
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
@@ -161,7 +161,9 @@ def stand_ins(server: ComfyServer) -> None:
     for node in SELF_FORCING.values():
         folder = {"HeadForcingLoadModel": "diffusion_models", "CLIPLoader": "text_encoders", "VAELoader": "vae"}
         server.model_path(folder[node.kind], next(iter(node.inputs.values()))).touch()
+    server.model_path("diffusion_models", FRAMEWISE_MODEL["name"]).touch()
     (server.input_dir / "my_video.mp4").touch()
+    Image.new("RGB", (64, 48), "tan").save(server.input_dir / "my_image.png")
 
 
 _BOX = """(type) => {

@@ -4,6 +4,7 @@ from typing import Any
 
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from workflow_layout import Column, Group, Node, Workflow
+from workflow_sources import FRAMEWISE_MODEL
 from workflow_stories import (
     APP_NOTE,
     COMPARE_NOTE,
@@ -12,6 +13,7 @@ from workflow_stories import (
     EXTEND_NOTE,
     FIVE_NOTE,
     FOX,
+    IMAGE_NOTE,
     LIGHTHOUSE,
     LIVE_NOTE,
     NATIVE_NOTE,
@@ -255,22 +257,39 @@ WORKFLOWS: dict[str, Workflow] = {
         SELF_FORCING
         | {
             "load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330),
-            "frames": Node("GetVideoComponents", {"video": ["load", 0]}),
-            "encode": Node("VAEEncode", {"pixels": ["frames", 0], "vae": ["vae", 0]}, "Encode the frames"),
         }
         | _timeline(LIGHTHOUSE.replace("0:00 ", "").split("\n")[0], 15.0, ["clip", 0], 360)
-        | _sampler(start_frames=["encode", 0])
-        | _decode("extended", ["vae", 0])
+        | _sampler(vae=["vae", 0], filename_prefix="video/extended", start_video=["load", 0])
         | {"report": _report(["sampler", 1])},
         (
-            _loaders(270),
-            Column(320, (Group("2 Video to extend", AMBER, ("load",)),)),
-            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("Its frames", AMBER, ("frames",)))),
-            Column(260, (Group("Its latents", AMBER, ("encode",)),)),
-            _SAMPLING,
-            _RESULT,
+            _loaders(310),
+            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 Video to extend", AMBER, ("load",)))),
+            _column(3, "Sampling, the video grows here", 520, "sampler"),
+            _column(4, "Report", 420, "report"),
         ),
         EXTEND_NOTE,
+    ),
+    "image_to_video": Workflow(
+        SELF_FORCING
+        | {
+            "model": Node("HeadForcingLoadModel", {"checkpoint": FRAMEWISE_MODEL["name"]}),
+            "load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330),
+        }
+        | _timeline(FOX, 10.0, ["clip", 0], 360)
+        | _sampler(
+            model_family="causal_forcing_framewise",
+            vae=["vae", 0],
+            filename_prefix="video/from_an_image",
+            start_image=["load", 0],
+        )
+        | {"report": _report(["sampler", 1])},
+        (
+            _loaders(310),
+            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 First frame", AMBER, ("load",)))),
+            _column(3, "Sampling, the video grows here", 520, "sampler"),
+            _column(4, "Report", 420, "report"),
+        ),
+        IMAGE_NOTE,
     ),
     "native_sampling": Workflow(
         SELF_FORCING

@@ -29,17 +29,31 @@ MODELS = {
         "directory": "vae",
     },
 }  # by the node that loads them
+FRAMEWISE_MODEL = {
+    "name": "causal_forcing-framewise.safetensors",
+    "url": "https://huggingface.co/TalmajM/causal_forcing_framewise_ComfyUI_repackaged/resolve/main/split_files/"
+    "diffusion_models/causal_forcing-framewise.safetensors",
+    "directory": "diffusion_models",
+}
+
+
+def models_of(names: set[str]) -> dict[str, dict[str, str]]:
+    """`MODELS` of a workflow whose files have these names."""
+    own = {"HeadForcingLoadModel": FRAMEWISE_MODEL} if FRAMEWISE_MODEL["name"] in names else {}
+    return MODELS | own
 
 
 def add_sources(graph: dict[str, Any]) -> None:
     """Add the properties to the nodes of a workflow in the editor's format."""
+    files = {str(value) for node in graph["nodes"] for value in node.get("widgets_values") or ()}
+    models = models_of(files)
     for node in graph["nodes"]:
         kind, properties = node["type"], node.setdefault("properties", {})
         if kind == "MarkdownNote":  # part of the editor itself
             continue
         properties["cnr_id"], properties["ver"] = PACK if kind.startswith("HeadForcing") else CORE
-        if kind in MODELS:
-            properties["models"] = [MODELS[kind]]
+        if kind in models:
+            properties["models"] = [models[kind]]
 
 
 def write(graph: dict[str, Any], path: Path) -> None:

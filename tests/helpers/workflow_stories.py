@@ -1,6 +1,6 @@
 """The prompts and notes of the shipped workflows."""
 
-from workflow_sources import MODELS
+from workflow_sources import FRAMEWISE_MODEL, MODELS, models_of
 
 COMPARE_PROMPTS = """0:00 a red ball bouncing on a teal floor
 0:10 a yellow ring circling on a navy checkerboard"""
@@ -33,12 +33,13 @@ VALLEY = """0:00 A wide alpine valley before sunrise, mist over a winding river,
 4:30 Night falls over the alpine valley, stars above the winding river, one lit window, slow aerial shot, cinematic"""
 
 
-def _files() -> str:
-    lines = [f"- [{model['name']}]({model['url']})\n  in *models/{model['directory']}*" for model in MODELS.values()]
+def _files(models: dict[str, dict[str, str]]) -> str:
+    lines = [f"- [{model['name']}]({model['url']})\n  in *models/{model['directory']}*" for model in models.values()]
     return "**Files** (ComfyUI offers to download what is missing)\n\n" + "\n".join(lines)
 
 
-FILES = _files()
+FILES = _files(MODELS)
+FRAMEWISE_FILES = _files(models_of({FRAMEWISE_MODEL["name"]}))
 PAGE = "https://github.com/headforcing/ComfyUI-HeadForcing/blob/main/docs"
 
 DEMO_NOTE = f"""## Head Forcing demo
@@ -105,9 +106,21 @@ EXTEND_NOTE = f"""## Go on from a video
 
 {FILES}
 
-Put a short 16 fps video made by a Wan 2.1 model into *Load Video*; width and height must be multiples of 16.
-All of it becomes context, its opening frames become the anchors, and the prompt drives the 15 new seconds. The
-result holds both."""
+Put any video into *Load Video*, of any size and frame rate. Its last four seconds become context, the first of
+their frames the anchors, and the prompt drives the 15 new seconds. The result holds both. *Video Slice* between
+the two nodes takes another part.
+
+[Going on from a video]({PAGE}/using_the_graph.md#going-on-from-a-video-or-an-image)"""
+
+IMAGE_NOTE = f"""## Ten seconds from an image
+
+{FRAMEWISE_FILES}
+
+Put any image into *Load Image*: it is cropped around the middle to *width* and *height*, and is the first frame.
+The prompt says what happens in it. Only framewise models begin with an image; *model_family* of the sampler says
+that this is one. Weights of Causal Forcing++ take its *2_steps* or *1_step*.
+
+[Going on from an image]({PAGE}/using_the_graph.md#going-on-from-a-video-or-an-image)"""
 
 FIVE_NOTE = f"""## Five minutes, decoded while they are made
 

@@ -140,10 +140,10 @@ def test_the_workflow_in_a_file_tells_prompts_and_blocks():
 
 def test_a_workflow_that_is_not_clear_is_not_guessed_at():
     two = graph() | {"3": graph()["1"]}
-    goes_on = graph(start_frames=["7", 0])
+    going_on = [graph(**{name: ["7", 0]}) for name in ("start_frames", "start_image", "start_video")]
     linked = graph()
     linked["1"]["inputs"]["prompts"] = ["8", 0]
-    for unclear in (two, goes_on, linked):
+    for unclear in (two, *going_on, linked):
         assert read_tags({"prompt": json.dumps(unclear)}, 16).prompts == ()
     for odd in ("{", "[]", "3", '{"1": 5, "2": {"class_type": "HeadForcingSampler"}}'):
         assert read_tags({"prompt": odd}, 16) == VideoTags()

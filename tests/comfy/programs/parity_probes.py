@@ -144,7 +144,7 @@ class Watcher:
 
 @torch.inference_mode()
 def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None, embeds=EMBEDS):
-    start = None if start is None else start[None]
+    start = render_video.Given(None if start is None else start[None])
     job = render_video.HostRender(model, core.options.RenderOptions(seed=seed), plan.timeline, embeds, start)
     return render_video.sample(job, plan, video, Watcher(on_step))
 
@@ -861,6 +861,58 @@ def several_rollouts():
                 "without": apart(decoded(codec.decoder(), latents, 3), expected),
             }
     return found
+
+
+@probe
+@torch.inference_mode()
+def native_image_start():
+    """The node ARVideoI2V and the sampler ar_video beside our start image and the plain loop, on the same noise."""
+    try:
+        native_nodes = importlib.import_module("comfy_extras.nodes_ar_video")
+    except ImportError:
+        return None
+    model, vae = native(), comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
+    image, seed = torch.rand(1, 70, 131, 3, generator=torch.Generator().manual_seed(2)), 5
+    patched, empty = native_nodes.ARVideoI2V.execute(model, vae, image, 80, 48, 17, 1).result
+    first = patched.model_options["transformer_options"]["ar_config"]["initial_latent"]
+    family = "causal_forcing_framewise"
+    options = core.options.RenderOptions(
+        method="self_forcing", width=80, height=48, seconds=1.0, seed=seed, model_family=family
+    )
+    start = module(".nodes.host.starts").given(
+        options, {"start_frames": None, "start_image": image, "start_video": None}, vae
+    )
+    noise = torch.randn(1, 16, 5, 6, 10, generator=torch.Generator().manual_seed(3))
+    sigmas = torch.tensor([*options.schedule.sigmas, 0.0])
+    text = [[EMBEDS[0][None], {"pooled_output": None}]]
+    sampler = comfy.samplers.ksampler("ar_video", {"num_frame_per_block": 1})
+    theirs = comfy.sample.sample_custom(
+        patched, noise, 1.0, sampler, sigmas, text, text, empty["samples"], disable_pbar=True, seed=seed
+    )
+
+    class NativeNoise:
+        def initial(self, block):
+            return noise[0].transpose(0, 1)[block : block + 1]
+
+        def renoise(self, block, step):
+            torch.manual_seed(seed + 1000 * (block - 1) + step)
+            return torch.randn(1, 16, 1, 6, 10)[0].transpose(0, 1)
+
+    plan = options.plan(bridge.wan_config(model), core.timeline.parse_timeline("one", 1.0), start.latents.shape[1])
+    config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
+    backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
+    video_model = core.wan_video_model.WanVideoModel(backbone, plan.embeddings(EMBEDS[:1]), torch.float32)
+    given = model.model.process_latent_in(start.latents.transpose(1, 2))[0].transpose(0, 1)
+    cache = plan.make_cache(torch.float32, "cpu")
+    blocks = core.loop.rollout(video_model, cache, plan.schedule, NativeNoise(), plan.prompts, given)
+    ours = torch.cat([given, *(block.latents for block in blocks)]).transpose(0, 1)[None]
+    ours = model.model.process_latent_out(ours)
+    return {
+        "start": apart(first.transpose(1, 2), start.latents),
+        "video": apart(theirs, ours),
+        "spread": float(theirs.std()),
+        "frames": ours.shape[2],
+    }
 
 
 @probe

@@ -1,0 +1,58 @@
+"""Which model family a weights file is of: as the file states, else by the name under which it is published.
+
+Weights do not tell how many latent frames a block has and how many steps it takes: all families have the same tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import HeadForcingError
+from ..rollout.schedule import AUTO_FAMILY, SCHEDULES, known_family
+from ..weights.checkpoint import stated_family
+from .options import RenderOptions
+
+_FRAMEWISE = "causal_forcing_framewise"
+# in the name of a file, as the authors and repackagers call them; the first that is found counts
+_NAMES = (
+    (r"frame-?wise.*\b1-?step|\b1-?step.*frame-?wise", f"{_FRAMEWISE}_1_step"),
+    (r"frame-?wise.*\b2-?step|\b2-?step.*frame-?wise", f"{_FRAMEWISE}_2_steps"),
+    (r"frame-?wise", _FRAMEWISE),
+    (r"causal-?forcing", "causal_forcing_chunkwise"),
+    (r"long-?live", "longlive"),
+    (r"\braven\b", "raven"),
+    (r"\bkrea\b", "krea_14b"),
+    (r"self-?forcing", "self_forcing"),
+)
+
+
+def family_of_file(path: Path) -> tuple[str, str] | None:
+    """The model family of a weights file and what says so; None if nothing does."""
+    with suppress(HeadForcingError):  # told when it is loaded
+        family, frames_per_block = stated_family(path)
+        if family in SCHEDULES:
+            return family, "stated in the file"
+        if frames_per_block == 1:
+            return _FRAMEWISE, "stated in the file: blocks of 1 latent frame"
+    stem, folder = (re.sub(r"[\W_]+", "-", name.lower()) for name in (path.stem, path.parent.name))
+    words = f"{folder}-{stem}" if re.search(r"causal-?forcing", stem) else stem  # framewise/causal_forcing.pt
+    found = next((family for pattern, family in _NAMES if re.search(pattern, words)), None)
+    return None if found is None else (found, f"by the name of {path.name}")
+
+
+def with_family(options: RenderOptions, path: Path | None) -> tuple[RenderOptions, str]:
+    """The options with the family of a weights file in place of `auto`, and a line for the report, empty for none.
+
+    The line also says where a family that was chosen is not that of the file.
+    """
+    found = None if path is None else family_of_file(path)
+    if options.model_family == AUTO_FAMILY:
+        family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
+        return replace(options, model_family=family), f"model family {family} ({why})"
+    chosen = options.model_family
+    if found is not None and SCHEDULES[found[0]].frames_per_block != SCHEDULES[chosen].frames_per_block:
+        return options, f"note: the model family is {chosen} as chosen; that of the file is {found[0]} ({found[1]})"
+    return options, ""

@@ -1,0 +1,81 @@
+"""Videos that begin with an image or a video file, through the real server of both tested ComfyUI versions."""
+
+from typing import Any
+
+import pytest
+import torch
+from comfy_graphs import BARE, changed, failed, node, queued, saved_latents, short_graph, tiny_graph
+from comfy_harness import ComfyServer
+from headforcing.headforcing_core.video.writer import VideoWriter
+from PIL import Image
+
+pytestmark = pytest.mark.comfy
+
+FRAMEWISE = {"model_family": "causal_forcing_framewise_1_step", "seconds": 0.5, "filename_prefix": "video/begun"}
+
+
+def graph(**sampler: Any) -> dict[str, Any]:
+    loaders = {
+        "vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
+        "image": node("LoadImage", image="hf_start.png"),
+        "video": node("LoadVideo", file="hf_start.mp4"),
+    }
+    return tiny_graph(BARE, **FRAMEWISE | sampler) | loaders
+
+
+@pytest.fixture
+def starts(tiny: ComfyServer) -> ComfyServer:
+    """The server with a picture that is partly transparent, and a video, both of another size than the render."""
+    if not (tiny.input_dir / "hf_start.png").exists():
+        noise = [Image.effect_noise((131, 70), 80) for _ in range(4)]
+        Image.merge("RGBA", noise).save(tiny.input_dir / "hf_start.png")
+        still = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
+        with VideoWriter(tiny.input_dir / "hf_start.mp4", 64, 64, 24) as writer:
+            writer.write((still + torch.linspace(0, 0.5, 30).view(-1, 1, 1, 1)).clamp(0, 1))
+    return tiny
+
+
+def test_a_start_image_is_what_core_nodes_would_encode_and_the_render_resumes(starts: ComfyServer):
+    begun = graph(start_image=["image", 0], vae=["vae", 0]) | {
+        "fitted": node("ImageScale", image=["image", 0], upscale_method="bilinear", width=80, height=48, crop="center"),
+        "encoded": node("VAEEncode", pixels=["fitted", 0], vae=["vae", 0]),
+        "native": node("SaveLatent", samples=["encoded", 0], filename_prefix="latents/native"),
+    }
+    result = queued(starts, begun)
+    latents, native = saved_latents(starts, result), saved_latents(starts, result, "native")
+    assert latents.shape == (1, 16, 3, 6, 10)
+    torch.testing.assert_close(latents[:, :, :1], native, rtol=0, atol=1e-5)
+    (report,) = result.outputs["report"]["text"]
+    assert "starts with the start image, 131x70 fitted to 80x48" in report and "after 1 start frames" in report
+    assert "reused" not in report and result.outputs["sampler"]["images"]
+    longer = queued(starts, changed(begun, "sampler", seconds=0.75))
+    assert "reused 2 blocks" in longer.outputs["report"]["text"][0]
+    torch.testing.assert_close(saved_latents(starts, longer)[:, :, :3], latents, rtol=0, atol=0)
+
+
+def test_a_video_file_of_any_size_and_frame_rate_is_gone_on_from(starts: ComfyServer):
+    begun = graph(start_video=["video", 0], vae=["vae", 0])
+    result = queued(starts, begun)
+    (report,) = result.outputs["report"]["text"]
+    assert "starts with the last 1.06 of 1.25 s of hf_start.mp4, 17 video frames at 16 a second" in report
+    assert saved_latents(starts, result).shape == (1, 16, 5 + 2, 6, 10)
+    if "Video Slice" in starts.get_json("/object_info"):
+        sliced = {"slice": node("Video Slice", video=["video", 0], start_time=0.0, duration=0.4, strict_duration=False)}
+        result = queued(starts, changed(begun | sliced, "sampler", start_video=["slice", 0]))
+        assert "the last 0.31 of 0.40 s of hf_start.mp4, 5 video frames" in result.outputs["report"]["text"][0]
+
+
+def test_the_demo_model_goes_on_from_a_video_file(starts: ComfyServer):
+    toy = short_graph(start_video=["video", 0], vae=["demo", 2], filename_prefix="video/toy")
+    toy |= {"video": node("LoadVideo", file="hf_start.mp4")}
+    assert saved_latents(starts, queued(starts, toy)).shape == (1, 16, 3 + 3, 8, 8)
+
+
+def test_starts_that_cannot_be_used_are_one_sentence(starts: ComfyServer):
+    image, chunkwise = {"start_image": ["image", 0]}, {"model_family": "self_forcing"}
+    several = {"several": node("RepeatImageBatch", image=["image", 0], amount=2)}
+    vae = {"vae": ["vae", 0]}
+    failed(starts, graph(**image), "start_image is encoded by the Wan 2.1 VAE: connect it to vae")
+    failed(starts, graph(**image, **vae, **chunkwise), "a start image is one latent frame", "start_video", "framewise")
+    failed(starts, graph(start_image=["several", 0], **vae) | several, "expected one image, got 2")
+    failed(starts, graph(**image, **vae, start_video=["video", 0]), "start_image and start_video", "disconnect")

@@ -1,0 +1,150 @@
+"""Videos that begin with an image or with a part of another video, from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.render.start import Start
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.video.codec import load_codec
+from headforcing.headforcing_core.video.fitting import fit
+from headforcing.headforcing_core.video.reader import read_image
+from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan_vae
+
+FRAMEWISE = ("--model-family", "causal_forcing_framewise_2_steps")
+STORY = "0:00 a green apple\n0:01 a red apple"
+
+
+@pytest.fixture(scope="module")
+def files(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that `generate` needs, a picture, another one, and a video."""
+    folder = tmp_path_factory.mktemp("starts")
+    (folder / "model.safetensors").symlink_to(repo_root / "tests/golden/self_forcing_tiny_d32/model.safetensors")
+    rows = torch.randn(2, 12, 48, generator=torch.Generator().manual_seed(0))
+    save_embeddings(folder / "prompts.safetensors", dict(zip(["a green apple", "a red apple"], rows, strict=True)))
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(folder / "tiny.json")
+    wan_vae(folder / "vae.safetensors")
+    for name, radius in (("cat.png", 60), ("dog.png", 100)):
+        Image.merge("RGB", [Image.effect_noise((130, 70), radius)] * 3).save(folder / name)
+    still = torch.rand(1, 48, 80, 3, generator=torch.Generator().manual_seed(1))
+    with VideoWriter(folder / "clip.mp4", 80, 48, 24) as writer:
+        writer.write((still + torch.linspace(0, 0.5, 60).view(-1, 1, 1, 1)).clamp(0, 1))
+    return folder
+
+
+@pytest.fixture
+def generate(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Run `generate --latents` at 96x64 and return its exit code, the latents and what it printed."""
+
+    def run(*more: object, vae: bool = True):
+        out = tmp_path / "latents.safetensors"
+        options = {
+            "--weights": files / "model.safetensors", "--num-heads": 4, "--prompts": STORY,
+            "--embeddings": files / "prompts.safetensors", "--profile": files / "tiny.json", "--size": "96x64",
+            "--latents": out, "--dtype": "fp32", "--device": "cpu", "--seconds": "1.5",
+        }  # fmt: skip
+        options |= {"--vae": files / "vae.safetensors"} if vae else {}
+        code = main(["generate", *(str(part) for pair in options.items() for part in pair), "--json", *map(str, more)])
+        said = capsys.readouterr()
+        return (json.loads(said.out), load_file(out)["latents"]) if code == 0 else said.err
+
+    return run
+
+
+def refused(said: object) -> str:
+    assert isinstance(said, str) and len(said.splitlines()) == 1 and said.startswith("error: "), said
+    return said
+
+
+def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(generate, files, tmp_path):
+    result, latents = generate(*FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4")
+    assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["pictures"] == 1 + 24
+    codec = load_codec(files / "vae.safetensors", torch.device("cpu"), torch.float32)
+    first = codec.encode_video(fit(read_image(files / "cat.png")[None], 96, 64))
+    assert len(latents) == 1 + 6 and torch.equal(latents[:1], first)
+    # the plain loop over given latents, which recorded cases test
+    save_file({"latents": first.contiguous()}, tmp_path / "given.safetensors")
+    _, same = generate(*FRAMEWISE, "--start-latents", tmp_path / "given.safetensors")
+    assert torch.equal(same, latents)
+    _, other = generate(*FRAMEWISE, "--start-image", files / "dog.png")
+    assert all(not torch.equal(a, b) for a, b in zip(other, latents, strict=True))
+
+
+def test_a_render_that_begins_with_an_image_is_resumed_and_extended(generate, files, tmp_path):
+    runs = (*FRAMEWISE, "--runs", tmp_path / "runs", "--start-image")
+    _, whole = generate(*runs, files / "cat.png", "--seconds", "2")
+    result, again = generate(*runs, files / "cat.png", "--seconds", "2")
+    assert result["reused_blocks"] == 8 and torch.equal(again, whole)
+    longer, extended = generate(*runs, files / "cat.png", "--seconds", "2.5")
+    assert longer["reused_blocks"] == 8 and torch.equal(extended[:9], whole) and len(extended) == 11
+    other, _ = generate(*runs, files / "dog.png", "--seconds", "2")
+    assert other["reused_blocks"] == 0
+    stored = [(video.about["start"], video.finished) for video in stored_videos(tmp_path / "runs")]
+    cat, dog = (f"the image {name}.png, 130x70 fitted to 96x64" for name in ("cat", "dog"))
+    assert sorted(stored) == [(cat, 8), (cat, 10), (dog, 8)]
+
+
+def test_blocks_are_found_again_where_another_device_encodes_the_image_slightly_otherwise(
+    generate, files, tmp_path, monkeypatch
+):
+    runs = (*FRAMEWISE, "--runs", tmp_path / "runs", "--start-image", files / "cat.png")
+    _, whole = generate(*runs)
+    encoded = Start.encoded
+    monkeypatch.setattr(Start, "encoded", lambda self, codec: encoded(self, codec) + 1e-4)
+    result, again = generate(*runs)
+    assert result["reused_blocks"] == 6 and torch.equal(again, whole)
+    longer, extended = generate(*runs, "--seconds", "2")
+    assert longer["reused_blocks"] == 6 and torch.equal(extended[:7], whole)
+
+
+def test_a_video_goes_on_from_a_part_of_another_one(generate, files):
+    result, last = generate("--start-video", files / "clip.mp4")
+    assert result["start"].startswith("the last 2.06 of 2.50 s of clip.mp4, 33 video frames at 16 a second")
+    assert len(last) == 9 + 6
+    codec = load_codec(files / "vae.safetensors", torch.device("cpu"), torch.float32)
+    part = Start.video(files / "clip.mp4", (96, 64), 4.0, "last", 3)
+    assert torch.equal(last[:9], codec.encode_video(part.video_frames))
+    _, first = generate("--start-video", files / "clip.mp4", "--start-part", "first", "--start-seconds", "1")
+    assert len(first) == 3 + 6 and not torch.equal(first[:3], last[:3])
+    _, framewise = generate(*FRAMEWISE, "--start-video", files / "clip.mp4", "--start-seconds", "0.1")
+    assert len(framewise) == 1 + 6
+
+
+def test_the_demo_model_goes_on_from_a_video(files, tmp_path, capsys):
+    command = ["demo", "--seconds", "1.5", "--scale", "1", "--out", str(tmp_path), "--device", "cpu", "--json"]
+    command += ["--start-video", str(files / "clip.mp4"), "--start-seconds", "1.4"]
+    assert main(command) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["pictures"] == 21 + 24
+
+
+MISTAKES = {
+    "an image for a chunkwise model": (
+        ["--start-image", "cat.png"],
+        "a start image is one latent frame, and models of the family self_forcing make blocks of 3: give a short video "
+        "with --start-video, or choose a framewise model and its family (causal_forcing_framewise or",
+    ),
+    "a section of no video": (["--start-part", "first"], "choose a section of --start-video FILE"),
+    "no seconds": (["--start-video", "clip.mp4", "--start-seconds", "0"], "above 0 and at most 30, got 0"),
+    "too many seconds": (["--start-video", "clip.mp4", "--start-seconds", "31"], "above 0 and at most 30, got 31"),
+    "less than a block": (["--start-video", "clip.mp4", "--start-seconds", "0.5"], "at least one block of 9 video"),
+    "a video as image": ([*FRAMEWISE, "--start-image", "clip.mp4"], "clip.mp4 cannot be read as an image"),
+    "no video": (["--start-video", "tiny.json"], "tiny.json cannot be read as a video"),
+}
+
+
+@pytest.mark.parametrize(("more", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_a_start_that_cannot_be_used_is_one_sentence(generate, files, more, sentence):
+    assert sentence in refused(
+        generate(*(files / part if "." in part and part[0].islower() else part for part in more))
+    )
+
+
+def test_a_start_needs_the_vae(generate, files):
+    assert "need --vae, the Wan 2.1 VAE" in refused(generate("--start-video", files / "clip.mp4", vae=False))

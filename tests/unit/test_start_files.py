@@ -1,0 +1,237 @@
+"""What a video begins with, from files: a section of any video, and images, in the size of the render."""
+
+import struct
+import zlib
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.video.fitting import fit
+from headforcing.headforcing_core.video.reader import read_image
+from headforcing.headforcing_core.video.section import read_section
+from PIL import Image
+
+SIZE = (48, 32)
+
+
+def grey(number: int) -> int:
+    """The brightness of a video frame that was made with this number."""
+    return 16 + 3 * number
+
+
+def video(path: Path, times, width=48, height=32, unit=Fraction(1, 1000), audio=False, corner=False, **options) -> Path:
+    """A video whose frame number i is shown at `times[i]` (in seconds) and is all of `grey(i)`."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(options.pop("codec", "libx264"), rate=30, options={"crf": "0", "bf": "2"})
+        stream.width, stream.height, stream.pix_fmt = width, height, options.pop("pix_fmt", "yuv444p")
+        stream.codec_context.time_base = unit
+        for name, value in options.items():
+            setattr(stream.codec_context, name, value)
+        sound = container.add_stream("aac", rate=8000) if audio else None
+        for number, time in enumerate(times):
+            pixels = np.full((height, width, 3), grey(number), np.uint8)
+            if corner:
+                pixels[: height // 2, : width // 2] = 255  # at the top left
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format=stream.pix_fmt)
+            frame.pts, frame.time_base = round(time / unit), unit
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+        if sound is not None:
+            silence = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", layout="mono")
+            silence.sample_rate, silence.pts = 8000, 0
+            container.mux(sound.encode(silence))
+            container.mux(sound.encode())
+    return path
+
+
+def numbers(video_frames: torch.Tensor) -> list[int]:
+    """Which video frames of `video` these are."""
+    return [round(float(frame.mean() * 255 - 16) / 3) for frame in video_frames]
+
+
+def section(path: Path, seconds=4.0, part="last", frames_per_block=3, size=SIZE) -> torch.Tensor:
+    return read_section(path, size, seconds, part, frames_per_block)[0]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
+def test_at_the_models_frame_rate_every_frame_is_taken_once(tmp_path, name):
+    path = video(tmp_path / name, [n / 16 for n in range(40)], codec="ffv1" if name == "a.avi" else "libx264",
+                 pix_fmt="yuv420p", unit=Fraction(1, 16))  # fmt: skip
+    assert numbers(section(path, part="first")) == list(range(33))  # three blocks of 12, less 3
+    assert numbers(section(path, part="last")) == list(range(7, 40))
+    assert numbers(section(path, part="last", frames_per_block=1)) == list(range(3, 40))
+    assert numbers(section(path, part="first", seconds=1.0)) == list(range(9))
+
+
+@pytest.mark.parametrize("rate", [8, 24, 30, 60])
+def test_other_frame_rates_are_resampled_by_the_times_of_their_frames(tmp_path, rate):
+    path = video(tmp_path / "a.mp4", [n / rate for n in range(rate * 5 // 4)], unit=Fraction(1, 15360))
+    assert numbers(section(path, part="first", frames_per_block=1)) == [k * rate // 16 for k in range(17)]
+    last = numbers(section(path, part="last", frames_per_block=1))
+    assert len(last) == 17 and last[-1] == rate * 5 // 4 - 1
+    assert {b - a for a, b in zip(last, last[1:], strict=False)} <= {rate // 16, -(-rate // 16)}
+
+
+def test_a_variable_frame_rate_is_read_by_timestamps(tmp_path):
+    """A picture stays until the next one, however long; a burst of pictures is thinned."""
+    times = [0.0, 0.5, 0.52, 0.54, 1.0]
+    found = numbers(section(video(tmp_path / "a.mkv", times), part="first", seconds=1.0, frames_per_block=1))
+    assert found == [0] * 8 + [1] + [3] * 4  # 13 video frames at 16 a second; the one at 0.52 falls between two
+
+
+def test_the_end_of_a_long_file_is_found_without_decoding_the_rest(tmp_path, monkeypatch):
+    path = video(tmp_path / "a.mp4", [n / 16 for n in range(70)], unit=Fraction(1, 16), gop_size=16)
+    decoded, opened = [], av.open
+
+    class Counting:
+        def __init__(self, container):
+            self._container = container
+
+        def __getattr__(self, name):
+            return getattr(self._container, name)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self._container.close()
+
+        def decode(self, stream):
+            for frame in self._container.decode(stream):
+                decoded.append(frame.time)
+                yield frame
+
+    monkeypatch.setattr(av, "open", lambda *args, **options: Counting(opened(*args, **options)))
+    assert numbers(section(path, seconds=1.0)) == list(range(61, 70))
+    assert len(decoded) < 40
+
+
+def test_sound_is_ignored_and_odd_sizes_are_fitted(tmp_path):
+    path = video(tmp_path / "a.mkv", [n / 16 for n in range(9)], width=51, height=77, audio=True)
+    found, about = read_section(path, SIZE, 4.0, "last", 3)
+    assert found.shape == (9, 32, 48, 3) and numbers(found) == list(range(9))
+    assert "last 0.56 of 0.5" in about and "fitted to 48x32" in about
+
+
+@pytest.mark.parametrize(("matrix", "bright"), [((0, 1, -1, 0), "right"), ((-1, 0, 0, -1), "below")])
+def test_a_video_is_turned_upright(tmp_path, matrix, bright):
+    """The display matrix of a phone's file: a quarter turn clockwise, and half a turn."""
+    path = video(tmp_path / "a.mp4", [n / 16 for n in range(9)], width=32, height=48 if bright == "right" else 32,
+                 corner=True)  # fmt: skip
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 44
+    for place, value in zip((0, 4, 12, 16), matrix, strict=True):
+        data[at + place : at + place + 4] = (value << 16).to_bytes(4, "big", signed=True)
+    path.write_bytes(data)
+    size = (48, 32) if bright == "right" else (32, 32)
+    frame = section(path, size=size)[0].mean(-1)
+    top, left = slice(2, size[1] // 2 - 2), slice(2, size[0] // 2 - 2)
+    below, right = slice(size[1] // 2 + 2, -2), slice(size[0] // 2 + 2, -2)
+    quarters = {"above": frame[top, left], "right": frame[top, right], "below": frame[below, right]}
+    assert quarters[bright].min() > 0.9
+    assert all(part.max() < 0.2 for name, part in quarters.items() if name != bright)
+
+
+def test_pixels_that_are_not_square_are_fitted_as_they_are_shown(tmp_path):
+    """A picture of 32x32 pixels twice as wide as high is one of 64x32: of it the middle three quarters are kept."""
+    path = video(tmp_path / "a.mkv", [n / 16 for n in range(9)], width=32, corner=True, sample_aspect_ratio=2)
+    row = section(path)[0][4].mean(-1)
+    assert row[: 24 - 2].min() > 0.9 and row[24 + 2 :].max() < 0.2
+    plain = fit(torch.arange(32.0).view(1, 1, 32, 1).repeat(1, 32, 1, 3), 48, 32, 2.0)[0, 0, :, 0]
+    assert plain[0] > 3.5 and plain[-1] < 27.5
+
+
+MISTAKES = {
+    "shorter than a block": ([n / 16 for n in range(8)], {}, r"at least one block of 9 video frames .*, got 8; give"),
+    "a section shorter than a block": ([n / 16 for n in range(40)], {"seconds": 0.5}, "9 video frames .*, got 8"),
+}
+
+
+@pytest.mark.parametrize(("times", "asked", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_too_little_of_a_video_is_one_sentence(tmp_path, times, asked, sentence):
+    with pytest.raises(HeadForcingError, match=sentence):
+        section(video(tmp_path / "a.mp4", times, unit=Fraction(1, 16)), **asked)
+
+
+def test_damaged_files_and_files_that_are_no_video_are_one_sentence(tmp_path):
+    whole = video(tmp_path / "a.mp4", [n / 16 for n in range(40)], unit=Fraction(1, 16))
+    data = whole.read_bytes()
+    (tmp_path / "text.mp4").write_text("not a video")
+    (tmp_path / "half.mp4").write_bytes(data[: len(data) // 2])
+    for name in ("text.mp4", "half.mp4", "missing.mp4"):
+        with pytest.raises(HeadForcingError, match=f"{name} cannot be read as a video"):
+            section(tmp_path / name)
+    start = data.index(b"mdat") + 4
+    (tmp_path / "spoiled.mp4").write_bytes(
+        data[:start] + b"\xff" * (len(data[start:]) // 2) + data[start:][len(data[start:]) // 2 :]
+    )
+    with pytest.raises(HeadForcingError, match=r"spoiled\.mp4 (is damaged|cannot be read|holds no video frames)"):
+        section(tmp_path / "spoiled.mp4")
+
+
+# ------------------------------------------------------------------------------------------------------------- images
+
+
+def saved(path: Path, image: Image.Image, **options) -> Path:
+    image.save(path, **options)
+    return path
+
+
+def test_images_of_every_kind_are_read_as_rgb(tmp_path):
+    ramp = np.linspace(0, 255, 6 * 4).astype(np.uint8).reshape(4, 6)
+    grey = Image.fromarray(ramp)
+    expected = torch.from_numpy(ramp)[..., None].float().repeat(1, 1, 3) / 255
+    cleared = Image.merge("RGBA", (grey, grey, grey, Image.new("L", grey.size, 0)))
+    deep = Image.fromarray(ramp.astype(np.uint16) * 257)
+    images = {"rgb": grey.convert("RGB"), "grey": grey, "palette": grey.convert("P"), "alpha": cleared, "16 bits": deep}
+    for name, image in images.items():
+        torch.testing.assert_close(read_image(saved(tmp_path / f"{name}.png", image)), expected)
+    several = saved(tmp_path / "several.gif", grey, save_all=True, append_images=[Image.new("L", grey.size)])
+    torch.testing.assert_close(read_image(several), expected)
+
+
+def test_an_image_is_turned_upright_as_its_exif_data_say(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held upright: to be turned a quarter clockwise
+    image = Image.new("RGB", (40, 20))
+    image.paste((255, 255, 255), (0, 0, 20, 10))
+    found = read_image(saved(tmp_path / "a.jpg", image, exif=exif, quality=100))
+    assert found.shape == (40, 20, 3) and found[:16, 12:].min() > 0.9 and found[:, :8].max() < 0.1
+
+
+def test_files_that_are_no_images_are_one_sentence(tmp_path):
+    whole = saved(tmp_path / "a.png", Image.effect_noise((64, 64), 50)).read_bytes()
+    (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.png").write_text("not an image")
+    for name in ("half.png", "text.png", "missing.png"):
+        with pytest.raises(HeadForcingError, match=rf"{name} cannot be read as an image \(.+\): give a PNG or JPEG"):
+            read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("side", "sentence"), [(9000, "9000x9000 pixels: give"), (60000, "cannot be read as an image")]
+)
+def test_an_image_that_claims_too_many_pixels_is_one_sentence(tmp_path, side, sentence):
+    header = bytearray(saved(tmp_path / "a.png", Image.new("L", (1, 1))).read_bytes())
+    header[16:24] = struct.pack(">II", side, side)
+    header[29:33] = struct.pack(">I", zlib.crc32(header[12:29]))
+    (tmp_path / "large.png").write_bytes(header)
+    with pytest.raises(HeadForcingError, match=rf"large\.png (has )?{sentence}"):
+        read_image(tmp_path / "large.png")
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 200), (200, 3), (48, 32), (47, 33), (1, 900)])
+def test_a_picture_of_any_size_is_fitted(size):
+    width, height = size
+    found = fit(torch.rand(2, height, width, 3), 48, 32)
+    assert found.shape == (2, 32, 48, 3) and found.isfinite().all()
+
+
+def test_the_middle_of_a_picture_is_kept():
+    columns = torch.arange(80.0).view(1, 1, 80, 1).repeat(1, 20, 1, 3)
+    torch.testing.assert_close(fit(columns, 20, 20), columns[:, :, 30:50])
+    torch.testing.assert_close(fit(columns.transpose(1, 2), 20, 20), columns.transpose(1, 2)[:, 30:50])
