@@ -193,6 +193,21 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 
 
+def add_farm_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of a farm."""
+    sub.add_argument(
+        "--farm",
+        help="make videos at the same time with Ray: local starts it on this machine, auto finds the cluster that this "
+        "machine belongs to, ray://HOST:PORT reaches another; all machines need the same files at the same paths",
+    )
+    sub.add_argument(
+        "--farm-gpus", type=float, help="GPUs for each video, 0.5 for two videos on one; default: 1 if there are any"
+    )
+    sub.add_argument(
+        "--farm-workers", type=int, help="with --farm local: videos at a time; default: one for each GPU, or core"
+    )
+
+
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Add `--method` and `--roles`."""
     sub.add_argument("--method", choices=method_names(), default=DEFAULTS.method)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import HeadForcingError
 from ..files import reason
-from . import compare, evaluate, files, profiles, render, report, runs
+from . import batch, compare, evaluate, files, profiles, render, report, runs
 from .arguments import DTYPES, Parser
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(result["json"]) + "\n")
     else:
         sys.stdout.write(result["text"] + "\n")
-    return 0
+    return int(result.get("code", 0))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         return parent.add_subparsers(required=True, metavar="COMMAND")
 
     render.add_parsers(command)
+    batch.add_parsers(command)
 
     sub = command("inspect", files.inspect, "Describe a checkpoint or head profile, and the cache it needs.")
     sub.add_argument("file", type=Path)
