@@ -19,20 +19,18 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError, first_sentence, one_line
-from ..farm.choose import farm_named
 from ..farm.farm import Farm, Outcome, Shared
 from ..farm.progress import BlocksBar
 from ..files import TargetInUse, check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import shard
 from ..render.block_keys import finished_blocks
-from ..render.job import RenderJob
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
 from ..studies.markdown import markdown_table
-from .arguments import Result, add_farm_arguments
+from .arguments import Result, add_farm_arguments, farm_of
 from .batch_jobs import read_jobs
-from .kept import kept_model
+from .kept import check_roles, kept_model
 from .source import Source
 
 Note = dict[str, Any]
@@ -86,7 +84,7 @@ class Planned:
 
 def batch(args: argparse.Namespace) -> Result:
     """Make the videos that are not finished, and tell what became of each."""
-    begun, farm = time.monotonic(), farm_named(args.farm, args.farm_gpus, args.farm_workers)
+    begun, farm = time.monotonic(), farm_of(args)
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)
     names = list(jobs)
@@ -184,7 +182,7 @@ def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
     try:
         if farm.parallel and ":" in args.device:
             raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
-        here = {"device": "cpu", "attention": "auto", "cuda_graph": False} if farm.remote else {}
+        here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False} if farm.remote else {}
         source = source_of(argparse.Namespace(**{**vars(args), **here}))
         plan = source.plan()
         source.check_encoder(plan)
@@ -200,7 +198,7 @@ def _make(planned: Mapping[str, Planned], farm: Farm, made: dict[str, Outcome[No
         name: video.source.job(video.plan, [encoded[video.reads, text] for text in video.source.texts])
         for name, video in planned.items()
     }
-    _check_roles(planned, renders, farm)
+    check_roles({name: (job, planned[name].source) for name, job in renders.items()}, farm)
     progress = {
         name: (len(job.keys), partial(finished_blocks, video.args.runs, job.setup, job.keys))
         for (name, video), job in zip(planned.items(), renders.values(), strict=True)
@@ -234,18 +232,6 @@ def _encode(videos: list[Planned]) -> dict[tuple[Any, str], Tensor]:
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
     return encoded
-
-
-def _check_roles(planned: Mapping[str, Planned], renders: Mapping[str, RenderJob], farm: Farm) -> None:
-    """Refuse videos at the same time that would each find head roles: one after the other all use the first's."""
-    if not farm.parallel or len(planned) == 1:
-        return
-    for name, job in renders.items():
-        if job.recall_roles(planned[name].source.plan).auto is not None and not job.finished_blocks:
-            raise HeadForcingError(
-                f"{name}: the roles of this model's heads are not known yet, and videos made at the same time would "
-                "each find their own: make one video first, measure them with `headforcing profile`, or give a profile"
-            )
 
 
 def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:

@@ -13,9 +13,8 @@ from typing import Any, NoReturn
 from ..errors import HeadForcingError, unknown_name
 from ..files import check_regular
 from ..hashing import digest
-from ..head_profiles.profile import bundled_profiles
 from . import render
-from .arguments import Parser, read_text
+from .arguments import Parser, portable
 
 MAX_BYTES = 64 << 20
 MAX_VIDEOS = 100_000
@@ -118,15 +117,8 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
         raise unknown_name("a line", strange[0], sorted(names))
     if unknown:
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
+    args = portable(args)
     args.demo, args.json = demo, True
-    if args.prompts is not None:
-        text = read_text(args.prompts)
-        args.prompts = f"\n{text}" if text.startswith("@") else text  # read once: a worker must not take it for a file
-    for option, value in vars(args).items():
-        if isinstance(value, Path):
-            setattr(args, option, value.absolute())
-    if args.profile not in (None, "auto", *bundled_profiles()):
-        args.profile = str(Path(args.profile).absolute())
     args.identity = _identity(args, latents)
     args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
     args.latents = out / f"{name}.safetensors" if latents or args.out is None else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..errors import HeadForcingError
+from ..farm.farm import Farm
+from ..render.job import RenderJob
 from .source import LoadedModel, Source
 
 
@@ -28,9 +31,22 @@ class Kept:
 _models = Kept()
 
 
+def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> None:
+    """Refuse videos at the same time that would each find head roles: one after the other all use the first's."""
+    if not farm.parallel or len(videos) == 1:
+        return
+    for name, (job, source) in videos.items():
+        if job.recall_roles(source.plan).auto is not None and not job.finished_blocks:
+            raise HeadForcingError(
+                f"{name}: the roles of this model's heads are not known yet, and videos made at the same time would "
+                "each find their own: make one video first, measure them with `headforcing profile`, or give a profile"
+            )
+
+
 def kept_model(source: Source, decodes: bool = True, encodes: bool = False) -> LoadedModel:
     """The model of a source as `Source.load` loads it, or the one that is there from the last job."""
     machine = source.machine
-    key = (source.files, source.info.fingerprint, str(machine.device), machine.dtype, decodes, encodes)
+    devices = str(machine.device), str(machine.vae_device)
+    key = (source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes)
     loaded = _models.get(key, lambda: source.load(decodes, encodes))
     return replace(loaded, machine=machine, scale=source.scale)

@@ -26,6 +26,7 @@ from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
 from ..render.block_keys import goes_on
+from ..render.describe import format_bytes
 from ..render.job import RenderJob, Watcher
 from ..render.live_story import Story
 from ..render.options import RenderOptions
@@ -33,7 +34,7 @@ from ..render.plan import RenderPlan
 from ..render.provenance import about_video, file_tags
 from ..render.resources import Needs
 from ..render.result import RenderResult
-from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
+from ..render.sinks import DecodedBeside, LatentsFile, Mp4File, Sink, load_latents, partial_path
 from ..render.video_rollout import VideoRollout
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks
@@ -50,7 +51,7 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class Machine:
-    """Device, attention backend and run folder of a command."""
+    """Devices, attention backend and run folder of a command; `vae_device` is None for decoding in turn."""
 
     device: torch.device
     dtype: torch.dtype
@@ -61,13 +62,18 @@ class Machine:
     runs: Path | None
     found_profiles: Path | None
     quiet: bool
+    vae_device: torch.device | None
 
     @classmethod
     def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
         """Take the fields from the arguments of the same names."""
         device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
         attention = attention_function(args.attention, device, dtype, head_dim)
-        return cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
+        vae_device = None if args.vae_device is None else pick_device(args.vae_device, "--vae-device")
+        if vae_device is not None and vae_device.type != "cpu" and vae_device == device:
+            vae_device = None  # on one GPU sampling and decoding take turns
+        choices = args.attention, args.cuda_graph, args.compile
+        return cls(device, dtype, attention, *choices, *kept, args.json, vae_device)
 
     def attention_for(self, shape: Shape) -> AttentionFunction:
         """The backend for a render with a cache of this shape: `auto` times them at its sizes."""
@@ -190,6 +196,7 @@ class Source:
 
             encodes = bool(plan.restart_frames)
             decode = decode_bytes(files.vae, (plan.height, plan.width), dtype, encodes, files.decoder)
+            decode = self._check_vae_device(decode)
         return self.job(plan).check_needs(
             self.info.parameters * dtype.itemsize,
             torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None,
@@ -200,17 +207,31 @@ class Source:
             scale=self.scale,
         )
 
+    def _check_vae_device(self, decode: int) -> int:
+        """Refuse a decoder that is too large for `--vae-device`; what it takes where blocks are sampled."""
+        device = self.machine.vae_device
+        if device is None or device == self.machine.device:
+            return decode
+        if device.type == "cuda" and decode > torch.cuda.mem_get_info(device)[1]:
+            room, wanted = torch.cuda.mem_get_info(device)[1], decode
+            raise HeadForcingError(
+                f"--vae-device {device} has {format_bytes(room)}, decoding needs {format_bytes(wanted)}: choose a "
+                "smaller --size, or write --latents and decode them later"
+            )
+        return 0
+
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
         """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
         device, dtype, codec = self.machine.device, self.machine.dtype, None
+        vae_device = self.machine.vae_device or device
         if self.files is None:
-            codec, state_dict = toy_codec(device), ModelFiles(assets.model_path()).load()
+            codec, state_dict = toy_codec(vae_device), ModelFiles(assets.model_path()).load()
         else:
             files, vae = self.files, self.files.vae
             if vae is not None and (decodes or encodes):
                 from ..video.codec import load_codec
 
-                codec = load_codec(vae, device, dtype, encodes, files.decoder, files.park_features)
+                codec = load_codec(vae, vae_device, dtype, encodes, files.decoder, files.park_features)
             state_dict = self.files.load()
         backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)
@@ -240,7 +261,7 @@ class LoadedModel:
         if video is not None and self.codec is not None:
             decoder = self.codec.decoder(plan.restart_frames)
             mp4 = Mp4File(video, plan, decoder, self.scale, file_tags(job.about))
-            sinks.append(mp4)
+            sinks.append(mp4 if machine.vae_device is None else DecodedBeside(mp4, machine.vae_device))
         if latents is not None:
             sinks.append(LatentsFile(latents, plan))
         bar = ProgressBar(plan, machine.quiet)

@@ -29,7 +29,8 @@ class RayShared(Shared[Value]):
     """A value in Ray's object store."""
 
     def get(self) -> Value:
-        return _ray().get(self._value)  # type: ignore[no-any-return]
+        value: Value = _ray().get(self._value)
+        return value
 
 
 class RayFarm(Farm):
@@ -47,36 +48,46 @@ class RayFarm(Farm):
     def __init__(self, address: str, gpus: float | None = None, workers: int | None = None):
         self.address, self.gpus, self.workers = address, gpus, workers
         self.remote = address != LOCAL
-        self._function: Any = None
+        self._ours = False
 
     def __enter__(self) -> RayFarm:
         begun, ray = time.monotonic(), _ray()
-        options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-        if not self.remote:
-            for name, value in _LOCAL_SETTINGS.items():
-                os.environ.setdefault(name, value)
-            options |= {"num_cpus": self.workers, "object_store_memory": _OBJECT_STORE_BYTES}
-            options |= {"include_dashboard": False}
+        self._ours = not ray.is_initialized()  # a program may have started Ray for several commands
         try:
-            ray.init(address=self.address, **options)
-            gpus = ray.cluster_resources().get("GPU", 0)
+            if self._ours:
+                ray.init(address=self.address, **self._options())
+            resources = ray.cluster_resources()
         except (OSError, RuntimeError, ValueError, ImportError) as error:
-            ray.shutdown()
             raise HeadForcingError(
                 f"--farm {self.address} cannot be used ({first_sentence(error)}): start Ray with `ray start --head`, "
                 "check the address, or use --farm local"
             ) from error
+        gpus = resources.get("GPU", 0)
         if self.gpus is None:
             self.gpus = 1.0 if gpus else 0.0
-        if self.gpus > 0 and gpus < min(self.gpus, 1) and not self.remote:  # Ray would wait for one for ever
-            ray.shutdown()
+        if self.gpus > gpus and not self.remote:  # Ray would wait for them for ever
+            self.__exit__()
             raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
-        self.workers = int(min(ray.cluster_resources().get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
+        self.workers = int(min(resources.get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
         self.start_seconds = time.monotonic() - begun
         return self
 
     def __exit__(self, *error: object) -> None:
-        _ray().shutdown()
+        if self._ours:
+            _ray().shutdown()
+
+    def _options(self) -> dict[str, Any]:
+        """For `ray.init`."""
+        options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+        if self.remote:
+            return options
+        for name, value in _LOCAL_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        return options | {
+            "num_cpus": self.workers,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        }
 
     def share(self, value: Value) -> Shared[Value]:
         return RayShared(_ray().put(value))
