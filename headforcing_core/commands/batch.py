@@ -242,7 +242,7 @@ def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
         return {"name": name, "state": "failed", "why": one_line(why)}
     note = before or (outcome and outcome.get()) or {}
     told = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
-    return {"name": name, "state": "was finished" if note.get("kept") else "done", **told}
+    return {"name": name, "state": "finished before" if note.get("kept") else "done", **told}
 
 
 def _line(row: Note) -> str:
@@ -267,7 +267,7 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),
         "",
         ", ".join(f"{number} {state}" for state, number in count.items()),
-        f"farm     {farm.describe()}; ready after {took['farm_start']:.1f} s",
+        f"farm     {farm.describe()}" + (f"; ready after {took['farm_start']:.1f} s" if farm.parallel else ""),
         f"took     {took['all']:.1f} s; the videos, added up, {took['videos']:.1f} s",
     ]
     found = {"videos": rows, "seconds": took, "farm": farm.describe()}

@@ -45,7 +45,7 @@ def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
     hashes = [video["files"] for video in found["videos"]]
     assert hashes[0]["ball-seed1.mp4"] != hashes[1]["ball-seed2.mp4"]
     code, again = batch(*lines)
-    assert code == 0 and states(again) == dict.fromkeys(names, "was finished")
+    assert code == 0 and states(again) == dict.fromkeys(names, "finished before")
     assert again["seconds"]["all"] < len(names), "asking again takes less than a second a video"
     (tmp_path / "out" / "ball-seed1.mp4").write_bytes(b"other")
     code, third = batch({**lines[0], "seeds": [1]}, {**lines[1], "prompts": "a cyan ring"})
@@ -62,7 +62,7 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
     assert code == 1 and states(found) == {"held": "failed", "free": "done"}
     assert "another process is writing" in found["videos"][0]["why"]
     code, found = batch(*lines)
-    assert code == 0 and states(found) == {"held": "done", "free": "was finished"}
+    assert code == 0 and states(found) == {"held": "done", "free": "finished before"}
 
 
 def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch):
@@ -79,7 +79,7 @@ def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypat
         patch.setattr(batch_command, "make_video", pressed)
         code, said = batch(*lines)
     assert code == 130 and said == "interrupted; 1 of 2 videos are finished, the same command goes on\n"
-    assert sorted(states(batch(*lines)[1]).values()) == ["done", "was finished"]
+    assert sorted(states(batch(*lines)[1]).values()) == ["done", "finished before"]
 
 
 def test_a_person_reads_a_table_and_what_took_how_long(tmp_path, capsys):

@@ -94,7 +94,7 @@ def test_six_videos_at_the_same_time_have_the_hashes_of_one_after_the_other(tmp_
     assert len({hash for row in files[0].values() for hash in row.values()}) == 12
     assert {row["state"] for row in farmed["videos"]} == {"done"}
     again = run(folders[1], lines, "--farm", "local")
-    assert {row["state"] for row in again["videos"]} == {"was finished"} and again["seconds"]["all"] < 6
+    assert {row["state"] for row in again["videos"]} == {"finished before"} and again["seconds"]["all"] < 6
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(tmp_path, straight):
