@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, redirect_stdout
 from typing import Any
 
 from ..errors import HeadForcingError, first_sentence
@@ -48,33 +50,41 @@ class RayFarm(Farm):
     def __init__(self, address: str, gpus: float | None = None, workers: int | None = None):
         self.address, self.gpus, self.workers = address, gpus, workers
         self.remote = address != LOCAL
-        self._ours = False
+        self._stack = ExitStack()
 
     def __enter__(self) -> RayFarm:
-        begun, ray = time.monotonic(), _ray()
-        self._ours = not ray.is_initialized()  # a program may have started Ray for several commands
+        begun = time.monotonic()
+        with ExitStack() as stack:
+            # Ray prints there what happens to workers, between a command's JSON
+            stack.enter_context(redirect_stdout(sys.stderr))
+            resources = self._connect(stack)
+            gpus = resources.get("GPU", 0)
+            if self.gpus is None:
+                self.gpus = 1.0 if gpus else 0.0
+            if self.gpus > gpus and not self.remote:  # Ray would wait for them for ever
+                raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
+            self.workers = int(min(resources.get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
+            self._stack = stack.pop_all()
+        self.start_seconds = time.monotonic() - begun
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _connect(self, stack: ExitStack) -> dict[str, float]:
+        """What the farm has; Ray is started, unless a program has done so for several commands."""
+        ray = _ray()
         try:
-            if self._ours:
+            if not ray.is_initialized():
+                stack.callback(ray.shutdown)
                 ray.init(address=self.address, **self._options())
-            resources = ray.cluster_resources()
+            found: dict[str, float] = ray.cluster_resources()
+            return found
         except (OSError, RuntimeError, ValueError, ImportError) as error:
             raise HeadForcingError(
                 f"--farm {self.address} cannot be used ({first_sentence(error)}): start Ray with `ray start --head`, "
                 "check the address, or use --farm local"
             ) from error
-        gpus = resources.get("GPU", 0)
-        if self.gpus is None:
-            self.gpus = 1.0 if gpus else 0.0
-        if self.gpus > gpus and not self.remote:  # Ray would wait for them for ever
-            self.__exit__()
-            raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
-        self.workers = int(min(resources.get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
-        self.start_seconds = time.monotonic() - begun
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._ours:
-            _ray().shutdown()
 
     def _options(self) -> dict[str, Any]:
         """For `ray.init`."""
