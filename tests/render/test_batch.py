@@ -164,3 +164,21 @@ def test_without_ray_videos_are_made_one_after_the_other_and_no_cluster_is_reach
 def test_a_farm_that_cannot_be_is_refused(arguments, message):
     with pytest.raises(HeadForcingError, match=message):
         farm_named(*arguments)
+
+
+class AtTheSameTime(Farm):
+    parallel = True
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
+        ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
+    ],
+)
+def test_what_a_farm_cannot_do_is_refused_before_it_starts(options, message, batch, monkeypatch, tmp_path):
+    monkeypatch.setattr(batch_command, "farm_of", lambda args: AtTheSameTime())
+    code, said = batch({**SHORT, "found_profiles": str(tmp_path / "found"), **options})
+    assert code == 2 and message in said
+    assert not list((tmp_path / "out").glob("*.mp4"))
