@@ -144,7 +144,8 @@ def finished(args: argparse.Namespace) -> Note | None:
         note = json.loads(_note(args).read_text(encoding="utf-8"))
         same = note["identity"] == args.identity
         same = same and note["files"] == {path.name: file_hash(path) for path in _files(args)}
-        return {**note, "reused_blocks": note["blocks"], "seconds": 0.0, "kept": True} if same else None
+        told = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
+        return {**told, "reused_blocks": told["blocks"], "seconds": 0.0, "kept": True} if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -48,6 +48,7 @@ def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
     assert code == 0 and states(again) == dict.fromkeys(names, "finished before")
     assert again["seconds"]["all"] < len(names), "asking again takes less than a second a video"
     (tmp_path / "out" / "ball-seed1.mp4").write_bytes(b"other")
+    (tmp_path / "out" / "runs" / "line-0002" / "finished.json").write_text("[1]", encoding="utf-8")
     code, third = batch({**lines[0], "seeds": [1]}, {**lines[1], "prompts": "a cyan ring"})
     assert states(third) == {"ball-seed1": "done", "line-0002": "done"}
     first = third["videos"][0]
