@@ -8,8 +8,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor
 from ..errors import HeadForcingError, first_sentence, one_line
 from ..farm.farm import Farm, Outcome, Shared
 from ..farm.progress import BlocksBar
-from ..files import TargetInUse, check_writable, claimed, replacing
+from ..files import check_writable, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import shard
 from ..render.block_keys import finished_blocks
@@ -30,13 +29,10 @@ from ..render.resources import Needs, check_disk, in_turn
 from ..studies.markdown import markdown_table
 from .arguments import Result, add_farm_arguments, farm_of
 from .batch_jobs import read_jobs
-from .kept import check_roles, kept_model
+from .kept import PATIENCE_SECONDS, check_roles, claimed_after, kept_model
 from .source import Source
 
 Note = dict[str, Any]
-
-PATIENCE_SECONDS = 120.0  # a network disk may keep a dead machine's lock for so long
-_ASK_AGAIN_SECONDS = 2.0
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -114,7 +110,7 @@ def make_video(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any process."""
     begun, args = time.monotonic(), job.args
     source, embeds = job.source or source_of(args), [shared.get() for shared in job.embeds]
-    with _claimed_after(job.patience, args.out, args.latents):
+    with claimed_after(job.patience, args.out, args.latents):
         known = finished(args)
         if known is not None:  # another process has just made it
             return known
@@ -157,25 +153,6 @@ def _files(args: argparse.Namespace) -> list[Path]:
 def _note(args: argparse.Namespace) -> Path:
     path: Path = args.runs / "finished.json"
     return path
-
-
-@contextmanager
-def _claimed_after(patience: float, *paths: Path | None) -> Iterator[None]:
-    """`claimed`, after waiting for who has the files now."""
-    end = time.monotonic() + patience
-    while True:
-        claim = claimed(*paths)
-        try:
-            claim.__enter__()
-            break
-        except TargetInUse:
-            if time.monotonic() > end:
-                raise
-            time.sleep(_ASK_AGAIN_SECONDS)
-    try:
-        yield
-    finally:
-        claim.__exit__(None, None, None)
 
 
 def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:

@@ -14,13 +14,13 @@ from tqdm import tqdm
 
 from ..errors import HeadForcingError
 from ..farm.farm import Farm, Shared
-from ..files import claimed, claimed_folder, replacing
+from ..files import claimed_folder, replacing
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
 from ..studies.comparison import NOTE, Compared, Entry, entries_of, grid, measured, method_notes, table
 from ..versions import versions
 from .arguments import Result, add_farm_arguments, add_file_arguments, add_render_arguments, farm_of, portable
-from .kept import check_roles, kept_model
+from .kept import PATIENCE_SECONDS, check_roles, claimed_after, kept_model
 from .source import LoadedModel, Source
 
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
@@ -163,11 +163,11 @@ class ComparedVideo:
             args.runs /= self.path.stem
         return ComparedJob(args, args.prompts, self.entry, seed, embeds, encodes, None)
 
-    def render(self, loaded: LoadedModel, embeds: Sequence[Tensor]) -> Compared:
+    def render(self, loaded: LoadedModel, embeds: Sequence[Tensor], patience: float = 0.0) -> Compared:
         """Render and measure the video; with `--runs` its finished blocks are reused."""
         source = self.source
         plan = source.job(self.plan, embeds).recall_roles(source.plan)
-        with claimed(self.path):  # `generate --out` may name a file in a comparison's folder
+        with claimed_after(patience, self.path):  # `generate --out` may name a file in a comparison's folder
             result = loaded.render(source.job(plan, embeds), self.path)
         return measured(self.entry, source.options.seed, plan, source.machine.dtype, result)
 
@@ -192,11 +192,12 @@ class ComparedJob:
 
 def render_compared(job: ComparedJob) -> Compared:
     """Render and measure one video of a comparison; to be called in any process."""
-    video = job.video
+    video, embeds = job.video, [shared.get() for shared in job.embeds]
     if video is None:
         source = compared_source(job.args, job.prompts)
         video = ComparedVideo.of(source, job.entry, job.seed, job.args.out)
-    return video.render(kept_model(video.source, encodes=job.encodes), [shared.get() for shared in job.embeds])
+        return video.render(kept_model(video.source, encodes=job.encodes), embeds, PATIENCE_SECONDS)
+    return video.render(kept_model(video.source, encodes=job.encodes), embeds)
 
 
 def check_videos(videos: Sequence[ComparedVideo]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import HeadForcingError
 from ..farm.farm import Farm
+from ..files import TargetInUse, claimed
 from ..render.job import RenderJob
 from .source import LoadedModel, Source
 
@@ -30,6 +34,9 @@ class Kept:
 
 _models = Kept()
 
+PATIENCE_SECONDS = 120.0  # of a worker of a farm: a network disk may keep a dead machine's lock for so long
+_ASK_AGAIN_SECONDS = 2.0
+
 
 def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> None:
     """Refuse videos at the same time that would each find head roles: one after the other all use the first's."""
@@ -50,3 +57,22 @@ def kept_model(source: Source, decodes: bool = True, encodes: bool = False) -> L
     key = (source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes)
     loaded = _models.get(key, lambda: source.load(decodes, encodes))
     return replace(loaded, machine=machine, scale=source.scale)
+
+
+@contextmanager
+def claimed_after(patience: float, *paths: Path | None) -> Iterator[None]:
+    """`claimed`, after waiting for who has the files now."""
+    end = time.monotonic() + patience
+    while True:
+        claim = claimed(*paths)
+        try:
+            claim.__enter__()
+            break
+        except TargetInUse:
+            if time.monotonic() > end:
+                raise
+            time.sleep(_ASK_AGAIN_SECONDS)
+    try:
+        yield
+    finally:
+        claim.__exit__(None, None, None)
