@@ -15,6 +15,8 @@ import torch
 from ..cache.guards import COMPRESSIONS
 from ..cache.policy import ROLE_ARRANGEMENTS
 from ..errors import HeadForcingError, one_line
+from ..farm.choose import farm_named
+from ..farm.farm import Farm
 from ..files import cache_folder, check_regular
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
@@ -187,7 +189,7 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str, option: str = "--device") -> torch.device:
     """The device of that name, after a test that it works; `auto` takes the fastest kind there is."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -195,7 +197,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise HeadForcingError(f"--device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise HeadForcingError(f"{option} {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return device
 
 
@@ -219,6 +221,42 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
+
+
+def add_farm_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of a farm."""
+    sub.add_argument(
+        "--farm",
+        help="make videos at the same time with Ray: local starts it on this machine, auto finds the cluster that this "
+        "machine belongs to, ray://HOST:PORT reaches another; all machines need the same files at the same paths",
+    )
+    sub.add_argument(
+        "--farm-gpus", type=float, help="GPUs for each video, 0.5 for two videos on one; default: 1 if there are any"
+    )
+    sub.add_argument(
+        "--farm-workers", type=int, help="with --farm local: videos at a time; default: one for each GPU, or core"
+    )
+
+
+def farm_of(args: argparse.Namespace) -> Farm:
+    """The farm that the arguments of `add_farm_arguments` name."""
+    return farm_named(args.farm, args.farm_gpus, args.farm_workers)
+
+
+def portable(args: argparse.Namespace) -> argparse.Namespace:
+    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
+    given = dict(vars(args))
+    for name, value in given.items():
+        if isinstance(value, Path):
+            given[name] = value.absolute()
+    for name in ("profile", "demo_weights", "demo_autoencoder"):
+        value = given.get(name)
+        if isinstance(value, str) and not (name == "profile" and value in ("auto", *bundled_profiles())):
+            given[name] = str(Path(value).absolute())
+    if given.get("prompts") is not None:
+        text = read_text(given["prompts"])
+        given["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
+    return argparse.Namespace(**given)
 
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
@@ -295,6 +333,11 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         help="seconds between two stored states of the cache in --runs; 0: never",
     )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
+    sub.add_argument(
+        "--vae-device",
+        metavar="DEVICE",
+        help="decode on this device, such as cuda:1, while the next block is sampled; default: on --device, in turn",
+    )
     sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
     _add_speed_arguments(sub)
 

@@ -13,7 +13,7 @@ from ..errors import HeadForcingError
 from ..files import reason
 from ..render.cards import CARDS
 from ..rollout.schedule import SCHEDULES
-from . import compare, evaluate, files, profiles, render, report, runs, stages
+from . import batch, compare, evaluate, files, profiles, render, report, runs, stages
 from .arguments import DTYPES, Parser
 
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(result["json"]) + "\n")
     else:
         sys.stdout.write(result["text"] + "\n")
-    return 0
+    return int(result.get("code", 0))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
     render.add_parsers(command)
     stages.add_parsers(command)
+    batch.add_parsers(command)
 
     sub = command("inspect", files.inspect, "Describe a checkpoint or head profile, and the cache it needs.")
     sub.add_argument("file", type=Path)

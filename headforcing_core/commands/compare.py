@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from tqdm import tqdm
 
 from ..errors import HeadForcingError
-from ..files import claimed, claimed_folder, replacing
+from ..farm.farm import Farm, Shared
+from ..files import claimed_folder, replacing
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
 from ..studies.comparison import (
@@ -29,7 +31,8 @@ from ..studies.comparison import (
     table,
 )
 from ..versions import versions
-from .arguments import Result, add_file_arguments, add_render_arguments
+from .arguments import Result, add_farm_arguments, add_file_arguments, add_render_arguments, farm_of, portable
+from .kept import PATIENCE_SECONDS, check_roles, claimed_after, kept_model
 from .source import LoadedModel, Source
 
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
@@ -58,6 +61,7 @@ def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) ->
     sub.add_argument("--scale", type=int, default=6, help="with --demo: every pixel becomes a square of this side (6)")
     add_file_arguments(sub)
     add_render_arguments(sub)
+    add_farm_arguments(sub)
 
 
 def compare(args: argparse.Namespace) -> Result:
@@ -127,13 +131,33 @@ def run_entries(
     All are checked before the first is rendered.
     """
     check_prompts(args)
-    source = Source.demo(args) if args.demo else source_of_files(args, args.prompts)
-    videos = [ComparedVideo.of(source, entry, seed, args.out) for entry in entries for seed in seeds]
-    check_videos(videos)
-    embeds = source.encode()
-    loaded = source.load(encodes=any(video.plan.restart_frames for video in videos))
-    rows = [video.render(loaded, embeds) for video in videos]
-    return rows, {"seeds": list(seeds), **_about(args, source, videos[0].plan)}
+    source = compared_source(args, args.prompts)
+    videos = {v.path.stem: v for v in (ComparedVideo.of(source, e, s, args.out) for e in entries for s in seeds)}
+    check_videos(list(videos.values()))
+    rows = render_all(videos, source.encode(), args, farm_of(args))
+    return rows, {"seeds": list(seeds), **_about(args, source, next(iter(videos.values())).plan)}
+
+
+def render_all(
+    videos: Mapping[str, ComparedVideo], embeds: Sequence[Tensor], args: argparse.Namespace, farm: Farm
+) -> list[Compared]:
+    """Render videos of one timeline, by name; the measurements in the same order."""
+    jobs = {name: (video.source.job(video.plan, embeds), video.source) for name, video in videos.items()}
+    check_roles(jobs, farm)
+    encodes, rows = any(video.plan.restart_frames for video in videos.values()), {}
+    with farm, tqdm(total=len(videos), unit="video", disable=args.json or not farm.parallel) as bar:
+        shared = [farm.share(embed) for embed in embeds]
+        todo = {name: video.job(args, args.prompts, shared, encodes, farm) for name, video in videos.items()}
+        for outcome in farm.run(render_compared, todo):
+            rows[outcome.name] = outcome.get()
+            bar.set_postfix_str(outcome.name, refresh=False)
+            bar.update()
+    return [rows[name] for name in videos]
+
+
+def compared_source(args: argparse.Namespace, prompts: str | None) -> Source:
+    """What all videos of a comparison have in common."""
+    return Source.demo(args) if args.demo else source_of_files(args, prompts or "")
 
 
 def check_prompts(args: argparse.Namespace) -> None:
@@ -163,13 +187,58 @@ class ComparedVideo:
         source = replace(common, options=entry.options(common.options, seed))
         return cls(entry, source, entry.planned(source.plan), folder / f"{entry.key}-seed{seed}.mp4")
 
-    def render(self, loaded: LoadedModel, embeds: list[Tensor]) -> Compared:
+    def job(
+        self,
+        args: argparse.Namespace,
+        prompts: str | None,
+        embeds: Sequence[Shared[Tensor]],
+        encodes: bool,
+        farm: Farm,
+    ) -> ComparedJob:
+        """The video as a job; `args` and `prompts` are those that `compared_source` made its source from."""
+        seed, embeds = self.source.options.seed, tuple(embeds)
+        if not farm.parallel:
+            return ComparedJob(args, prompts, self.entry, seed, embeds, encodes, self)
+        args = portable(argparse.Namespace(**{**vars(args), "prompts": prompts, "json": True}))
+        if args.runs is not None:  # a folder of runs for each video: of two in one folder, one would be refused
+            args.runs /= self.path.stem
+        return ComparedJob(args, args.prompts, self.entry, seed, embeds, encodes, None)
+
+    def render(self, loaded: LoadedModel, embeds: Sequence[Tensor], patience: float = 0.0) -> Compared:
         """Render and measure the video; with `--runs` its finished blocks are reused."""
         source = self.source
         plan = source.job(self.plan, embeds).recall_roles(source.plan)
-        with claimed(self.path):  # `generate --out` may name a file in a comparison's folder
+        with claimed_after(patience, self.path):  # `generate --out` may name a file in a comparison's folder
             result = loaded.render(source.job(plan, embeds), self.path)
         return measured(self.entry, source.options.seed, plan, source.machine.dtype, result)
+
+
+@dataclass(frozen=True)
+class ComparedJob:
+    """A video of a comparison as a worker gets it.
+
+    Attributes:
+        encodes: whether any video of the comparison needs the VAE's encoder.
+        video: where the worker is this process; others look at their own machine.
+    """
+
+    args: argparse.Namespace
+    prompts: str | None
+    entry: Entry
+    seed: int
+    embeds: tuple[Shared[Tensor], ...]
+    encodes: bool
+    video: ComparedVideo | None
+
+
+def render_compared(job: ComparedJob) -> Compared:
+    """Render and measure one video of a comparison; to be called in any process."""
+    video, embeds = job.video, [shared.get() for shared in job.embeds]
+    if video is None:
+        source = compared_source(job.args, job.prompts)
+        video = ComparedVideo.of(source, job.entry, job.seed, job.args.out)
+        return video.render(kept_model(video.source, encodes=job.encodes), embeds, PATIENCE_SECONDS)
+    return video.render(kept_model(video.source, encodes=job.encodes), embeds)
 
 
 def check_videos(videos: Sequence[ComparedVideo]) -> None:

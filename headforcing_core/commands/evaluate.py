@@ -5,34 +5,37 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from tqdm import tqdm
 
 from ..demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from ..errors import HeadForcingError
+from ..farm.farm import Farm
 from ..files import check_regular, claimed_folder
 from ..head_profiles.prompts import PROFILING_PROMPTS
-from ..studies.answers import Answer, answer
+from ..studies.answers import Answer, answer, measured_rows
 from ..studies.comparison import NOTE, Entry, grid, left_out_notes, table
 from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
 from ..studies.questions import QUESTIONS, SHUFFLES, UNJUDGED, Measure, Numbers, Question, Rendered, Shuffles
 from ..timeline.timeline import Timeline
-from .arguments import Result, read_text
+from .arguments import Result, farm_of, portable, read_text
 from .compare import (
     ComparedVideo,
     add_source_arguments,
     check_videos,
     fitting,
     grid_tags,
+    render_compared,
     run_entries,
     source_of_files,
     written,
 )
-from .source import LoadedModel
+from .kept import Kept, check_roles
 
 MAX_SEEDS = 1000
 MAX_VIDEOS = 10_000
@@ -102,23 +105,25 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
         told = Answer.from_dict(question, stored)
         about = {**told.to_dict(), "weights": stored["weights"], "minutes": stored["minutes"]}
         return {"text": written(args.out, name, _text(told), about)["text"], "json": {name: about}}
-    videos = ToyVideos(args) if args.demo else RealVideos(args, questions)
+    farm = farm_of(args)
+    videos = ToyVideos(args, farm) if args.demo else RealVideos(args, questions, farm)
     texts, found = [], {}
-    for name, question in questions.items():
-        question, begun = videos.suited(question), time.monotonic()
-        known, spent = None, 0.0
-        if args.known is not None:
-            stored = read_answer(args.known)
-            if stored["weights"] != videos.fingerprint:
-                raise HeadForcingError(f"{args.known} is about other weights than those that are evaluated")
-            known, spent = Answer.from_dict(question, stored), stored["minutes"]
-        made = sum(row.count if isinstance(row, Shuffles) else 1 for row in question.rows)
-        with tqdm(total=made * args.videos, desc=name, unit="video", disable=args.json) as bar:
-            told = answer(question, args.videos, videos.measure(question.story, bar.update), known)
-        minutes = spent + (time.monotonic() - begun) / 60
-        about = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
-        texts.append(written(args.out, name, _text(told), about)["text"])
-        found[name] = about
+    with farm:
+        for name, question in questions.items():
+            question, begun = videos.suited(question), time.monotonic()
+            known, spent = None, 0.0
+            if args.known is not None:
+                stored = read_answer(args.known)
+                if stored["weights"] != videos.fingerprint:
+                    raise HeadForcingError(f"{args.known} is about other weights than those that are evaluated")
+                known, spent = Answer.from_dict(question, stored), stored["minutes"]
+            rows = measured_rows(question, args.videos, known)
+            with tqdm(total=len(rows) * args.videos, desc=name, unit="video", disable=args.json) as bar:
+                told = answer(question, args.videos, videos.measure(question.story, rows, bar.update), known)
+            minutes = spent + (time.monotonic() - begun) / 60
+            about = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
+            texts.append(written(args.out, name, _text(told), about)["text"])
+            found[name] = about
     return {"text": "\n\n".join(texts), "json": found}
 
 
@@ -185,42 +190,87 @@ def _paper_table(args: argparse.Namespace) -> Result:
     return written(args.out, args.name, "\n".join(told), found, [f"grid     {made.path}"])
 
 
+@dataclass(frozen=True)
+class ToyJob:
+    """A video of the toy world as a worker gets it.
+
+    Attributes:
+        weights: files of the model and the autoencoder, as for `Judge`.
+        timeline: None for the loss after a long past.
+        judge: where the worker is this process; others load their own.
+    """
+
+    weights: tuple[str | None, str | None]
+    row: Entry | Rendered
+    number: int
+    timeline: Timeline | None
+    judge: Judge | None
+
+
+_judges = Kept()
+
+
+def judge_video(job: ToyJob) -> Numbers:
+    """Make and measure one video of the toy world; to be called in any process."""
+    judge = job.judge or _judges.get(job.weights, lambda: Judge(*job.weights))
+    row, number, timeline = job.row, job.number, job.timeline
+    if isinstance(row, Rendered):
+        assert timeline is not None  # see `QUESTIONS`
+        return judge.measure_rendered(timeline, seed=number, encoded=row.encoded)
+    if timeline is None:
+        return judge.history_losses(row.policy, row.roles, number, row.shuffle)
+    return judge.measure(row.policy, row.roles, timeline, number, row.shuffle)
+
+
 class ToyVideos:
     """Videos of the toy world, made in memory; a video that several questions use is made once."""
 
-    def __init__(self, args: argparse.Namespace):
-        self.judge, self.videos = Judge(args.demo_weights, args.demo_autoencoder), args.videos
+    def __init__(self, args: argparse.Namespace, farm: Farm):
+        self.weights, self.videos, self.farm = (args.demo_weights, args.demo_autoencoder), args.videos, farm
+        if farm.parallel:
+            given = portable(args)
+            self.weights = given.demo_weights, given.demo_autoencoder
+        self.judge = Judge(*self.weights)
         self.fingerprint = self.judge.info.fingerprint
         self._known: dict[Any, Numbers] = {}
 
     def suited(self, question: Question) -> Question:
         return question
 
-    def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
-        timelines = STORIES[story](self.videos) if story in STORIES else []
-
-        def made(row: Entry | Rendered, number: int) -> Numbers:
-            if isinstance(row, Rendered):
-                return self.judge.measure_rendered(timelines[number], seed=number, encoded=row.encoded)
-            if timelines:
-                return self.judge.measure(row.policy, row.roles, timelines[number], number, row.shuffle)
-            return self.judge.history_losses(row.policy, row.roles, number, row.shuffle)
-
-        def measured(row: Entry | Rendered, number: int) -> Numbers:
-            settings = row if isinstance(row, Rendered) else (row.policy, row.roles, row.shuffle)
-            key = (story, settings, number)
-            if key not in self._known:
-                self._known[key] = made(row, number)
+    def measure(self, story: str, rows: Sequence[Entry | Rendered], on_video: Callable[[], Any]) -> Measure:
+        """Make what is not known of the rows' videos; returns how to look each of them up."""
+        jobs: dict[str, ToyJob] = {}
+        keys: dict[str, Any] = {}
+        timelines = STORIES[story](self.videos) if story in STORIES else [None] * self.videos
+        for row in rows:
+            for number, timeline in enumerate(timelines):
+                key, name = _key(story, row, number), f"{_name(row)}, video {number}"
+                if key in self._known or key in keys.values():
+                    on_video()
+                    continue
+                keys[name] = key
+                judge = None if self.farm.parallel else self.judge
+                jobs[name] = ToyJob(self.weights, row, number, timeline, judge)
+        for outcome in self.farm.run(judge_video, jobs):
+            self._known[keys[outcome.name]] = outcome.get()
             on_video()
-            return self._known[key]
+        return lambda row, number: self._known[_key(story, row, number)]
 
-        return measured
+
+def _key(story: str, row: Entry | Rendered, number: int) -> Any:
+    """What a video of the toy world depends on."""
+    return story, row if isinstance(row, Rendered) else (row.policy, row.roles, row.shuffle), number
+
+
+def _name(row: Entry | Rendered) -> str:
+    return row.label if isinstance(row, Rendered) else f"{row.label} ({row.roles}, shuffle {row.shuffle})"
 
 
 class RealVideos:
     """Videos of real weights, written to the folder, with the metrics that need no ground truth."""
 
-    def __init__(self, args: argparse.Namespace, questions: dict[str, Question]):
+    def __init__(self, args: argparse.Namespace, questions: dict[str, Question], farm: Farm):
+        self._args, self._farm = args, farm
         stories = {question.story for question in questions.values()}
         if strange := stories.difference(ANY_WORLD):
             unfit = next(name for name, question in questions.items() if question.story in strange)
@@ -229,15 +279,10 @@ class RealVideos:
             raise HeadForcingError(
                 "ask about one prompt and about six prompts in two commands, each with its --prompts"
             )
-        first, *others = story_texts(args.prompts, stories.pop(), args.videos)
-        self._common = source_of_files(args, first)
-        sources = [self._common, *map(self._common.with_prompts, others)]
-        rows = dict.fromkeys(
-            entry
-            for question in questions.values()
-            for row in question.rows
-            for entry in (row.entries if isinstance(row, Shuffles) else [row])
-        )
+        self._stories = story_texts(args.prompts, stories.pop(), args.videos)
+        self._common = source_of_files(args, self._stories[0])
+        sources = [self._common, *map(self._common.with_prompts, self._stories[1:])]
+        rows = dict.fromkeys(row for question in questions.values() for row in measured_rows(question, args.videos))
         self._videos = {
             (entry, number): ComparedVideo.of(source, entry, args.seed + number, args.out)
             for entry in rows
@@ -247,23 +292,39 @@ class RealVideos:
         check_videos(list(self._videos.values()))
         texts = list(dict.fromkeys(text for source in sources for text in source.texts))
         self._embeds = dict(zip(texts, self._common.encode(texts), strict=True))
-        self._loaded: LoadedModel | None = None
+        jobs = {
+            video.path.stem: (video.source.job(video.plan, self._embeds_of(video)), video.source)
+            for video in self._videos.values()
+        }
+        check_roles(jobs, farm)
         self.fingerprint = self._common.info.fingerprint
 
     def suited(self, question: Question) -> Question:
         rows = [row for row in question.rows if not isinstance(row, Rendered)]  # nobody knows the truth
         return replace(question, rows=tuple(rows), columns=UNJUDGED, primary="motion")
 
-    def measure(self, story: str, on_video: Callable[[], Any]) -> Measure:
+    def measure(self, story: str, rows: Sequence[Entry | Rendered], on_video: Callable[[], Any]) -> Measure:
+        """Make all videos of the rows; returns how to look each of them up."""
+        wanted = {self._videos[key].path.stem: key for key in self._videos if key[0] in rows}
+        shared = {text: self._farm.share(embed) for text, embed in self._embeds.items()}
+        jobs, found = {}, {}
+        for name, (entry, number) in wanted.items():
+            video = self._videos[entry, number]
+            embeds = [shared[text] for text in video.source.texts]
+            jobs[name] = video.job(self._args, self._stories[number], embeds, False, self._farm)
+        for outcome in self._farm.run(render_compared, jobs):
+            drift = outcome.get().drift
+            found[wanted[outcome.name]] = {key: drift[key] for key in UNJUDGED}
+            on_video()
+
         def measured(entry: Entry | Rendered, number: int) -> Numbers:
             assert isinstance(entry, Entry)  # only the toy world can be rendered, see `ANY_WORLD`
-            video = self._videos[entry, number]
-            self._loaded = self._loaded or self._common.load()
-            found = video.render(self._loaded, [self._embeds[text] for text in video.source.texts])
-            on_video()
-            return {key: found.drift[key] for key in UNJUDGED}
+            return found[entry, number]
 
         return measured
+
+    def _embeds_of(self, video: ComparedVideo) -> list[Tensor]:
+        return [self._embeds[text] for text in video.source.texts]
 
 
 def story_texts(given: str | None, story: str, count: int) -> list[str]:

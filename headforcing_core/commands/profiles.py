@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from ..demo import assets, word_hash
 from ..errors import HeadForcingError
+from ..farm.farm import Farm, Shared
 from ..files import check_writable, claimed, replacing
 from ..head_profiles.profiler import BUDGETS, profile_heads, shard
 from ..head_profiles.prompts import PROFILING_PROMPTS
@@ -21,7 +23,19 @@ from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
-from .arguments import DTYPES, ModelFiles, Result, find_profile, parse_size, pick_device, read_text, seed_number
+from .arguments import (
+    DTYPES,
+    ModelFiles,
+    Result,
+    add_farm_arguments,
+    farm_of,
+    find_profile,
+    parse_size,
+    pick_device,
+    read_text,
+    seed_number,
+)
+from .kept import Kept
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
@@ -45,6 +59,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     sub.add_argument("--seed", type=seed_number, default=0)
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
+    add_farm_arguments(sub)
 
     profiles = group("profiles", "Merge, compare, describe and plot head profiles.")
     sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
@@ -73,11 +88,11 @@ def _measure(args: argparse.Namespace) -> Result:
     count, seconds = BUDGETS[args.preset]
     device = pick_device(args.device)
     if args.demo:
-        width, height, dtype = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8, torch.float32
+        width, height = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
         files = ModelFiles(args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads)
         texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
     else:
-        (width, height), dtype = parse_size(args.size), DTYPES[args.dtype]
+        width, height = parse_size(args.size)
         files = ModelFiles.of(args)
         texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
     info, family = files.inspect(), SCHEDULES[args.model_family]
@@ -101,28 +116,92 @@ def _measure(args: argparse.Namespace) -> Result:
         if earlier.setup != setup:
             raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
         shares.merge(earlier)
-    backbone = WanModel.from_state_dict(info.config, files.load(), dtype, device)
     embeds = [word_hash.encode(text) for text in texts] if args.demo else files.encode(list(texts), device)
-    model = WanVideoModel(backbone, embeds, dtype, device)
     wanted = shard(len(texts), args.shard)
     todo = [prompt for prompt in wanted if prompt in set(shares.missing_prompts())]
+    farm = farm_of(args)
+    if farm.parallel:
+        on_farm(farm, args, files, shares, dict(zip(todo, (embeds[i] for i in todo), strict=True)), measured)
+    else:
+        here(args, files, shares, todo, embeds, measured)
+    made_for = "toy_world" if args.demo else args.model_family
+    return _finish(shares, args.out, measured, f"measured on {info.path.name}", (made_for,))
+
+
+def here(
+    args: argparse.Namespace, files: ModelFiles, shares: HeadShares, todo: list[int], embeds: list[Tensor], out: Path
+) -> None:
+    """Measure prompts one after the other into `shares`, which are saved to `out` after each."""
+    setup, config, dtype, device = shares.setup, files.inspect().config, dtype_of(args), pick_device(args.device)
+    backbone = WanModel.from_state_dict(config, files.load(), dtype, device)
+    model = WanVideoModel(backbone, embeds, dtype, device)
     steps = len(todo) * setup.blocks * len(setup.sigmas)
     try:
         with tqdm(total=steps, unit="step", desc="profiling", disable=args.json) as bar:
             profile_heads(
                 model,
-                info.config,
+                config,
                 shares,
                 todo,
-                on_prompt=lambda prompt: shares.save(measured),
+                on_prompt=lambda prompt: shares.save(out),
                 dtype=dtype,
                 device=device,
                 on_step=lambda block, step, latents: bar.update(latents is not None),
             )
     finally:
-        shares.save(measured)
-    made_for = "toy_world" if args.demo else args.model_family
-    return _finish(shares, args.out, measured, f"measured on {info.path.name}", (made_for,))
+        shares.save(out)
+
+
+@dataclass(frozen=True)
+class PromptJob:
+    """A prompt of a measurement as a worker gets it; `embed` is its text embedding."""
+
+    files: ModelFiles
+    setup: ProfileSetup
+    prompt: int
+    embed: Shared[Tensor]
+    dtype: torch.dtype
+    device: str
+
+
+_backbones = Kept()
+
+
+def measure_job(job: PromptJob) -> HeadShares:
+    """Measure one prompt; to be called in any process."""
+    info, device, shares = job.files.inspect(), pick_device(job.device), HeadShares(job.setup)
+
+    def load() -> WanModel:
+        return WanModel.from_state_dict(info.config, job.files.load(), job.dtype, device)
+
+    backbone = _backbones.get((job.files, info.fingerprint, job.dtype, str(device)), load)
+    model = WanVideoModel(backbone, [job.embed.get()] * len(job.setup.prompts), job.dtype, device)
+    profile_heads(model, info.config, shares, [job.prompt], dtype=job.dtype, device=device)
+    return shares
+
+
+def on_farm(
+    farm: Farm, args: argparse.Namespace, files: ModelFiles, shares: HeadShares, todo: dict[int, Tensor], out: Path
+) -> None:
+    """Measure prompts, given with their text embeddings, as jobs of a farm; as `here`."""
+    paths: dict[str, Any] = {name: path.absolute() for name, path in vars(files).items() if isinstance(path, Path)}
+    files = replace(files, **paths)
+    with farm, tqdm(total=len(todo), unit="prompt", desc="profiling", disable=args.json) as bar:
+        jobs = {
+            f"prompt {prompt}": PromptJob(files, shares.setup, prompt, farm.share(embed), dtype_of(args), args.device)
+            for prompt, embed in todo.items()
+        }
+        for outcome in farm.run(measure_job, jobs):
+            found = outcome.get()
+            shares.forget(int(outcome.name.split()[-1]))
+            shares.merge(found)
+            shares.save(out)
+            bar.update()
+
+
+def dtype_of(args: argparse.Namespace) -> torch.dtype:
+    """What the model computes in."""
+    return torch.float32 if args.demo else DTYPES[args.dtype]
 
 
 def merge(args: argparse.Namespace) -> Result:

@@ -28,6 +28,7 @@ from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
 from ..render.block_keys import going_on
+from ..render.describe import format_bytes
 from ..render.family import with_family
 from ..render.job import RenderJob, Watcher
 from ..render.live_story import Story
@@ -37,12 +38,13 @@ from ..render.provenance import about_video, file_tags
 from ..render.remedies import COMMAND_LINE
 from ..render.resources import NO_DECODER, Needs, room_on
 from ..render.result import RenderResult
-from ..render.sinks import LatentsFile, Mp4File, Sink, load_latents, partial_path
+from ..render.sinks import DecodedBeside, LatentsFile, Mp4File, Sink, load_latents, partial_path
 from ..render.start import Start
 from ..render.video_rollout import VideoRollout
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline, parse_timeline
+from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .arguments import (
@@ -64,7 +66,7 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class Machine:
-    """Device, attention backend and run folder of a command."""
+    """Devices, attention backend and run folder of a command; `vae_device` is None for decoding in turn."""
 
     device: torch.device
     dtype: torch.dtype
@@ -75,6 +77,7 @@ class Machine:
     runs: Path | None
     found_profiles: Path | None
     quiet: bool
+    vae_device: torch.device | None
     fp8_linears: bool = False
 
     @classmethod
@@ -82,8 +85,11 @@ class Machine:
         """Take the fields from the arguments of the same names."""
         device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
         attention = attention_function(args.attention, device, dtype, head_dim)
-        fast = (args.cuda_graph, args.compile)
-        return cls(device, dtype, attention, args.attention, *fast, *kept, args.json, args.fp8_linears)
+        vae_device = None if args.vae_device is None else pick_device(args.vae_device, "--vae-device")
+        if vae_device is not None and vae_device.type != "cpu" and vae_device == device:
+            vae_device = None  # on one GPU sampling and decoding take turns
+        choices = args.attention, args.cuda_graph, args.compile
+        return cls(device, dtype, attention, *choices, *kept, args.json, vae_device, args.fp8_linears)
 
     @property
     def inexact(self) -> list[str]:
@@ -260,6 +266,7 @@ class Source:
             decoder = decoder_memory(files.vae, size, dtype, encodes, files.decoder)
             if files.park_features and device.type == "cuda":
                 decoder = replace(decoder, held=0)
+            decoder = self._check_vae_device(decoder)
         if files is not None and files.text_encoder is not None:
             text_encoder = text_encoder_bytes(files.text_encoder, device)
         weights = self.info.parameters * dtype.itemsize
@@ -278,6 +285,19 @@ class Source:
             scale=self.scale,
         )
 
+    def _check_vae_device(self, decoder: DecoderMemory) -> DecoderMemory:
+        """Refuse a decoder that is too large for `--vae-device`; what it takes where blocks are sampled."""
+        device = self.machine.vae_device
+        if device is None or device == self.machine.device:
+            return decoder
+        room, wanted = room_on(device), decoder.weights + decoder.peak
+        if device.type == "cuda" and room is not None and wanted > room:
+            raise HeadForcingError(
+                f"--vae-device {device} has {format_bytes(room)} free, decoding needs {format_bytes(wanted)}: choose a "
+                "smaller --size, or write --latents and decode them later"
+            )
+        return NO_DECODER
+
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
         """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
         device, dtype = self.machine.device, self.machine.dtype
@@ -293,7 +313,7 @@ class Source:
 
     def _codec(self, encodes: bool) -> FrameCodec | None:
         """The VAE, None if none is given."""
-        device, files = self.machine.device, self.files
+        device, files = self.machine.vae_device or self.machine.device, self.files
         if files is None:
             return toy_codec(device)
         if files.vae is None:
@@ -327,7 +347,7 @@ class LoadedModel:
         if video is not None and self.codec is not None:
             decoder = self.codec.decoder(plan.restart_frames)
             mp4 = Mp4File(video, plan, decoder, self.scale, file_tags(job.about))
-            sinks.append(mp4)
+            sinks.append(mp4 if machine.vae_device is None else DecodedBeside(mp4, machine.vae_device))
         if latents is not None:
             sinks.append(LatentsFile(latents, plan))
         bar = ProgressBar(plan, machine.quiet)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import replacing
+from ..video.background import BackgroundStream
 from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
 from ..weights.containers import WRITABLE, read_weights
 from .plan import LATENT_CHANNELS, RenderPlan
@@ -69,6 +70,29 @@ class Mp4File(VideoStream, Sink):
         self.info = super().finish()
         self.__exit__(None, None, None)  # which completes the file
         return self.info
+
+
+class DecodedBeside(Sink):
+    """Decodes the blocks of an `Mp4File` in a thread, on the device of its decoder, while the next are sampled."""
+
+    def __init__(self, file: Mp4File, device: torch.device):
+        self.file, self._stream = file, BackgroundStream(file, device)
+
+    def __enter__(self) -> DecodedBeside:
+        self._stream.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stream.__exit__(*error)
+
+    def add(self, latents: Tensor) -> None:
+        self._stream.add(latents)
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        self.file.retold(plan, about)
+
+    def finish(self) -> Any:
+        return self._stream.finish()
 
 
 class LatentsFile(KeptLatents):

@@ -213,6 +213,15 @@ def answer(question: Question, videos: int, measure: Measure, known: Answer | No
     return Answer(question, tuple(numbers), shuffles)
 
 
+def measured_rows(question: Question, videos: int, known: Answer | None = None) -> list[Entry | Rendered]:
+    """The rows that `answer` measures, a row of shuffles as one for each."""
+    rows: list[Entry | Rendered] = []
+    for i, row in enumerate(question.rows):
+        if known is None or len(known.numbers[i]) != videos:
+            rows += row.entries if isinstance(row, Shuffles) else [row]
+    return rows
+
+
 def _measured(row: Entry | Rendered, videos: int, measure: Callable[..., Numbers]) -> tuple[Numbers, ...]:
     return tuple(measure(row, i) for i in range(videos))
 

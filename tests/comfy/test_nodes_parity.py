@@ -185,6 +185,14 @@ def test_options_of_a_split_over_gpus_do_not_reach_the_calls(probes: dict[str, A
     assert "multigpu_clones" in found["left"], "the options of the graph are not changed"
 
 
+def test_the_sampler_works_behind_the_node_that_splits_guidance_over_gpus(probes: dict[str, Any]):
+    found = of(probes, "behind_the_split_node")
+    assert found["there"] == (probes["version"] != "0.3.75")
+    if found["there"]:
+        assert found["clones"] == 1 and found["pools"] == [2], "ComfyUI has prepared two devices"
+        assert found["difference"] == 0
+
+
 def test_a_fingerprint_names_weights_and_loras(probes: dict[str, Any]):
     found = of(probes, "fingerprints")
     assert found["plain"] == found["again"] == found["clone"]

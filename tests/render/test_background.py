@@ -8,7 +8,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 from flat_colour import FlatColourDecoder, decoded, latents
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.demo.autoencoder import ToyStreamingDecoder
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
 from headforcing.headforcing_core.video.encoding import WAITING_CHUNKS
 from headforcing.headforcing_core.video.stream import VideoStream
@@ -171,3 +174,33 @@ def test_the_decoding_stream_waits_for_the_one_that_loads_the_weights(tmp_path, 
         video.finish()
     assert [other.waits_for for other in streams] == [[], [loading]]
     assert threads_of == [threading.main_thread()]
+
+
+def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled_with_the_same_video(tmp_path, monkeypatch):
+    """Two devices of the CPU: decoding waits here until sampling has gone on, which it never would in turn."""
+    command = ["demo", "--seconds", "2", "--scale", "1", "--device", "cpu", "--json"]
+    assert main([*command, "--out", str(tmp_path / "turn")]) == 0
+    denoise, decode, steps, went_on, names = WanVideoModel.denoise, ToyStreamingDecoder.decode, [], [], set()
+    second_block = threading.Event()
+
+    def counted(*arguments):
+        steps.append(1)
+        if len(steps) > 4:
+            second_block.set()
+        return denoise(*arguments)
+
+    def waiting(decoder, latents):
+        went_on.append(second_block.wait(60))
+        names.add(threading.current_thread().name)
+        return decode(decoder, latents)
+
+    monkeypatch.setattr(WanVideoModel, "denoise", counted)
+    monkeypatch.setattr(ToyStreamingDecoder, "decode", waiting)
+    assert main([*command, "--out", str(tmp_path / "beside"), "--vae-device", "cpu:0"]) == 0
+    assert all(went_on) and names == {"head forcing video"} and threads() == []
+    assert (decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")).all()
+
+
+def test_a_vae_device_that_is_not_there_is_refused(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path), "--device", "cpu", "--vae-device", "cuda:77"]) == 2
+    assert "--vae-device 'cuda:77' cannot be used here" in capsys.readouterr().err

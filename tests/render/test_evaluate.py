@@ -16,6 +16,7 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, one_prompt
 from headforcing.headforcing_core.demo.training.training import initialise, save
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.studies.answers import answer
@@ -194,9 +195,10 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
             return {"present": 1.0}
 
     monkeypatch.setattr(evaluate, "Judge", Counted)
-    videos = evaluate.ToyVideos(argparse.Namespace(demo_weights=None, demo_autoencoder=None, videos=2))
+    args = argparse.Namespace(demo_weights=None, demo_autoencoder=None, videos=2)
+    videos = evaluate.ToyVideos(args, Farm())
     for name in ("length", "roles", "components"):
-        answer(QUESTIONS[name], 2, videos.measure("one_prompt", lambda: None))
+        answer(QUESTIONS[name], 2, videos.measure(QUESTIONS[name], lambda: None))
     assert len(made) == len(set(made)) and len(made) < 2 * sum(
         len(QUESTIONS[n].rows) for n in ("length", "roles", "components")
     ) + 2 * (SHUFFLES - 1)

@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "render": "files model timeline weights cache rollout methods head_profiles video drift runs",
     "studies": "files model timeline weights rollout cache methods head_profiles video drift render",
     "demo": "files model timeline weights rollout cache methods video drift render",
-    "commands": _ENGINE,
+    "farm": "files",
+    "commands": f"{_ENGINE} farm",
     "nodes": _ENGINE,
 }
 

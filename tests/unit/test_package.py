@@ -32,6 +32,7 @@ OPTIONAL = {
     "diffusers",
     "sentencepiece",
     "ftfy",
+    "ray",
 }
 SOURCES = [ROOT / "__init__.py", *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))]
 EVERY_SOURCE = pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(ROOT)) for path in SOURCES])
@@ -92,6 +93,7 @@ def test_importing_the_command_line_imports_no_optional_package(tmp_path):
         "sageattention",
         "comfy",
         "sentencepiece",
+        "ray",
     }
 
 

@@ -251,6 +251,35 @@ def split_over_gpus():
 
 
 @probe
+def behind_the_split_node():
+    """Core's MultiGPU CFG Split itself before our sampler; two names of the CPU stand in for two GPUs."""
+    try:
+        node = importlib.import_module("comfy_extras.nodes_multigpu").MultiGPUCFGSplitNode
+        multigpu = importlib.import_module("comfy.multigpu")
+    except ImportError:
+        return {"there": False}
+    pool, pools = multigpu.MultiGPUThreadPool, []
+
+    def counted(devices):
+        pools.append(len(devices))
+        return pool(devices)
+
+    tiny = native_models.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
+    plan, devices = make_plan(tiny, 3.0), [tiny.load_device, torch.device("cpu", 0)]
+    before = mm.get_all_torch_devices, mm.set_torch_device
+    mm.get_all_torch_devices, mm.set_torch_device = lambda *_, **__: list(devices), lambda device: None
+    multigpu.MultiGPUThreadPool = counted
+    try:
+        (split,) = node.execute(tiny, 2).result
+        found = hosted(split, plan)[0]
+    finally:
+        mm.get_all_torch_devices, mm.set_torch_device = before
+        multigpu.MultiGPUThreadPool = pool
+    clones = len(split.get_additional_models_with_key("multigpu"))
+    return {"there": True, "clones": clones, "pools": pools, "difference": apart(found, hosted(native(), plan)[0])}
+
+
+@probe
 def fused():
     """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing
     (as under dynamic VRAM), and on norms that it changes."""

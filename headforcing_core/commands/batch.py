@@ -1,0 +1,252 @@
+"""The command `batch`: many videos, one after the other or on a farm."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError, first_sentence, one_line
+from ..farm.farm import Farm, Outcome, Shared
+from ..farm.progress import BlocksBar
+from ..files import check_writable, replacing
+from ..hashing import file_hash
+from ..head_profiles.profiler import shard
+from ..render.block_keys import finished_blocks
+from ..render.plan import RenderPlan
+from ..render.resources import Needs, check_disk, in_turn
+from ..studies.markdown import markdown_table
+from .arguments import Result, add_farm_arguments, farm_of
+from .batch_jobs import read_jobs
+from .kept import PATIENCE_SECONDS, check_roles, claimed_after, kept_model
+from .source import Source
+
+Note = dict[str, Any]
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `batch` to the command line."""
+    sub = command("batch", batch, "Render many videos, named in a file; the same command goes on where it stopped.")
+    text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
+    sub.add_argument("jobs", type=Path, metavar="JOBS.jsonl", help=text)
+    sub.add_argument("--out", type=Path, required=True, help="folder for the videos and their run folders")
+    sub.add_argument("--shard", default="1/1", help="the share of one task of an array: 2/4 is the second of four")
+    add_farm_arguments(sub)
+
+
+@dataclass(frozen=True)
+class VideoJob:
+    """A video of a batch, as a worker gets it.
+
+    Attributes:
+        args: see `read_jobs`.
+        embeds: the text embedding of each prompt.
+        source: what the arguments name, where the worker is this process; others look at their own machine.
+        patience: seconds to wait for another process that writes the same files.
+    """
+
+    args: argparse.Namespace
+    embeds: tuple[Shared[Tensor], ...]
+    source: Source | None
+    patience: float
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A video that is not finished, checked before the first is begun."""
+
+    args: argparse.Namespace
+    source: Source
+    plan: RenderPlan
+    needs: Needs
+
+    @property
+    def reads(self) -> Any:
+        """What encodes its prompts."""
+        files = self.source.files
+        return None if files is None else (files.text_encoder, files.embeddings)
+
+
+def batch(args: argparse.Namespace) -> Result:
+    """Make the videos that are not finished, and tell what became of each."""
+    begun, farm = time.monotonic(), farm_of(args)
+    out = args.out.absolute()
+    jobs = read_jobs(args.jobs, out)
+    names = list(jobs)
+    jobs = {names[place]: jobs[names[place]] for place in shard(len(names), args.shard)}
+    check_writable(out / "probe")
+    rows = {name: finished(args) for name, args in jobs.items()}
+    planned = {name: _planned(name, jobs[name], farm) for name, row in rows.items() if row is None}
+    made: dict[str, Outcome[Note]] = {}
+    if planned:
+        check_disk(in_turn([video.needs for video in planned.values()]), out, out)
+        try:
+            _make(planned, farm, made, args.json)
+        except KeyboardInterrupt as stop:
+            done = sum(row is not None for row in rows.values()) + sum(o.error is None for o in made.values())
+            said = f"{done} of {len(rows)} videos are finished, the same command goes on"
+            raise KeyboardInterrupt(*stop.args, said) from stop
+    told = [_row(name, row, made.get(name)) for name, row in rows.items()]
+    return _result(told, farm, time.monotonic() - begun)
+
+
+def source_of(args: argparse.Namespace) -> Source:
+    """Model, prompts and device of a line."""
+    return Source.demo(args) if args.demo else Source.of_files(args, args.prompts, args.start_latents)
+
+
+def make_video(job: VideoJob) -> Note:
+    """Make one video, or go on with it, and note that it is finished; to be called in any process."""
+    begun, args = time.monotonic(), job.args
+    source, embeds = job.source or source_of(args), [shared.get() for shared in job.embeds]
+    with claimed_after(job.patience, args.out, args.latents):
+        known = finished(args)
+        if known is not None:  # another process has just made it
+            return known
+        plan = source.job(source.plan(), embeds).recall_roles(source.plan)
+        source.check_needs(plan, args.out)
+        loaded = kept_model(source, decodes=args.out is not None, encodes=bool(plan.restart_frames))
+        result = loaded.render(source.job(plan, embeds), args.out, args.latents)
+        note = {
+            "identity": args.identity,
+            "files": {path.name: file_hash(path) for path in _files(args)},
+            "blocks": plan.new_blocks,
+            "reused_blocks": result.reused_blocks,
+            "seconds": round(time.monotonic() - begun, 2),
+            "seconds_per_block": result.seconds_per_block,
+            "attention": result.attention,
+            "problems": list(result.problems),
+            "made_by": {"machine": platform.node(), "process": os.getpid()},
+        }
+        with replacing(_note(args)) as temporary:
+            temporary.write_text(json.dumps(note, indent=1), encoding="utf-8")
+    return note
+
+
+def finished(args: argparse.Namespace) -> Note | None:
+    """The note of a video that is finished: same options, and files as they were written; None for another."""
+    try:
+        note = json.loads(_note(args).read_text(encoding="utf-8"))
+        same = note["identity"] == args.identity
+        same = same and note["files"] == {path.name: file_hash(path) for path in _files(args)}
+        told = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
+        return {**told, "reused_blocks": told["blocks"], "seconds": 0.0, "kept": True} if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _files(args: argparse.Namespace) -> list[Path]:
+    return [path for path in (args.out, args.latents) if path is not None]
+
+
+def _note(args: argparse.Namespace) -> Path:
+    path: Path = args.runs / "finished.json"
+    return path
+
+
+def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
+    """Check a video. Of a farm of other machines only the worker knows the device, so it checks that itself."""
+    try:
+        if farm.parallel and ":" in args.device:
+            raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
+        here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False} if farm.remote else {}
+        source = source_of(argparse.Namespace(**{**vars(args), **here}))
+        plan = source.plan()
+        source.check_encoder(plan)
+        return Planned(args, source, plan, source.check_needs(plan, args.out))
+    except HeadForcingError as error:
+        raise HeadForcingError(f"{name}: {error}") from error
+
+
+def _make(planned: Mapping[str, Planned], farm: Farm, made: dict[str, Outcome[Note]], quiet: bool) -> None:
+    """Make all videos and put their outcomes into `made`."""
+    encoded = _encode(list(planned.values()))
+    renders = {
+        name: video.source.job(video.plan, [encoded[video.reads, text] for text in video.source.texts])
+        for name, video in planned.items()
+    }
+    check_roles({name: (job, planned[name].source) for name, job in renders.items()}, farm)
+    progress = {
+        name: (len(job.keys), partial(finished_blocks, video.args.runs, job.setup, job.keys))
+        for (name, video), job in zip(planned.items(), renders.values(), strict=True)
+    }
+    del renders
+    with farm:
+        shared = {key: farm.share(embed) for key, embed in encoded.items()}
+        del encoded
+        patience = PATIENCE_SECONDS if farm.parallel else 0.0
+        jobs = {
+            name: VideoJob(
+                video.args,
+                tuple(shared[video.reads, text] for text in video.source.texts),
+                None if farm.parallel else video.source,
+                patience,
+            )
+            for name, video in planned.items()
+        }
+        with BlocksBar(progress, quiet) as bar:
+            for outcome in farm.run(make_video, jobs):
+                made[outcome.name] = outcome
+                bar.ended(outcome.name, _line(_row(outcome.name, None, outcome)), outcome.error is None)
+
+
+def _encode(videos: list[Planned]) -> dict[tuple[Any, str], Tensor]:
+    """The embedding of every text that is read, by encoder and text; each encoder is loaded once."""
+    encoded: dict[tuple[Any, str], Tensor] = {}
+    for reads, source in {video.reads: video.source for video in videos}.items():
+        texts = list(dict.fromkeys(text for v in videos if v.reads == reads for text in v.source.texts))
+        encoded |= {(reads, text): e.cpu() for text, e in zip(texts, source.encode(texts), strict=True)}
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
+    return encoded
+
+
+def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
+    """What to tell of a video."""
+    if outcome is not None and outcome.error is not None:
+        error = outcome.error
+        why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"
+        return {"name": name, "state": "failed", "why": one_line(why)}
+    note = before or (outcome and outcome.get()) or {}
+    told = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
+    return {"name": name, "state": "finished before" if note.get("kept") else "done", **told}
+
+
+def _line(row: Note) -> str:
+    """A row as one line of text."""
+    if row["state"] == "failed":
+        return f"{row['name']}: failed: {row['why']}"
+    damaged = f", {len(row['problems'])} damaged files" if row["problems"] else ""
+    reused = f"{row['reused_blocks']} of {row['blocks']} blocks reused"
+    return f"{row['name']}: {row['state']}, {reused}, {row['seconds']:.1f} s{damaged}"
+
+
+def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
+    """The table of all videos; the exit code is 1 if one has failed."""
+    count, cells = Counter(row["state"] for row in rows), []
+    for row in rows:
+        told = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
+        cells.append(
+            [row["name"], row["state"], *told, row.get("why", "").replace("|", "/") or ", ".join(row["files"])]
+        )
+    took = {"farm_start": farm.start_seconds, "all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
+    lines = [
+        markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),
+        "",
+        ", ".join(f"{number} {state}" for state, number in count.items()),
+        f"farm     {farm.describe()}" + (f"; ready after {took['farm_start']:.1f} s" if farm.parallel else ""),
+        f"took     {took['all']:.1f} s; the videos, added up, {took['videos']:.1f} s",
+    ]
+    found = {"videos": rows, "seconds": took, "farm": farm.describe()}
+    return {"text": "\n".join(lines), "json": found, "code": 1 if count["failed"] else 0}

@@ -1,0 +1,157 @@
+"""The lines of `headforcing batch`: JSON objects with the options of `generate` or `demo`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import HeadForcingError, unknown_name
+from ..files import check_regular
+from ..hashing import digest
+from . import render
+from .arguments import Parser, portable
+
+MAX_BYTES = 64 << 20
+MAX_VIDEOS = 100_000
+OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
+COMMANDS_OWN = {"out", "follow", "runs", "json", "run", "gpus", "shard_weights"}  # options that a line cannot have
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")
+
+
+class _LineParser(Parser):
+    """Raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise HeadForcingError(message)
+
+
+@cache
+def _parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parsers of `generate` and `demo`."""
+    found: dict[str, argparse.ArgumentParser] = {}
+
+    def command(name: str, *_: Any) -> argparse.ArgumentParser:
+        found[name] = _LineParser(prog=name, allow_abbrev=False, add_help=False)
+        return found[name]
+
+    render.add_parsers(command)
+    return found
+
+
+def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
+    """The arguments of every video by its name, in the order of the lines; all paths are absolute.
+
+    A line with `seeds` is a video for each of them. Beside the arguments of the command each has `demo` and
+    `identity`, a hash of everything that its files depend on. Raises HeadForcingError with the line of a mistake.
+    """
+    jobs: dict[str, argparse.Namespace] = {}
+    names: set[str] = set()
+    for number, line in enumerate(_text(file).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            for name, args in _videos(line, number, out):
+                if name.lower() in names:  # some file systems take them for one
+                    raise HeadForcingError(f"there are two videos named {name!r}: give each its own name")
+                names.add(name.lower())
+                jobs[name] = args
+        except HeadForcingError as error:
+            raise HeadForcingError(f"{file.name}, line {number}: {error}") from error
+        if len(jobs) > MAX_VIDEOS:
+            raise HeadForcingError(f"{file.name} asks for more than {MAX_VIDEOS} videos: split it into several files")
+    if not jobs:
+        raise HeadForcingError(f'{file.name} has no line: write one JSON object a line, such as {{"demo": true}}')
+    return jobs
+
+
+def _text(file: Path) -> str:
+    check_regular(file)
+    if file.stat().st_size > MAX_BYTES:
+        raise HeadForcingError(f"{file} is larger than {MAX_BYTES >> 20} MB: split it into several files")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise HeadForcingError(f"{file} is not UTF-8 text ({error.reason}): save it as UTF-8") from error
+
+
+def _videos(line: str, number: int, out: Path) -> Iterator[tuple[str, argparse.Namespace]]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise HeadForcingError(f"not valid JSON ({getattr(error, 'msg', 'nested too deeply')})") from error
+    if not isinstance(fields, dict):
+        raise HeadForcingError('expected a JSON object such as {"demo": true, "seed": 1}')
+    fields = {str(key).replace("-", "_"): value for key, value in fields.items()}
+    name, seeds = fields.get("name", f"line-{number:04}"), fields.get("seeds")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith((".", " ")):
+        raise HeadForcingError(f"a name has up to 80 letters, digits, spaces, dots and dashes, got {name!r:.80}")
+    for field in ("demo", "latents"):
+        if not isinstance(fields.get(field, False), bool):
+            raise HeadForcingError(f"{field} must be true or false, got {fields[field]!r:.80}")
+    if seeds is None:
+        yield name, _arguments(fields, name, out)
+        return
+    if not isinstance(seeds, list) or not seeds or "seed" in fields:
+        raise HeadForcingError("seeds must be a list such as [1, 2, 3], in place of seed")
+    for seed in seeds:
+        each = f"{name}-seed{seed}"
+        yield each, _arguments({**fields, "seed": seed}, each, out)
+
+
+def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespace:
+    """The arguments of one video, whose files are named after it."""
+    demo, latents = fields.get("demo", False), fields.get("latents", False)
+    own = COMMANDS_OWN.intersection(fields)
+    if own:
+        raise HeadForcingError(f"{own.pop()!r} is no option of a line: the command sets it for all videos")
+    parser = _parsers()["demo" if demo else "generate"]
+    args, unknown = parser.parse_known_args(list(_words(fields)))
+    names = set(vars(args)) - COMMANDS_OWN | OTHERS
+    strange = [field for field in fields if field not in names]
+    if strange:
+        raise unknown_name("a line", strange[0], sorted(names))
+    if unknown:
+        raise HeadForcingError(f"cannot read {unknown[0]!r}")
+    args = portable(args)
+    args.demo, args.json = demo, True
+    args.identity = _identity(args, latents)
+    args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
+    args.latents = out / f"{name}.safetensors" if latents or args.out is None else None
+    args.runs = out / "runs" / name  # its own: two stories of one seed would share a folder, which one process locks
+    return args
+
+
+def _words(fields: dict[str, Any]) -> Iterator[str]:
+    """The fields as words of a command line."""
+    for field, value in fields.items():
+        option = f"--{field.replace('_', '-')}"
+        if field in OTHERS or value is False or value is None:
+            continue
+        if value is True:
+            yield option
+        elif field == "prompts" and isinstance(value, list):
+            yield f"{option}={json.dumps(value)}"  # a timeline, too
+        elif isinstance(value, (str, int, float)):
+            yield f"{option}={value}"
+        else:
+            raise HeadForcingError(f"{field} must be a text, a number, true or false, got {value!r:.80}")
+
+
+def _identity(args: argparse.Namespace, latents: bool) -> str:
+    """A hash of the options, and of size and time of the files among them."""
+    options = {name: value for name, value in vars(args).items() if name not in COMMANDS_OWN}
+    files = [Path(value) for value in options.values() if isinstance(value, (Path, str)) and _is_file(value)]
+    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return digest({name: str(value) for name, value in options.items()}, latents, stamps)
+
+
+def _is_file(value: Path | str) -> bool:
+    try:
+        return Path(value).is_file()
+    except (OSError, ValueError):  # a prompt is no path
+        return False

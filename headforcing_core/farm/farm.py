@@ -1,0 +1,88 @@
+"""What a command asks of a farm, and the farm of this process alone: one job after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ..errors import HeadForcingError
+
+log = logging.getLogger(__name__)
+
+Job = TypeVar("Job")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Value]):
+    """What became of one job: its value, or its error."""
+
+    name: str
+    value: Value | None = None
+    error: Exception | None = None
+
+    def get(self) -> Value:
+        """The value; raises the error of a job that failed, with the job's name."""
+        if isinstance(self.error, HeadForcingError):
+            raise HeadForcingError(f"{self.name}: {self.error}") from self.error
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+class Shared(Generic[Value]):
+    """A value that many jobs refer to and that is sent to each machine once."""
+
+    def __init__(self, value: Value):
+        self._value = value
+
+    def get(self) -> Value:
+        return self._value
+
+
+class Farm:
+    """Runs jobs one after the other in this process; the interface of all farms. Use as a context manager.
+
+    Attributes:
+        remote: whether jobs may run on other machines than this one.
+        parallel: whether jobs may run at the same time.
+        start_seconds: how long it took until jobs could be given to it.
+    """
+
+    remote = parallel = False
+    start_seconds = 0.0
+
+    def __enter__(self) -> Farm:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def share(self, value: Value) -> Shared[Value]:
+        """A handle of a value for any number of jobs."""
+        return Shared(value)
+
+    def run(self, function: Callable[[Job], Value], jobs: Mapping[str, Job]) -> Iterator[Outcome[Value]]:
+        """Call a module's function with each job, jobs by name; yields outcomes as they come.
+
+        A job that fails does not end the others. Who stops before the last outcome cancels what has not finished.
+        """
+        for name, job in jobs.items():
+            yield attempt(name, function, job)
+
+    def describe(self) -> str:
+        """Where the jobs run, in a few words."""
+        return "one after the other"
+
+
+def attempt(name: str, function: Callable[[Any], Value], job: Any) -> Outcome[Value]:
+    """Call a function and catch its errors; unexpected ones are logged with their traceback."""
+    try:
+        return Outcome(name, function(job))
+    except (HeadForcingError, OSError) as error:
+        return Outcome(name, error=error)
+    except Exception as error:
+        log.error("Head Forcing: %s failed", name, exc_info=error)
+        return Outcome(name, error=error)

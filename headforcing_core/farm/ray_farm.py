@@ -1,0 +1,157 @@
+"""A farm of Ray: https://docs.ray.io, started on this machine or running on a cluster; imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, redirect_stdout
+from typing import Any
+
+from ..errors import HeadForcingError, first_sentence
+from ..versions import VERSION
+from .farm import Farm, Job, Outcome, Shared, Value, log
+
+LOCAL = "local"
+RETRIES = 3  # of a job whose worker or machine died; its error is not tried again
+INSTALL = 'pip install "headforcing[farm]"'
+_POLL_SECONDS = 0.5
+_STOP_SECONDS = 15.0  # a cancelled job may store what it has
+_OBJECT_STORE_BYTES = 500_000_000  # of a local Ray: jobs share text embeddings, and Ray moves to disk what is more
+_LOCAL_SETTINGS = {
+    "RAY_worker_niceness": "0",  # 15 by default: on a machine with other work jobs would starve
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray would report its use to its makers
+    "RAY_task_oom_retries": str(RETRIES),  # without a limit by default: a video too large for the machine never ends
+}
+
+
+class RayShared(Shared[Value]):
+    """A value in Ray's object store."""
+
+    def get(self) -> Value:
+        value: Value = _ray().get(self._value)
+        return value
+
+
+class RayFarm(Farm):
+    """Runs each job as a task of Ray, which is retried where its worker dies.
+
+    Args:
+        address: `local` starts Ray on this machine and ends it; `auto` finds the cluster that this machine belongs to;
+            `ray://HOST:PORT` reaches another one.
+        gpus: of each job; None: one where the farm has any.
+        workers: jobs at a time on this machine; None: as many as it has GPUs, without any as it has cores.
+    """
+
+    parallel = True
+
+    def __init__(self, address: str, gpus: float | None = None, workers: int | None = None):
+        self.address, self.gpus, self.workers = address, gpus, workers
+        self.remote = address != LOCAL
+        self._stack = ExitStack()
+
+    def __enter__(self) -> RayFarm:
+        begun = time.monotonic()
+        with ExitStack() as stack:
+            # Ray prints there what happens to workers, between a command's JSON
+            stack.enter_context(redirect_stdout(sys.stderr))
+            resources = self._connect(stack)
+            gpus = resources.get("GPU", 0)
+            if self.gpus is None:
+                self.gpus = 1.0 if gpus else 0.0
+            if self.gpus > gpus and not self.remote:  # Ray would wait for them for ever
+                raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
+            self.workers = int(min(resources.get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
+            self._stack = stack.pop_all()
+        self.start_seconds = time.monotonic() - begun
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _connect(self, stack: ExitStack) -> dict[str, float]:
+        """What the farm has; Ray is started, unless a program has done so for several commands."""
+        ray = _ray()
+        try:
+            if not ray.is_initialized():
+                stack.callback(ray.shutdown)
+                ray.init(address=self.address, **self._options())
+            found: dict[str, float] = ray.cluster_resources()
+            return found
+        except (OSError, RuntimeError, ValueError, ImportError) as error:
+            raise HeadForcingError(
+                f"--farm {self.address} cannot be used ({first_sentence(error)}): start Ray with `ray start --head`, "
+                "check the address, or use --farm local"
+            ) from error
+
+    def _options(self) -> dict[str, Any]:
+        """For `ray.init`."""
+        options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+        if self.remote:
+            return options
+        for name, value in _LOCAL_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        return options | {
+            "num_cpus": self.workers,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        }
+
+    def share(self, value: Value) -> Shared[Value]:
+        return RayShared(_ray().put(value))
+
+    def run(self, function: Callable[[Job], Value], jobs: Mapping[str, Job]) -> Iterator[Outcome[Value]]:
+        ray = _ray()
+        task = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=RETRIES)(call)
+        waiting = {task.options(name=name).remote(function, VERSION, job): name for name, job in jobs.items()}
+        try:
+            while waiting:
+                # asked often: a task that failed at once says so only then, and Ctrl-C is seen between two questions
+                for done in ray.wait(list(waiting), timeout=_POLL_SECONDS)[0]:
+                    yield _outcome(waiting.pop(done), done)
+        finally:
+            _cancel(list(waiting))
+
+    def describe(self) -> str:
+        each = f", {self.gpus:g} GPU a video" if self.gpus else ""
+        return f"Ray, {self.address}: {self.workers} at a time{each}"
+
+
+def call(function: Callable[[Job], Value], version: str, job: Job) -> Value:
+    """What a worker runs; refuses to mix versions of the pack."""
+    if version != VERSION:
+        raise HeadForcingError(f"this worker has version {VERSION} of Head Forcing, the command {version}: update one")
+    return function(job)
+
+
+def _outcome(name: str, task: Any) -> Outcome[Any]:
+    ray = _ray()
+    try:
+        return Outcome(name, ray.get(task))
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if not isinstance(cause, (HeadForcingError, OSError)):
+            log.error("Head Forcing: %s failed\n%s", name, error)
+        return Outcome(name, error=cause if isinstance(cause, Exception) else HeadForcingError(first_sentence(error)))
+    except ray.exceptions.RayError as error:
+        why = f"its worker died {RETRIES + 1} times, or its machine ({type(error).__name__}): {first_sentence(error)}"
+        return Outcome(name, error=HeadForcingError(why))
+
+
+def _cancel(tasks: list[Any]) -> None:
+    """Interrupt tasks as Ctrl-C would; end those that do not stop."""
+    if not tasks:
+        return
+    ray = _ray()
+    for force in (False, True):
+        for task in tasks:
+            ray.cancel(task, force=force)
+        tasks = ray.wait(tasks, num_returns=len(tasks), timeout=_STOP_SECONDS)[1]
+        if not tasks:
+            return
+
+
+def _ray() -> Any:
+    return importlib.import_module("ray")

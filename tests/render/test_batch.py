@@ -1,0 +1,185 @@
+"""Many videos named in a file: what is asked for is checked first, made once, and told in a table."""
+
+import importlib.util
+import json
+
+import pytest
+from headforcing.headforcing_core.commands import batch as batch_command
+from headforcing.headforcing_core.commands.batch_jobs import read_jobs
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.farm.choose import farm_named
+from headforcing.headforcing_core.farm.farm import Farm
+from headforcing.headforcing_core.files import claimed
+
+SHORT = {"demo": True, "seconds": 1, "scale": 1, "device": "cpu", "prompts": "a red ball bouncing on a teal floor"}
+
+
+@pytest.fixture
+def batch(tmp_path, capsys):
+    """Run `batch` on some lines; returns the exit code and what it says as JSON, or on stderr."""
+
+    def run(*lines, more=()):
+        file = tmp_path / "jobs.jsonl"
+        file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
+        code = main(["batch", str(file), "--out", str(tmp_path / "out"), "--json", *more])
+        said = capsys.readouterr()
+        return code, json.loads(said.out) if said.out else said.err
+
+    return run
+
+
+def states(found):
+    return {video["name"]: video["state"] for video in found["videos"]}
+
+
+def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
+    lines = [{**SHORT, "name": "ball", "seeds": [1, 2], "latents": True}, {**SHORT, "prompts": "a pink square"}]
+    code, found = batch(*lines)
+    names = ["ball-seed1", "ball-seed2", "line-0002"]
+    assert code == 0 and states(found) == dict.fromkeys(names, "done")
+    files = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file())
+    assert files == ["ball-seed1.mp4", "ball-seed1.safetensors", "ball-seed2.mp4", "ball-seed2.safetensors"] + [
+        "line-0002.mp4"
+    ]
+    hashes = [video["files"] for video in found["videos"]]
+    assert hashes[0]["ball-seed1.mp4"] != hashes[1]["ball-seed2.mp4"]
+    code, again = batch(*lines)
+    assert code == 0 and states(again) == dict.fromkeys(names, "finished before")
+    assert again["seconds"]["all"] < len(names), "asking again takes less than a second a video"
+    (tmp_path / "out" / "ball-seed1.mp4").write_bytes(b"other")
+    (tmp_path / "out" / "runs" / "line-0002" / "finished.json").write_text("[1]", encoding="utf-8")
+    code, third = batch({**lines[0], "seeds": [1]}, {**lines[1], "prompts": "a cyan ring"})
+    assert states(third) == {"ball-seed1": "done", "line-0002": "done"}
+    first = third["videos"][0]
+    assert first["reused_blocks"] == first["blocks"] == 2 and first["files"] == hashes[0]
+    assert third["videos"][1]["reused_blocks"] == 0, "another story is another video"
+
+
+def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path):
+    lines = [{**SHORT, "name": "held"}, {**SHORT, "name": "free", "seed": 5}]
+    with claimed(tmp_path / "out" / "held.mp4"):
+        code, found = batch(*lines)
+    assert code == 1 and states(found) == {"held": "failed", "free": "done"}
+    assert "another process is writing" in found["videos"][0]["why"]
+    code, found = batch(*lines)
+    assert code == 0 and states(found) == {"held": "done", "free": "finished before"}
+
+
+def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch):
+    make, made = batch_command.make_video, []
+
+    def pressed(job):
+        if made:
+            raise KeyboardInterrupt
+        made.append(make(job))
+        return made[0]
+
+    lines = [{**SHORT, "seeds": [1, 2]}]
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_command, "make_video", pressed)
+        code, said = batch(*lines)
+    assert code == 130 and said == "interrupted; 1 of 2 videos are finished, the same command goes on\n"
+    assert sorted(states(batch(*lines)[1]).values()) == ["done", "finished before"]
+
+
+def test_a_person_reads_a_table_and_what_took_how_long(tmp_path, capsys):
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({**SHORT, "name": "ball"}), encoding="utf-8")
+    assert main(["batch", str(tmp_path / "jobs.jsonl"), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0].startswith("| video | state |") and lines[2].startswith("| ball | done | 0 |")
+    assert "1 done" in lines and any(line.startswith("farm     one after the other") for line in lines)
+    assert "ball: done, 0 of 2 blocks reused" in said.err and "2/2" in said.err
+
+
+WRONG = {
+    "[1]": "expected a JSON object",
+    "{": "not valid JSON",
+    '{"demo": true, "sed": 1}': "did you mean seed?",
+    '{"demo": true, "seed": -1}': "must be a whole number",
+    '{"demo": true, "method": "magic"}': "invalid choice: 'magic'",
+    '{"demo": true, "seed": true}': "expected one argument",
+    '{"demo": true, "prompts": {}}': "must be a text, a number, true or false",
+    '{"demo": true, "seeds": []}': "seeds must be a list",
+    '{"demo": true, "seeds": [1, 1]}': "two videos named",
+    '{"demo": true, "name": "../x"}': "a name has up to 80",
+    '{"demo": true, "out": "x.mp4"}': "'out' is no option of a line",
+    '{"demo": 1}': "demo must be true or false",
+    '{"demo": true, "prompts": "@nowhere.txt"}': "nowhere.txt",
+    '{"demo": true, "seconds": -3}': "seconds must be above 0",
+    '{"weights": "nowhere.pt", "prompts": "a fox"}': "nowhere.pt",
+    '{"prompts": "a fox"}': "required: --weights",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_mistake_is_refused_with_its_line_before_anything_is_made(line, batch, tmp_path):
+    code, said = batch({**SHORT, "name": "right"}, line)
+    assert code == 2 and WRONG[line] in said and said.count("\n") == 1
+    assert "line 2" in said or "line-0002" in said
+    assert not list((tmp_path / "out").glob("*.mp4"))
+
+
+def test_shards_make_every_video_once(tmp_path):
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({**SHORT, "seeds": [*range(5)]}), encoding="utf-8")
+    command = ["batch", str(tmp_path / "jobs.jsonl"), "--out", str(tmp_path / "out"), "--json"]
+    made = []
+    for part in ("1/2", "2/2"):
+        assert main([*command, "--shard", part]) == 0
+        made.append({path.name for path in (tmp_path / "out").glob("*.mp4")})
+    assert [len(names) for names in made] == [3, 5]
+    assert main([*command, "--shard", "3/2"]) == 2
+
+
+def test_paths_mean_the_same_in_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "story.txt").write_text("@ a fox", encoding="utf-8")
+    (tmp_path / "jobs.jsonl").write_text(
+        '{"weights": "w.pt", "vae": "v.pt", "prompts": "@story.txt", "profile": "mine.json"}', encoding="utf-8"
+    )
+    (args,) = read_jobs(tmp_path / "jobs.jsonl", tmp_path / "out").values()
+    assert (args.weights, args.vae) == (tmp_path / "w.pt", tmp_path / "v.pt")
+    assert args.profile == str(tmp_path / "mine.json") and args.prompts == "\n@ a fox"
+    assert args.out == tmp_path / "out" / "line-0001.mp4" and args.latents is None
+
+
+def test_without_ray_videos_are_made_one_after_the_other_and_no_cluster_is_reached(monkeypatch, caplog):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert type(farm_named("local")) is Farm and "one after the other" in caplog.text
+    with pytest.raises(HeadForcingError, match="needs Ray, which is not installed"):
+        farm_named("auto")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("everywhere",), "local, auto or ray://HOST:PORT"),
+        (("ray://head",), "local, auto or ray://HOST:PORT"),
+        (("local", -1.0), "--farm-gpus must be from 0"),
+        (("local", None, 0), "--farm-workers must be from 1"),
+        (("auto", None, 2), "goes with --farm local"),
+        ((None, 1.0), "go with --farm"),
+    ],
+)
+def test_a_farm_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(HeadForcingError, match=message):
+        farm_named(*arguments)
+
+
+class AtTheSameTime(Farm):
+    parallel = True
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
+        ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
+    ],
+)
+def test_what_a_farm_cannot_do_is_refused_before_it_starts(options, message, batch, monkeypatch, tmp_path):
+    monkeypatch.setattr(batch_command, "farm_of", lambda args: AtTheSameTime())
+    code, said = batch({**SHORT, "found_profiles": str(tmp_path / "found"), **options})
+    assert code == 2 and message in said
+    assert not list((tmp_path / "out").glob("*.mp4"))
