@@ -28,9 +28,9 @@ from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from .head_group import HeadGroup, block_tables
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
-from .scenes import Recall, Scenes
 from .query_score import QueryScore
 from .rope_jitter import JitteredRotary, describe_jitter, jittered_bases
+from .scenes import Recall, Scenes
 from .shape import CacheShape
 from .sink_gate import SinkGate
 from .slot_kernels import SlotKernels

@@ -19,8 +19,8 @@ from .head_cache import CacheShape
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .query_score import QueryScore
 from .roles import RolePolicy
-from .scenes import KeptFrame, Scenes
 from .rope_jitter import JitteredRotary, jittered_bases
+from .scenes import KeptFrame, Scenes
 
 FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
 # of one head: rotated queries, keys and values [frames, s, head_dim], and how many first frames are sinks or entries

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ..cache.shape import CacheShape
 from ..devices import free_memory
 from ..errors import HeadForcingError
 from ..model.wan import WanConfig
