@@ -93,7 +93,7 @@ export class Bars {
   }
 
   #newBar(index) {
-    // An <input>, see dom.js; as a slider it tells a screen reader its place whenever it moves.
+    // An <input>, see shared.js; as a slider it tells a screen reader its place whenever it moves.
     const bar = button("", "", () => this.#actions.open());
     const about = { class: "hf-bar", role: "slider", "aria-describedby": this.helpId };
     about["aria-orientation"] = "horizontal";
