@@ -16,7 +16,7 @@ from ..files import claimed
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.registry import METHODS, method_policy, method_schedule
 from ..model.wan import WanConfig
-from ..render.cards import Card, Fit, card, released_needs
+from ..render.cards import Card, Fit, card, released_needs, text_encoders
 from ..render.describe import describe, format_bytes
 from ..render.family import with_family
 from ..render.options import RenderOptions
@@ -111,6 +111,7 @@ def _parts_table(needs: Needs) -> str:
         ("while sampling: what the VAE keeps between blocks", needs.held),
         ("while decoding: VAE, what it keeps included", needs.decode),
         ("the most at any time", needs.rendering),
+        *((f"before that, alone: umT5-xxl in {file}", size) for file, size in text_encoders().items()),
     ]
     return markdown_table(["of a minute, in bf16", "memory"], [[name, format_bytes(size)] for name, size in rows])
 

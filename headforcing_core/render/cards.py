@@ -62,12 +62,14 @@ def card(size: float, width: int, height: int) -> Card:
     """What fits on a card of `size` GiB."""
     plan, needs = released_needs(width, height)
     room = int(size * 2**30) - IN_USE - MARGIN
-    encoders = {
-        "scaled fp8": weights_bytes(released_umt5(torch.float8_e4m3fn, torch.float16), _DTYPE),
-        "bf16": weights_bytes(released_umt5(_DTYPE, _DTYPE), _DTYPE),
-    }
-    places = {file: "GPU" if needed <= room else "CPU" for file, needed in encoders.items()}
+    places = {file: "GPU" if needed <= room else "CPU" for file, needed in text_encoders().items()}
     return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)
+
+
+def text_encoders() -> dict[str, int]:
+    """Bytes of encoding a prompt with umT5-xxl, by its file."""
+    kinds = {"scaled fp8": (torch.float8_e4m3fn, torch.float16), "bf16": (_DTYPE, _DTYPE)}
+    return {file: weights_bytes(released_umt5(*dtypes), _DTYPE) for file, dtypes in kinds.items()}
 
 
 def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
