@@ -157,3 +157,14 @@ def test_what_one_method_cannot_do_is_refused_before_the_first_is_made(comfy_ser
     assert result.outcome == "error" and "longlive: this method's prompt switch" in said
     assert not list((comfy_server.output_dir / "compare").glob("refused*"))
     assert queued(comfy_server, changed(graph, "compare", methods="head_forcing")).outcome == "success"
+
+
+def test_all_makes_the_videos_that_can_be_made_and_says_why_the_others_cannot(comfy: ComfyServer):
+    """A flush at a prompt is for Head Forcing and plain windows; other papers' methods have a switch of their own."""
+    graph = compare_graph(methods="all", seconds=1.5, positive=["flushed", 0], resume=False, filename_prefix="all/x")
+    prompts = f"0:00 {BALL}\n0:00.75 [flush] a green star on a black floor"
+    graph["flushed"] = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=1.5)
+    (text,) = queued(comfy, graph).outputs["table"]["text"]
+    made = [row[0] for row in cells(text)]
+    assert made[:2] == ["head_forcing", "self_forcing"] and "longlive" not in made and len(made) < 8
+    assert "left out: longlive: this method's prompt switch is always recache" in text
