@@ -137,26 +137,10 @@ class EchoForcingCache(MethodCache):
         self.kept = 0
         self.ready = False  # whether the query statistics are complete
         self.query_count = self.scene_query_count = 0
+        sizes = self.shape.heads, self.rope.frame_tokens, self.shape.head_dim
         first = self.period + MAX_KEPT
-        window_k, window_v, first_k, first_v, k, v = map(self.zeros, (*[self.window] * 2, first, first, 0, 0))
-        heads, d = self.shape.heads, self.shape.head_dim
-        sums = [torch.zeros(heads, d, device=self.device) for _ in range(2 * self.shape.layers)]
-        sizes = [torch.zeros(heads, d // 2, device=self.device) for _ in range(self.shape.layers)]
-        none = torch.zeros(0, dtype=torch.long, device=self.device)
         self.layers = [
-            Layer(
-                k=window_k[layer],
-                v=window_v[layer],
-                first_k=first_k[layer],
-                first_v=first_v[layer],
-                history=History(k[layer].flatten(1, 2), v[layer].flatten(1, 2), none, none),
-                query_sum=sums[2 * layer],
-                query_size=sizes[layer],
-                scene_queries=sums[2 * layer + 1],
-                candidates=[],
-                weights=torch.ones(0, self.rope.frame_tokens, device=self.device),
-            )
-            for layer in range(self.shape.layers)
+            Layer.empty(*sizes, self.window, first, self.dtype, self.device) for _ in range(self.shape.layers)
         ]
 
     def saved(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -53,3 +54,24 @@ class Layer:
     candidates: list[tuple[Tensor, Tensor]]
     weights: Tensor
     rates: Tensor | None = None
+
+    @classmethod
+    def empty(
+        cls, heads: int, s: int, head_dim: int, window: int, first: int, dtype: torch.dtype, device: torch.device
+    ) -> Layer:
+        """The state before a scene's first block, with room for `window` and `first` frames of `s` tokens."""
+        zeros = partial(torch.zeros, dtype=dtype, device=device)
+        sums = partial(torch.zeros, device=device)
+        none = torch.zeros(0, dtype=torch.long, device=device)
+        return cls(
+            k=zeros(heads, window, s, head_dim),
+            v=zeros(heads, window, s, head_dim),
+            first_k=zeros(heads, first, s, head_dim),
+            first_v=zeros(heads, first, s, head_dim),
+            history=History(zeros(heads, 0, head_dim), zeros(heads, 0, head_dim), none, none),
+            query_sum=sums(heads, head_dim),
+            query_size=sums(heads, head_dim // 2),
+            scene_queries=sums(heads, head_dim),
+            candidates=[],
+            weights=torch.ones(0, s, device=device),
+        )

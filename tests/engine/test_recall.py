@@ -42,7 +42,6 @@ BUSY = replace(BUSY, kept_scenes=MAX_SCENES)
 BLOCKS = 12
 BACK = {4: Switch(), 8: Switch(recall=1)}  # three scenes, the last of which brings the first one back
 STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
-PROMPTS = ["a red fox in the snow", "a grey heron in a pond", "the fox in the snow again"]
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,8 @@ def test_a_stopped_render_with_a_recall_goes_on_to_the_same_bytes(backbone, tmp_
         shutil.rmtree(render.folder, ignore_errors=True)
         render.go(stop_after=stop_after)
         assert torch.equal(render.go(), expected)
-        assert render.video.reused == stop_after
+        # while roles are being found nothing can be reused
+        assert render.video.reused == (0 if profile is not None and stop_after < third else stop_after)
         (recall,) = render.video.recalls
         assert (recall.block, recall.scene) == (third, 1) and recall.frames[-1] == 3 * second - 1
 
@@ -105,8 +106,9 @@ def test_likeness_is_that_of_the_words_that_tell_scenes_apart(backbone, tmp_path
     [
         (TOLD.format(""), TOLD.format("[recall 1]"), "this video began without a [recall]"),
         (
-            f"0:00 {BALL}\n0:00.8 {RING}\n0:01.5 [recall] red ball ring yellow\n0:06 {{}} a cube",
-            f"0:00 {BALL}\n0:00.8 {RING}\n0:01.5 [recall] red ball ring yellow\n0:06 {{}} a red ball, red, teal floor",
+            # with "red" in three of four prompts the third one is most like the second by what is left of it
+            "0:00 red ball\n0:00.8 yellow ring\n0:01.5 [recall] red red ring\n0:06 {} a blue cube",
+            "0:00 red ball\n0:00.8 yellow ring\n0:01.5 [recall] red red ring\n0:06 {} a red cube",
             "an earlier [recall] would mean another scene",
         ),
     ],
