@@ -52,9 +52,15 @@ class CachePolicy(RolePolicies, Method):
         return ReferenceCache(shape, dtype, device)
 
     def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
+        if not self.guards.sink_gate:
+            return shape.bytes(dtype)
         # where the gate leaves frames out, attention reads a copy of one group's context in one layer
-        copied = [shape.slots(policy) * max(map(len, heads)) for policy, heads in shape.groups().items()]
-        return shape.bytes(dtype) + (shape.bytes_of(max(copied), dtype) if self.guards.sink_gate else 0)
+        copied = [
+            shape.slots(role) * max(map(len, heads))
+            for role, heads in shape.groups().items()
+            if role.sink_frames or role.episodic_frames
+        ]
+        return shape.bytes(dtype) + shape.bytes_of(max(copied, default=0), dtype)
 
     def state(self, cache: Any) -> State | None:
         return cache_state(cache)

@@ -56,14 +56,20 @@ def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_se
     own = saved_latents(comfy_server, queued(comfy_server, own_graph()))
     assert torch.equal(own, saved_latents(comfy_server, queued(comfy_server, scheduled(native_graph(), 4))))
 
-    settings = {"method": "self_forcing_window_21", "sigmas": "1, 0.9"}  # these sigmas are not connected
+    # these sigmas are not connected
+    settings = {"method": "self_forcing_window_21", "sigmas": "1, 0.9", "rope_jitter": 0.5}
     graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", **settings)}
     graph["sigmas"] = node("PreviewAny", source=["apply", 2])
     result = queued(comfy_server, scheduled(changed(graph, "empty", batch_size=2, length=33), 2))
     assert "0.9000" in result.outputs["sigmas"]["text"][0]
     own_options = node("HeadForcingOptions", **settings | {"sigmas": "1, 0.8333333134651184"})
     graph = own_graph(options=["options", 0], batch_size=2, seconds=33 / 16) | {"options": own_options}
-    assert torch.equal(saved_latents(comfy_server, result), saved_latents(comfy_server, queued(comfy_server, graph)))
+    graph["report"] = node("PreviewAny", source=["sampler", 1])
+    ours = queued(comfy_server, graph)
+    assert torch.equal(saved_latents(comfy_server, result), saved_latents(comfy_server, ours))
+    assert (
+        ours.outputs["report"]["text"][0].count("rope jitter 0.5: rotary bases from ") == 2
+    )  # one line for each video
 
 
 def test_a_misspelt_method_is_answered_with_the_one_that_was_meant(comfy_server: ComfyServer):

@@ -73,8 +73,8 @@ def test_the_estimate_counts_what_the_gate_copies(model):
     shape = new_cache(model, mixed(model), policy, 9).shape
     alone = replace(policy, guards=JITTERED).cache_bytes(shape, torch.float32, False)
     assert alone == shape.bytes(torch.float32)
-    layer_bytes = 2 * 4 * 6 * 22 * 11 * max(row.count("memory") for row in mixed(model))
-    assert policy.cache_bytes(shape, torch.float32, False) == alone + layer_bytes
+    slots = max(row.count(role) * frames for row in mixed(model) for role, frames in (("anchor", 7), ("memory", 11)))
+    assert policy.cache_bytes(shape, torch.float32, False) == alone + 2 * 4 * 6 * 22 * slots
 
 
 def test_guards_take_no_more_cache_and_are_never_replayed_as_a_cuda_graph(model):

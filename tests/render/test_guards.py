@@ -40,6 +40,7 @@ def test_block_keys_name_every_guard_and_stay_as_they_were_without():
     trigonometric = [setup(measured(8, seed), compression="trigonometric") for seed in (0, 1)]
     others = [setup(sink_gate=0.8), setup(sink_gate=0.7), setup(rope_jitter=0.8), setup(sink_gate=0.8, rope_jitter=0.8)]
     assert len({setup(), *trigonometric, *others}) == 7
+    assert setup(compression="trigonometric") != setup(), "the demo model's bundled profile has statistics"
 
 
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "restored"])

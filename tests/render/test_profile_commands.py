@@ -53,11 +53,12 @@ def whole(tmp_path_factory) -> Path:
 
 def assert_same_shares(a: Path, b: Path) -> None:
     mine, other = load_file(a), load_file(b)
-    assert set(mine) == set(other) == {"sums", "counts", "frame_sums", "frame_counts"}
+    assert set(mine) == set(other) == {"sums", "counts", "frame_sums", "frame_counts", "query_sums"}
     for name, tensor in mine.items():
         assert torch.equal(tensor, other[name]), name
     assert HeadShares.load(a).setup == HeadShares.load(b).setup
-    assert load_profile(a.with_suffix(".json")).shares == load_profile(b.with_suffix(".json")).shares
+    profiles = [load_profile(path.with_suffix(".json")) for path in (a, b)]
+    assert profiles[0].shares == profiles[1].shares and profiles[0].queries == profiles[1].queries is not None
 
 
 def names(folder: Path) -> list[str]:
