@@ -33,12 +33,12 @@ class Clock:
 
     Attributes:
         end: when the last one ends.
-        stated: whether the file states them; otherwise its frame rate does.
+        rate: frames per second of a file that does not state them; 0 where it does.
     """
 
     times: list[float]
     end: float
-    stated: bool = True
+    rate: float = 0.0
 
     @classmethod
     def of(cls, source: VideoSource, name: str) -> Clock:
@@ -58,7 +58,7 @@ class Clock:
             raise HeadForcingError(f"{name} holds no video frames: give a video that plays elsewhere")
         if not unit or any(pts is None for pts, _ in shown):
             times = [place / rate for place in range(len(shown))]
-            return cls(times, times[-1] + 1 / rate, stated=False)
+            return cls(times, times[-1] + 1 / rate, rate)
         times = sorted((pts or 0) * unit for pts, _ in shown)
         gaps = sorted(later - time for time, later in pairwise(times))
         usual = gaps[len(gaps) // 2] if gaps else 1 / rate
@@ -124,7 +124,7 @@ def read_section(
 def _shown(source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int]) -> Tensor:
     """The pictures that are shown at these times, `[times, height, width, 3]` in 0..1."""
     # from the last key frame before them, if the file's index leads there
-    for seeks in (True, False) if clock.stated and times[0] > clock.times[0] + 1 else (False,):
+    for seeks in (True, False) if not clock.rate and times[0] > 1 else (False,):
         found = _decoded(source, name, clock, times, size, seeks)
         if found:
             return torch.stack(found)
@@ -150,7 +150,7 @@ def _decoded(
             if seeks:
                 container.seek(math.floor((times[0] - _ROUNDING) / float(stream.time_base or 1)), stream=stream)
             for place, frame in enumerate(container.decode(stream)):
-                time = frame.time if clock.stated else clock.times[min(place, len(clock.times) - 1)]
+                time = place / clock.rate if clock.rate else frame.time
                 if time is None:
                     continue
                 if shown is not None:

@@ -12,7 +12,7 @@ import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video.fitting import fit
 from headforcing.headforcing_core.video.reader import read_image
-from headforcing.headforcing_core.video.section import read_section
+from headforcing.headforcing_core.video.section import Clock, read_section
 from PIL import Image
 
 SIZE = (48, 32)
@@ -143,6 +143,25 @@ def test_pixels_that_are_not_square_are_fitted_as_they_are_shown(tmp_path):
     assert row[: 24 - 2].min() > 0.9 and row[24 + 2 :].max() < 0.2
     plain = fit(torch.arange(32.0).view(1, 1, 32, 1).repeat(1, 32, 1, 3), 48, 32, 2.0)[0, 0, :, 0]
     assert plain[0] > 3.5 and plain[-1] < 27.5
+
+
+@pytest.mark.parametrize("window", [(0.0, 0.0), (0.5, 1.0)])
+def test_a_file_without_timestamps_is_read_by_its_frame_rate(tmp_path, window):
+    path = video(tmp_path / "a.h264", [n / 16 for n in range(40)], unit=Fraction(1, 16))
+    clock = Clock.of(path, "a.h264")
+    assert clock.rate and len(clock.times) == 40
+    found = read_section(path, SIZE, 30.0, "first", 1, window, fps=clock.rate)[0]
+    first, last = (0, 37) if not window[1] else (round(clock.rate / 2), round(clock.rate * 1.5) - 1)
+    assert numbers(found)[0] == first and len(found) == 1 + (last - first) // 4 * 4
+
+
+def test_a_part_of_a_file_is_taken_as_a_file(tmp_path):
+    """As Video Slice cuts it: from a time on, and so long."""
+    path = video(tmp_path / "a.mp4", [n / 16 for n in range(40)], unit=Fraction(1, 16))
+    assert numbers(read_section(path, SIZE, 4.0, "last", 1, (1.0, 0.5))[0]) == list(range(19, 24))
+    assert numbers(read_section(path, SIZE, 4.0, "first", 1, (1.0, 0.0))[0]) == list(range(16, 37))
+    with pytest.raises(HeadForcingError, match=r"at least one block of 9 video frames .*, got 8; give"):
+        read_section(path, SIZE, 4.0, "last", 3, (1.0, 0.5))
 
 
 MISTAKES = {
