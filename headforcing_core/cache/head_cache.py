@@ -27,7 +27,7 @@ from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from .head_group import HeadGroup, block_tables
-from .memory import EpisodicMemory, MemoryEvent, candidate_frame
+from .memory import EpisodicMemory, MemoryEvent, MemoryHeads, candidate_frame
 from .shape import CacheShape
 from .slot_kernels import SlotKernels
 from .switching import RoleSwitching
@@ -55,7 +55,8 @@ class HeadCache(RoleSwitching):
 
     Per block: `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the
     keys and values of the pass before), then, after the clean pass, `commit(prompt)`. `flush`, `re_anchor` and `rewind`
-    are called between two blocks and drop history.
+    are called between two blocks and drop history. `everywhere` is for `EpisodicMemory`, where several processes share
+    the heads.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class HeadCache(RoleSwitching):
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
+        everywhere: MemoryHeads | None = None,
     ):
         self.shape = shape
         self.attention = attention
@@ -85,6 +87,7 @@ class HeadCache(RoleSwitching):
                 self.rope,
                 reencode,
                 SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope),
+                everywhere,
             )
             for (policy, heads), k, v in zip(
                 shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
@@ -96,7 +99,7 @@ class HeadCache(RoleSwitching):
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         self.memory = EpisodicMemory(
-            self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic
+            self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic, everywhere
         )
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:

@@ -12,6 +12,7 @@ from ...kernels.move import in_sequence
 from ..devices import upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
+from .memory import MemoryHeads
 from .roles import RolePolicy
 from .slot_kernels import SlotKernels
 
@@ -25,6 +26,7 @@ class HeadGroup:
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
         kernels: the same slots, for launches over all layers; without it, or where they do not work, every change is
             a loop over the layers.
+        everywhere: as for `memory.EpisodicMemory`.
     """
 
     def __init__(
@@ -36,9 +38,11 @@ class HeadGroup:
         rope: RotaryEmbedding,
         reencode: bool,
         kernels: SlotKernels | None = None,
+        everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
         self.rope, self.reencode, self._kernels = rope, reencode, kernels
+        self._everywhere = everywhere or MemoryHeads()
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
         self.entries = 0  # how many slots, the first ones, hold episodic memory
@@ -122,7 +126,7 @@ class HeadGroup:
         difference = self.indices[i] - self.indices[j]
         chosen: list[Tensor | None] = []
         for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
-            if not len(k):
+            if not self._everywhere.in_layer(layer, len(k)):
                 chosen.append(None)
                 continue
             moved = self.rope.rotate_temporal(k[:, j, None], [difference])
@@ -148,8 +152,10 @@ class HeadGroup:
 
     def _pooled(self, slot: int) -> Tensor:
         if self.kernels is not None:
-            return self.kernels.pooled(slot, self.indices[slot])
-        return torch.cat([self._without_time(k[:, slot, None], slot)[:, 0].mean(dim=1) for k in self.k])
+            pooled = self.kernels.pooled(slot, self.indices[slot])
+        else:
+            pooled = torch.cat([self._without_time(k[:, slot, None], slot)[:, 0].mean(dim=1) for k in self.k])
+        return self._everywhere.pooled(pooled)
 
     def _without_time(self, keys: Tensor, slot: int) -> Tensor:
         """Keys `[heads, 1, tokens, d]` with their temporal rotation removed, float32, to compare them."""
