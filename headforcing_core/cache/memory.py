@@ -160,9 +160,8 @@ class EpisodicMemory:
         pooled = store.pooled_key(frame)
         pooled_keys = [*(entry.pooled for entry in self.entries), pooled]
         compared = torch.stack([similarities(pooled_keys, center) for center in (False, self.policy.center_keys)])
-        similarity, for_novelty = self.everywhere.decisive(
-            compared.cpu()
-        )  # stacked, so that the host waits for the device only once
+        compared = compared.cpu()  # stacked, so that the host waits for the device only once
+        similarity, for_novelty = self.everywhere.decisive(compared)
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
         merged = dropped = None

@@ -70,9 +70,12 @@ class SpreadMemoryHeads(MemoryHeads):
 
     def __init__(self, peers: Peers, shape: CacheShape, division: Division):
         self._peers = peers
+        memory = [
+            {head for head, role in enumerate(layer) if shape.policy.of(role).episodic_frames} for layer in shape.roles
+        ]
         # per rank and layer, its memory heads
         self._heads = [
-            [[h for h in own if shape.policy.of(roles[h]).episodic_frames] for roles, own in zip(shape.roles, layers)]
+            [[head for head in own if head in memory[layer]] for layer, own in enumerate(layers)]
             for layers in division.heads
         ]
 

@@ -148,7 +148,7 @@ class RenderJob:
         Args:
             attention_choice: what the user calls `attention`, for reports.
             story: asked before each block for other prompts; None keeps those of the plan.
-            peers: the ranks that make the video together, each with a job of its own, of which only rank 0's has `runs`.
+            peers: the ranks that make the video together, each with its own job, of which only rank 0's has `runs`.
         """
         begun, watcher = time.perf_counter(), watcher or Watcher()
         check_inputs(self.embeds, self.start_latents)

@@ -56,6 +56,12 @@ def on_ranks(model, shape, ranks, division=None, dtype=torch.float32, **options)
     return together(ranks, work)
 
 
+def same_decisions(found, expected) -> bool:
+    without = [[{**event, "delta": 0} for event in events] for events in (found, expected)]
+    deltas = [[event["delta"] for event in events] for events in (found, expected)]
+    return without[0] == without[1] and deltas[0] == pytest.approx(deltas[1], abs=1e-5)
+
+
 @pytest.fixture(scope="module")
 def model():
     return wan(layers=3, heads=5)
@@ -85,7 +91,7 @@ def test_several_ranks_make_the_video_of_one(model, case):
     assert sum(event["merged"] is not None for event in events) >= 2
     for latents, decided, cache, _ in on_ranks(model, shape, ranks, division):
         assert difference(latents, expected) <= 1e-5
-        assert [{**event, "delta": 0} for event in decided] == [{**event, "delta": 0} for event in events]
+        assert same_decisions(decided, events)
         assert cache.memory.sources == alone.memory.sources
         assert cache.occupied == alone.occupied
 
@@ -99,9 +105,7 @@ def test_several_ranks_make_the_video_of_one_in_bf16():
         assert difference(latents, expected) <= 1e-5 and len(decided) == len(events)
 
 
-@pytest.mark.parametrize(
-    "policy", ["random_tokens", "fifo_eviction", "centered_keys", "pinned_first_entry", "self_forcing"]
-)
+@pytest.mark.parametrize("policy", ["random_tokens", "fifo_eviction", "centered_keys", "self_forcing"])
 def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
     model = wan(layers=2, heads=3)
     settings = PRESETS[policy].with_memory(5, 3, 2.0, 1)
@@ -114,14 +118,16 @@ def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
 @pytest.mark.parametrize("call", ["scores", "pooled"])
 def test_a_rank_that_asks_its_own_memory_heads_alone_decides_otherwise(model, call, monkeypatch):
     shape = shape_of(model, mixed(model, MIXED))
-    expected, _ = film(model, HeadCache(shape, torch.float32))
+    expected, events = film(model, HeadCache(shape, torch.float32))
     own = (lambda self, layer, here: here) if call == "scores" else (lambda self, here: here)
     monkeypatch.setattr(SpreadMemoryHeads, call, own)
     try:
         found = on_ranks(model, shape, 2)
     except (RuntimeError, IndexError):  # ranks without memory heads in a layer have no scores at all
         return
-    assert any(difference(latents, expected) > 1e-4 for latents, *_ in found)
+    assert any(
+        difference(latents, expected) > 1e-4 or not same_decisions(decided, events) for latents, decided, *_ in found
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
