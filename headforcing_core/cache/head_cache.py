@@ -65,6 +65,7 @@ class HeadCache(RoleSwitching):
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
+        *,
         everywhere: MemoryHeads | None = None,
     ):
         self.shape = shape

@@ -193,6 +193,23 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 
 
+def add_gpus_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of one video on several GPUs."""
+    sub.add_argument(
+        "--gpus",
+        type=int,
+        default=1,
+        help="GPUs of this machine that make the video together, with the heads and their caches divided among them; "
+        "not yet tried on GPUs (1)",
+    )
+    sub.add_argument(
+        "--shard-weights",
+        action="store_true",
+        help="with --gpus: the weights, too, in equal shares on all GPUs, for models that do not fit on one (off)",
+    )
+    sub.set_defaults(peers=None)
+
+
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Add `--method` and `--roles`."""
     sub.add_argument("--method", choices=method_names(), default=DEFAULTS.method)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -43,6 +43,9 @@ from ..weights.checkpoint import CheckpointInfo
 from .arguments import DTYPES, ModelFiles, found_profiles_folder, pick_device, read_text, render_options
 from .follow import FollowedFile
 
+if TYPE_CHECKING:
+    from ..parallel.peers import Peers
+
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
 )
@@ -50,7 +53,12 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class Machine:
-    """Device, attention backend and run folder of a command."""
+    """Device, attention backend and run folder of a command.
+
+    Attributes:
+        peers: the ranks that make one video together; None for one GPU.
+        shard_weights: whether they divide the weights, too.
+    """
 
     device: torch.device
     dtype: torch.dtype
@@ -61,17 +69,32 @@ class Machine:
     runs: Path | None
     found_profiles: Path | None
     quiet: bool
+    peers: Peers | None = None
+    shard_weights: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
         """Take the fields from the arguments of the same names."""
         device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
         attention = attention_function(args.attention, device, dtype, head_dim)
-        return cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
+        machine = cls(device, dtype, attention, args.attention, args.cuda_graph, args.compile, *kept, args.json)
+        if (peers := vars(args).get("peers")) is None:
+            return machine
+        machine = replace(machine, peers=peers, shard_weights=args.shard_weights)
+        # rank 0 reads and writes files and shows progress
+        return machine if peers.leads else replace(machine, runs=None, found_profiles=None, quiet=True)
+
+    @property
+    def rank(self) -> str:
+        """The beginning of messages about this rank alone; empty for one GPU."""
+        return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
 
     def attention_for(self, shape: Shape) -> AttentionFunction:
-        """The backend for a render with a cache of this shape: `auto` times them at its sizes."""
-        if self.attention_choice != "auto":
+        """The backend for a render with a cache of this shape: `auto` times them at its sizes.
+
+        Not on several ranks, because each of them could choose another one.
+        """
+        if self.attention_choice != "auto" or self.peers is not None:
             return self.attention
         return attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
 
@@ -190,15 +213,21 @@ class Source:
 
             encodes = bool(plan.restart_frames)
             decode = decode_bytes(files.vae, (plan.height, plan.width), dtype, encodes, files.decoder)
-        return self.job(plan).check_needs(
+        room, peers = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None, self.machine.peers
+        needs = self.job(plan).check_needs(
             self.info.parameters * dtype.itemsize,
-            torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None,
+            room if peers is None else None,
             encodes=files is None or files.vae is not None,
             remedy="give --vae, the Wan 2.1 VAE",
             decode=decode,
             writes_video=video is not None,
             scale=self.scale,
         )
+        if peers is None:
+            return needs
+        from .ranks import check_rank_memory
+
+        return check_rank_memory(needs, plan, dtype, peers, self.machine.shard_weights, room)
 
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
         """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
@@ -212,7 +241,12 @@ class Source:
 
                 codec = load_codec(vae, device, dtype, encodes, files.decoder, files.park_features)
             state_dict = self.files.load()
-        backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
+        sharded = self.machine.shard_weights
+        backbone: Any = WanModel.from_state_dict(self.info.config, state_dict, dtype, "cpu" if sharded else device)
+        if sharded:
+            from ..parallel.sharded import shard
+
+            backbone = shard(backbone, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)
 
 
@@ -221,7 +255,7 @@ class LoadedModel:
     """A model and its VAE in memory."""
 
     machine: Machine
-    backbone: WanModel
+    backbone: Any
     codec: FrameCodec | None
     scale: int
 
@@ -235,6 +269,10 @@ class LoadedModel:
             model.forward = compiled_forward()
         if machine.cuda_graph:
             model.forward = GraphedForward(forward=model.forward)
+        if machine.peers is not None:
+            from ..parallel.cache import parallel_forward
+
+            model.forward = partial(parallel_forward, forward=model.forward)
         sinks: list[Sink] = []
         mp4 = None
         if video is not None and self.codec is not None:
@@ -247,13 +285,19 @@ class LoadedModel:
         try:
             with sdpa_priority(machine.device):
                 attention = machine.attention_for(plan.shape)
-                result = job.run(model, machine.device, attention, sinks, bar, machine.attention_choice, story)
+                result = job.run(
+                    model, machine.device, attention, sinks, bar, machine.attention_choice, story, machine.peers
+                )
         except torch.OutOfMemoryError as error:
-            raise HeadForcingError("; ".join([OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
+            raise HeadForcingError("; ".join([machine.rank + OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*bar.what_is_kept(video)) from stop
         finally:
             bar.close()
+        if machine.peers is not None and bar.rollout is not None:
+            from ..parallel.report import RanksReport
+
+            result = replace(result, ranks=RanksReport.collect(bar.rollout.cache, str(machine.device), result.seconds))
         return replace(result, video=None if mp4 is None else mp4.info, latents_file=latents)
 
 
@@ -263,10 +307,10 @@ class ProgressBar(Watcher):
     def __init__(self, plan: RenderPlan, quiet: bool):
         self.plan, self.quiet = plan, quiet
         self._bar: Any = None
-        self._rollout: VideoRollout | None = None
+        self.rollout: VideoRollout | None = None
 
     def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
-        self._rollout = rollout
+        self.rollout = rollout
         self._bar = tqdm(
             total=self.plan.steps, initial=rollout.reused_steps, unit="step", desc="sampling", disable=self.quiet
         )
@@ -279,10 +323,13 @@ class ProgressBar(Watcher):
             self._bar.close()
 
     def what_is_kept(self, video: Path | None) -> list[str]:
-        """What is stored of a render that ended early, and how to resume it; empty if it had not begun."""
-        if self._rollout is None:
+        """What is stored of a render that ended early, and how to resume it; empty if it had not begun.
+
+        Of several ranks only the first knows.
+        """
+        if self.rollout is None or (self.rollout.peers is not None and not self.rollout.peers.leads):
             return []
-        run, keys = self._rollout.run, self._rollout.keys
+        run, keys = self.rollout.run, self.rollout.keys
         kept = "without --runs FOLDER no block is kept"
         if run is not None:
             kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "

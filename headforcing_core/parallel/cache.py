@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from ..cache.head_cache import HeadCache
 from ..cache.memory import EpisodicMemory, MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
-from ..cache.shape import CacheShape
+from ..cache.shape import CacheShape, Shape
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
 from ..timeline.switch import Switch
-from .division import Division
+from .division import Division, grouped
 from .peers import Peers
 
 PATCH = 2  # latents per token, in both directions
@@ -114,17 +114,18 @@ class ParallelCache:
     def __init__(
         self,
         peers: Peers,
-        shape: CacheShape,
+        shape: Shape,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
         division: Division | None = None,
     ):
+        shape = grouped(shape)
         self.peers, self.shape = peers, shape
         self.division = division or Division.of(shape, peers.world)
         self._own = self.division.heads[peers.rank]
         everywhere = SpreadMemoryHeads(peers, shape, self.division)
-        self.part = HeadCache(PartShape.of(shape, self._own), dtype, device, attention, everywhere)
+        self.part = HeadCache(PartShape.of(shape, self._own), dtype, device, attention, everywhere=everywhere)
         self.device = self.part.device
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
         self._heads = [

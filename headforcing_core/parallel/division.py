@@ -103,9 +103,9 @@ class Division:
     costs: list[list[int]]
 
     @classmethod
-    def of(cls, shape: CacheShape, ranks: int, speeds: Sequence[float] | None = None) -> Division:
+    def of(cls, shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> Division:
         """The division of a cache of this shape; `speeds` as for `assign_heads`."""
-        costs = head_costs(shape)
+        costs = head_costs(grouped(shape))
         return cls(assign_heads(costs, ranks, speeds), strips(shape.rows, shape.columns, ranks), costs)
 
     @property
@@ -132,13 +132,19 @@ class Division:
         return self.strips[rank].tokens / sum(strip.tokens for strip in self.strips)
 
 
-def check_division(shape: Shape, ranks: int) -> None:
-    """Refuse a method whose cache is not divided, and a number of ranks that leaves one of them without work."""
+def grouped(shape: Shape) -> CacheShape:
+    """The shape of a cache that is divided by heads; raises HeadForcingError for a method with a cache of its own."""
     if not isinstance(shape, CacheShape) or not isinstance(shape.policy, CachePolicy):
         raise HeadForcingError(
             "several GPUs divide the caches of head_forcing, its ablations and self_forcing, and this method keeps a "
             "cache of its own; choose one of those, or leave out --gpus"
         )
+    return shape
+
+
+def check_division(shape: Shape, ranks: int) -> None:
+    """Refuse a method whose cache is not divided, and a number of ranks that leaves one of them without work."""
+    grouped(shape)
     if not _fits(shape, ranks):
         most = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
         raise HeadForcingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from ..drift.latents import RunReport, describe_events
 from ..head_profiles.profile import HeadProfile
 from ..video.stream import VideoInfo
 from .plan import RenderPlan
+
+if TYPE_CHECKING:
+    from ..parallel.report import RanksReport
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class RenderResult:
         plan, embeds, about: those of the job, or what a `live_story.Story` has made of them.
         video, latents_file: files that were written; `failure` says why there is no video.
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
+        ranks: what every rank did, where several made the video together; `cache_bytes` is then rank 0's.
     """
 
     events: list[MemoryEvent]
@@ -49,6 +53,7 @@ class RenderResult:
     failure: str | None = None
     latents_file: Path | None = None
     latents: Tensor | None = None
+    ranks: RanksReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the key `pictures` counts video frames."""
@@ -63,6 +68,7 @@ class RenderResult:
             "attention": self.attention,
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
+            **({} if self.ranks is None else {"ranks": self.ranks.to_dict()}),
         }
 
     def describe(self) -> str:
@@ -78,6 +84,7 @@ class RenderResult:
         if self.reused_blocks:
             lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged  {problem}" for problem in self.problems]
+        lines += [] if self.ranks is None else self.ranks.describe()
         lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
         return "\n".join(lines)
 

@@ -76,9 +76,9 @@ class VideoRollout:
         self.start_latents = None if start_latents is None else start_latents.to(device)
         self._seed, self._video = seed, video
         self.noise = LiveNoise(self._noise_of(plan))
-        self.run, self.keys = run, list(keys)
-        # a state is that of a whole cache, which no rank has: with peers it is rebuilt from the blocks
-        self._stores_state, self.state_seconds = peers is None, state_seconds if peers is None else 0.0
+        self.run, self.keys, self.peers = run, list(keys), peers
+        # a state is that of a whole cache, which no rank has: ranks rebuild theirs from the blocks
+        self.state_seconds = state_seconds if peers is None else 0.0
         self.events: list[MemoryEvent] = []
         self._made: list[StoredBlock] = []
         self.found_profile: HeadProfile | None = None
@@ -225,7 +225,7 @@ class VideoRollout:
             self._made = []
 
     def _restore(self) -> None:
-        if self.run is None or not self._made or not self._stores_state:
+        if self.run is None or not self._made or self.peers is not None:
             return
         state = self.run.load_state(self.keys[: len(self._made)])
         if state is not None:
