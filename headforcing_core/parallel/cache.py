@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.head_cache import HeadCache
-from ..cache.memory import EpisodicMemory, MemoryEvent, MemoryHeads
+from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..model.attention import AttentionFunction, sdpa
@@ -133,13 +133,15 @@ class ParallelCache:
             for layers in self.division.heads
         ]
 
+    def __getattr__(self, name: str) -> Any:
+        """What every rank knows of the whole cache: what its part knows."""
+        if name == "part":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.part, name)
+
     @property
     def block(self) -> int:
         return self.part.block
-
-    @property
-    def memory(self) -> EpisodicMemory:
-        return self.part.memory
 
     @property
     def bytes(self) -> int:

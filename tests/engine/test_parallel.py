@@ -1,6 +1,7 @@
 """One video on several ranks: the same latents and the same decisions as on one, whatever the ranks hold."""
 
 import random
+import re
 from itertools import chain
 
 import pytest
@@ -161,6 +162,16 @@ def test_an_even_division_sends_the_formula_to_the_byte():
     messages = 2 * 4 * 2 + 2 * (4 * 2 - 2)  # of 2 blocks with one step and one clean pass
     for *_, peers in on_ranks(model, shape, 2, steps=(1.0,), blocks=2):
         assert peers.sent["tokens"] == messages * (1 / 2) * (F * 12 / 2) * model.config.dim * 4
+
+
+def test_the_page_states_the_formula_for_two_models(repo_root):
+    page = (repo_root / "docs" / "several_gpus.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d) \| ([\d.]+) MB \| ([\d.]+) MB \|$", page, re.MULTILINE)
+    assert [row[0] for row in rows] == ["2", "4", "8"]
+    for ranks, *sizes in rows:
+        n, tokens = int(ranks), 3 * (832 // 16) * (480 // 16)
+        for width, size in zip((1536, 5120), sizes, strict=True):
+            assert size == f"{4 * (n - 1) / n * tokens / n * width * torch.bfloat16.itemsize / 1e6:.1f}"
 
 
 def test_stopping_one_rank_stops_all_after_the_same_pass(model):
