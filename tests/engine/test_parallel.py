@@ -24,6 +24,7 @@ from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import Switch
+from headforcing.kernels.dispatch import Operation
 from small_engine import BUSY, F, difference, embeds, every_head, mixed, wan
 from thread_peers import together
 
@@ -114,6 +115,19 @@ def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
     expected, events = film(model, HeadCache(shape, torch.float32), steps=(1.0,))
     latents, decided, *_ = on_ranks(model, shape, 2, steps=(1.0,))[0]
     assert difference(latents, expected) <= 1e-5 and len(decided) == len(events)
+
+
+@pytest.mark.parametrize("heads", [None, WITHOUT_MEMORY["heads"]])
+def test_fused_kernels_run_on_several_ranks(model, heads, monkeypatch):
+    """Plain torch stands in for the kernels, with the arguments that they would get."""
+    roles = [row[:5] for row in WITHOUT_MEMORY["roles"]]
+    shape = shape_of(model, roles)
+    expected, events = film(model, HeadCache(shape, torch.float32), steps=(1.0,))
+    monkeypatch.setattr(Operation, "usable", lambda *_: True)
+    monkeypatch.setattr(Operation, "kernel", lambda self, *args, **options: self.reference(*args, **options))
+    division = None if heads is None else Division(heads, strips(4, 3, 2), head_costs(shape))
+    for latents, decided, *_ in on_ranks(model, shape, 2, division, steps=(1.0,)):
+        assert difference(latents, expected) <= 1e-4 and same_decisions(decided, events)
 
 
 @pytest.mark.parametrize("call", ["scores", "pooled"])

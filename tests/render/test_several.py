@@ -7,17 +7,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.ranks import check_rank_memory, check_ranks
+from headforcing.headforcing_core.commands.source import Source
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.parallel.cache import parallel_forward
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.video_rollout import VideoRollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.runs.folder import RunFolder
 from safetensors.torch import load_file
-from thread_peers import together
+from thread_peers import Meeting, ThreadPeers, together
 from toy_renders import Render
 
 SECONDS, BLOCKS = 12, 17
@@ -156,6 +161,52 @@ def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypa
         monkeypatch.setenv(name, value)
     assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu"]) == 2
     assert "torchrun has started 4 ranks, got --gpus 2" in capsys.readouterr().err
+
+
+def planned(peers, options=()):
+    """The arguments of a demo as one rank has them."""
+    args = _parser().parse_args(["demo", "--device", "cpu", "--seconds", "3", *options])
+    args.peers = peers
+    return args
+
+
+def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
+    source = Source.demo(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
+    plan = source.plan()
+    needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
+    whole = replace(source, machine=alone).check_needs(plan, None)
+    assert needs.cache + check_rank_memory(
+        whole, plan, torch.float32, ThreadPeers(0, 2, Meeting(2)), False, None
+    ).cache == pytest.approx(whole.cache, abs=1)
+    assert needs.weights < whole.weights and needs.activations == whole.activations // 2
+    with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
+        check_rank_memory(whole, plan, torch.float32, source.machine.peers, True, needs.memory - 1)
+
+
+def test_out_of_memory_names_the_rank(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    source = Source.demo(planned(ThreadPeers(1, 2, Meeting(2))))
+    monkeypatch.setattr(RenderJob, "run", full)
+    plan = source.plan()
+    with pytest.raises(HeadForcingError, match=r"^rank 1 of 2 \(cpu\): out of memory: choose [^;]*$"):
+        source.load(decodes=False).render(source.job(plan, source.encode()), None)
+
+
+def test_ranks_with_other_settings_are_refused():
+    def rank(peers):
+        source = Source.demo(planned(peers, ["--seed", str(peers.rank)]))
+        check_ranks(source.job(source.plan(), source.encode()), peers)
+
+    with pytest.raises(HeadForcingError, match="rank 1 of 2 has another plan than rank 0"):
+        together(2, rank)
+
+
+def test_roles_cannot_be_found_on_several_ranks():
+    source = Source.demo(planned(ThreadPeers(0, 2, Meeting(2)), ["--profile", "auto"]))
+    with pytest.raises(HeadForcingError, match="head roles cannot be found on several GPUs"):
+        check_ranks(source.job(source.plan(), source.encode()), source.machine.peers)
 
 
 def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
