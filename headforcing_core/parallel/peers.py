@@ -46,6 +46,8 @@ class Peers:
 
     def exchange(self, parts: Sequence[Tensor], sizes: Sequence[int], kind: str) -> list[Tensor]:
         """Send `parts[p]` to rank p and receive `sizes[p]` numbers of the same dtype from it, flat, for every p."""
+        if len(self._pending) > 1000:
+            self._settle()
         with self._timed(parts[0].device):
             got = self._exchange([part.reshape(-1) for part in parts], sizes)
         self.sent[kind] += sum(part.nbytes for rank, part in enumerate(parts) if rank != self.rank)
@@ -75,10 +77,14 @@ class Peers:
     @property
     def waited(self) -> float:
         """Seconds spent in exchanges so far: the transfer, and waiting for the slowest rank."""
+        self._settle()
+        return self._waited
+
+    def _settle(self) -> None:
+        """Add up the exchanges that the GPU has finished."""
         while self._pending and self._pending[0][1].query():
             begun, ended = self._pending.popleft()
             self._waited += begun.elapsed_time(ended) / 1000
-        return self._waited
 
     @contextmanager
     def _timed(self, device: torch.device) -> Iterator[None]:
