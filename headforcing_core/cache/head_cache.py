@@ -88,7 +88,7 @@ class HeadCache(RoleSwitching):
                 self.rope,
                 reencode,
                 SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope),
-                everywhere,
+                everywhere=everywhere,
             )
             for (policy, heads), k, v in zip(
                 shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
@@ -100,7 +100,9 @@ class HeadCache(RoleSwitching):
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         self.memory = EpisodicMemory(
-            self.memory_group.policy.episodic_frames if self.memory_group else 0, shape.policy.episodic, everywhere
+            self.memory_group.policy.episodic_frames if self.memory_group else 0,
+            shape.policy.episodic,
+            everywhere=everywhere,
         )
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:

@@ -38,6 +38,7 @@ class HeadGroup:
         rope: RotaryEmbedding,
         reencode: bool,
         kernels: SlotKernels | None = None,
+        *,
         everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v

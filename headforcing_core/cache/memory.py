@@ -137,7 +137,7 @@ class TokenStore(Protocol):
 class EpisodicMemory:
     """The entries, summary first, then in order of admission, and the rules that change them."""
 
-    def __init__(self, capacity: int, policy: EpisodicPolicy, everywhere: MemoryHeads | None = None):
+    def __init__(self, capacity: int, policy: EpisodicPolicy, *, everywhere: MemoryHeads | None = None):
         self.capacity = capacity
         self.everywhere = everywhere or MemoryHeads()
         self.policy = policy

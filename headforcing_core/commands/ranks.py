@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from ..errors import HeadForcingError
 from ..hashing import digest
 from ..parallel.division import Division, check_division
 from ..parallel.peers import Peers
+from ..render.describe import format_bytes
 from ..render.job import RenderJob
 from ..render.plan import RenderPlan
-from ..render.resources import Needs, check_memory
+from ..render.resources import Needs
 from ..versions import versions
 
 LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next one on its way
@@ -35,9 +34,7 @@ def check_ranks(job: RenderJob, peers: Peers) -> None:
     )
 
 
-def check_rank_memory(
-    needs: Needs, plan: RenderPlan, dtype: torch.dtype, peers: Peers, sharded: bool, room: int | None
-) -> Needs:
+def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: bool, room: int | None) -> Needs:
     """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those of one GPU alone."""
     division, rank = Division.of(plan.shape, peers.world), peers.rank
     layers = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
@@ -46,11 +43,12 @@ def check_rank_memory(
         weights=round(needs.weights * layers) if sharded else needs.weights,
         cache=round(needs.cache * division.share_of_cache(rank)),
         activations=round(needs.activations * division.share_of_tokens(rank)),
-        decode=needs.decode if peers.leads else 0,
     )
-    if room is not None:
-        try:
-            check_memory(own, plan, dtype, room, streams_weights=False)
-        except HeadForcingError as error:
-            raise HeadForcingError(f"rank {rank} of {peers.world}: {error}") from error
+    if room is not None and own.memory > room:
+        remedies = ["more --gpus", "a smaller --size", *([] if sharded else ["--shard-weights"])]
+        raise HeadForcingError(
+            f"rank {rank} of {peers.world}: not enough memory, its part needs {format_bytes(own.memory)} "
+            f"({own.describe().splitlines()[0].partition(': ')[2]}) and its GPU has {format_bytes(room)}; choose "
+            + " or ".join(remedies)
+        )
     return own

@@ -227,7 +227,7 @@ class Source:
             return needs
         from .ranks import check_rank_memory
 
-        return check_rank_memory(needs, plan, dtype, peers, self.machine.shard_weights, room)
+        return check_rank_memory(needs, plan, peers, self.machine.shard_weights, room)
 
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
         """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""

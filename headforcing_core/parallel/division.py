@@ -11,6 +11,7 @@ from ..cache.policy import CachePolicy
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
 
+DIVIDED_SELECTIONS = ("prompt", "random")  # of tokens, see `roles.EpisodicPolicy`
 Heads = tuple[tuple[tuple[int, ...], ...], ...]  # heads[rank][layer], ascending
 
 
@@ -138,6 +139,11 @@ def grouped(shape: Shape) -> CacheShape:
         raise HeadForcingError(
             "several GPUs divide the caches of head_forcing, its ablations and self_forcing, and this method keeps a "
             "cache of its own; choose one of those, or leave out --gpus"
+        )
+    if shape.policy.episodic.token_selection not in DIVIDED_SELECTIONS or getattr(shape.policy, "guards", None):
+        raise HeadForcingError(
+            "several GPUs cannot divide a cache whose guards or compression look at heads by their number or at all "
+            "heads of a layer at once; leave them out, or leave out --gpus"
         )
     return shape
 

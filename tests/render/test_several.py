@@ -170,17 +170,17 @@ def planned(peers, options=()):
     return args
 
 
-def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
+def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded():
     source = Source.demo(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
     plan = source.plan()
     needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
     whole = replace(source, machine=alone).check_needs(plan, None)
     assert needs.cache + check_rank_memory(
-        whole, plan, torch.float32, ThreadPeers(0, 2, Meeting(2)), False, None
+        whole, plan, ThreadPeers(0, 2, Meeting(2)), False, None
     ).cache == pytest.approx(whole.cache, abs=1)
     assert needs.weights < whole.weights and needs.activations == whole.activations // 2
     with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
-        check_rank_memory(whole, plan, torch.float32, source.machine.peers, True, needs.memory - 1)
+        check_rank_memory(whole, plan, source.machine.peers, True, needs.memory - 1)
 
 
 def test_out_of_memory_names_the_rank(monkeypatch):
