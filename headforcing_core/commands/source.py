@@ -81,8 +81,8 @@ class Machine:
         if (peers := vars(args).get("peers")) is None:
             return machine
         machine = replace(machine, peers=peers, shard_weights=args.shard_weights)
-        # rank 0 reads and writes files and shows progress
-        return machine if peers.leads else replace(machine, runs=None, found_profiles=None, quiet=True)
+        # rank 0 alone has a run folder and shows progress
+        return machine if peers.leads else replace(machine, runs=None, quiet=True)
 
     @property
     def rank(self) -> str:
