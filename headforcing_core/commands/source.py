@@ -297,7 +297,8 @@ class LoadedModel:
         if machine.peers is not None and bar.rollout is not None:
             from ..parallel.report import RanksReport
 
-            result = replace(result, ranks=RanksReport.collect(bar.rollout.cache, str(machine.device), result.seconds))
+            cache, device = bar.rollout.cache, str(machine.device)
+            result = replace(result, ranks=RanksReport.collect(cache, self.backbone, device, result.seconds))
         return replace(result, video=None if mp4 is None else mp4.info, latents_file=latents)
 
 

@@ -19,6 +19,7 @@ from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
+from ..devices import upload
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
 from ..timeline.switch import Switch
@@ -97,7 +98,7 @@ class SpreadMemoryHeads(MemoryHeads):
         got = self._peers.gather(here, [(len(own), here.shape[1]) for own in places], "memory")
         flat = [place for own in places for place in own]
         order = sorted(range(len(flat)), key=lambda row: flat[row])
-        return torch.cat(got)[torch.tensor(order, dtype=torch.long, device=here.device)]
+        return torch.cat(got)[upload(torch.tensor(order, dtype=torch.long), here.device)]
 
 
 class ParallelCache:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .cache import ParallelCache
+from .sharded import weight_bytes
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class RankReport:
 
     Attributes:
         heads: per layer, the heads whose caches it holds.
+        weight_bytes: of the model on this rank; less than all with `--shard-weights`.
         cache_bytes: keys and values of these heads.
         sent_bytes: to the other ranks, by kind: `tokens` to their heads and back, the `flow` of every pass, and what
             episodic `memory` decides by.
@@ -23,6 +25,7 @@ class RankReport:
 
     device: str
     heads: Sequence[Sequence[int]]
+    weight_bytes: int
     cache_bytes: int
     sent_bytes: dict[str, int]
     waited_seconds: float
@@ -37,11 +40,11 @@ class RanksReport:
     seconds: float
 
     @classmethod
-    def collect(cls, cache: ParallelCache, device: str, seconds: float) -> RanksReport:
+    def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:
         """The report, on every rank; all of them call it. `seconds` is the time of the whole render."""
         peers = cache.peers
         heads = cache.division.heads[peers.rank]
-        own = RankReport(device, heads, cache.bytes, dict(peers.sent), round(peers.waited, 3))
+        own = RankReport(device, heads, weight_bytes(model), cache.bytes, dict(peers.sent), round(peers.waited, 3))
         return cls(peers.share(own), cache.division.worst_over_mean, round(peers.from_first(seconds), 3))
 
     @property
@@ -61,8 +64,9 @@ class RanksReport:
         ]
         for number, rank in enumerate(self.ranks):
             heads, sent = sum(map(len, rank.heads)), sum(rank.sent_bytes.values())
+            sizes = f"weights {rank.weight_bytes / 1e6:.1f} MB, KV cache {rank.cache_bytes / 1e6:.1f} MB"
             lines.append(
-                f"rank {number}   {rank.device}: {heads} heads, KV cache {rank.cache_bytes / 1e6:.1f} MB, sent "
-                f"{sent / 1e6:.1f} MB, {rank.waited_seconds:.1f} of {self.seconds:.1f} s in exchanges"
+                f"rank {number}   {rank.device}: {heads} heads, {sizes}, sent {sent / 1e6:.1f} MB, "
+                f"{rank.waited_seconds:.1f} of {self.seconds:.1f} s in exchanges"
             )
         return lines

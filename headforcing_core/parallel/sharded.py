@@ -48,6 +48,13 @@ class ShardedModel:
         return getattr(self._model, name)
 
 
+def weight_bytes(model: Any) -> int:
+    """Bytes of a model's weights on this rank, between two layers."""
+    whole = model._model if isinstance(model, ShardedModel) else model
+    shares = (weight.to_local() if hasattr(weight, "to_local") else weight for weight in whole.parameters())
+    return sum(share.nbytes for share in shares)
+
+
 def shard(model: WanModel, device: torch.device) -> ShardedModel:
     """Keep on `device` this rank's share of each layer of `model`, which may be on the CPU, and everything else."""
     try:
@@ -63,8 +70,3 @@ def shard(model: WanModel, device: torch.device) -> ShardedModel:
         if name != "blocks":
             module.to(device)
     return ShardedModel(model)
-
-
-def held(model: ShardedModel) -> int:
-    """Bytes of the layers' weights that this rank keeps."""
-    return sum(weight.to_local().nbytes for layer in model.blocks._layers for weight in layer.parameters())

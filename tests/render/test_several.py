@@ -92,7 +92,8 @@ def test_a_video_on_one_gpu_imports_nothing_of_this(alone):
 @pytest.mark.slow
 def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_killed(alone, tmp_path):
     runs, latents = tmp_path / "runs", tmp_path / "latents.safetensors"
-    process = begun("--gpus", 2, "--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs)
+    options = ("--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs)
+    process = begun("--gpus", 2, "--shard-weights", *options)
     blocks, rank = random.randint(1, 12), random.randint(0, 1)
     wait_for_blocks(process, runs, blocks)
     os.kill(rank_pids()[rank], signal.SIGKILL)
@@ -109,6 +110,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_killed(alone, tm
     assert sum(len(layer) for rank in report["ranks"] for layer in rank["heads"]) == 48
     assert sum(rank["cache_bytes"] for rank in report["ranks"]) == alone["cache_bytes"]
     assert all(rank["sent_bytes"]["tokens"] > 1e6 for rank in report["ranks"])
+    assert all(rank["weight_bytes"] <= 0.55 * alone["needs"]["weights"] for rank in report["ranks"])
     assert (tmp_path / "demo.mp4").is_file() and not (tmp_path / "demo.part.mp4").exists()
 
 
@@ -116,7 +118,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_killed(alone, tm
 @pytest.mark.slow
 def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, tmp_path, capsys):
     runs, latents = tmp_path / "runs", tmp_path / "latents.safetensors"
-    process = begun("--gpus", 2, "--shard-weights", "--seconds", 60, "--out", tmp_path, "--runs", runs)
+    process = begun("--gpus", 2, "--seconds", 60, "--out", tmp_path, "--runs", runs)
     wait_for_blocks(process, runs, 2)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
@@ -126,7 +128,7 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
     options = ["--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs, "--device", "cpu"]
     assert main(["demo", "--json", *map(str, options)]) == 0
     assert json.loads(capsys.readouterr().out)["reused_blocks"] >= 2
-    assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5, "blocks of sharded weights, then of one"
+    assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5, "blocks of two, then of one"
 
 
 @pytest.mark.slow
