@@ -27,7 +27,7 @@ from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from .head_group import HeadGroup, block_tables
-from .memory import EpisodicMemory, MemoryEvent, candidate_frame
+from .memory import EpisodicMemory, MemoryEvent, MemoryHeads, candidate_frame
 from .query_score import QueryScore
 from .rope_jitter import JitteredRotary, describe_jitter, jittered_bases
 from .scenes import Recall, Scenes
@@ -59,7 +59,8 @@ class HeadCache(RoleSwitching):
 
     Per block: `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the
     keys and values of the pass before), then, after the clean pass, `commit(prompt)`. `flush`, `re_anchor` and `rewind`
-    are called between two blocks and drop history.
+    are called between two blocks and drop history. `everywhere` is for `EpisodicMemory`, where several processes share
+    the heads.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class HeadCache(RoleSwitching):
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
+        *,
+        everywhere: MemoryHeads | None = None,
     ):
         self.shape = shape
         self.attention = attention
@@ -96,6 +99,7 @@ class HeadCache(RoleSwitching):
                 if self.layer_by_layer
                 else SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope),
                 self._ropes(heads),
+                everywhere=everywhere,
             )
             for (policy, heads), k, v in zip(
                 shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
@@ -110,6 +114,7 @@ class HeadCache(RoleSwitching):
             self.memory_group.policy.episodic_frames if self.memory_group else 0,
             shape.policy.episodic,
             QueryScore.of(shape, self.memory_group.heads) if self.memory_group else None,
+            everywhere=everywhere,
         )
         self.scenes = Scenes()
 

@@ -12,6 +12,7 @@ from ...kernels.move import in_sequence
 from ..devices import upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
+from .memory import MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame
 from .sink_gate import SinkGate
@@ -28,6 +29,7 @@ class HeadGroup:
         kernels: the same slots, for launches over all layers; without it, or where they do not work, every change is
             a loop over the layers.
         ropes: per layer, the rotations of these heads, if they are not `rope`.
+        everywhere: as for `memory.EpisodicMemory`.
     """
 
     def __init__(
@@ -40,9 +42,12 @@ class HeadGroup:
         reencode: bool,
         kernels: SlotKernels | None = None,
         ropes: Sequence[RotaryEmbedding] | None = None,
+        *,
+        everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
         self.ropes, self.reencode, self._kernels = ropes or [rope] * len(k), reencode, kernels
+        self._everywhere = everywhere or MemoryHeads()
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
         self.entries = 0  # how many slots, the first ones, hold episodic memory
@@ -141,7 +146,7 @@ class HeadGroup:
         difference = self.indices[i] - self.indices[j]
         chosen: list[Tensor | None] = []
         for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
-            if not len(k):
+            if not self._everywhere.in_layer(layer, len(k)):
                 chosen.append(None)
                 continue
             moved = self.ropes[layer].rotate_temporal(k[:, j, None], [difference])
@@ -191,9 +196,11 @@ class HeadGroup:
 
     def _pooled(self, slot: int) -> Tensor:
         if self.kernels is not None:
-            return self.kernels.pooled(slot, self.indices[slot])
-        keys = [self._without_time(layer, k[:, slot, None], slot)[:, 0] for layer, k in enumerate(self.k)]
-        return torch.cat([k.mean(dim=1) for k in keys])
+            pooled = self.kernels.pooled(slot, self.indices[slot])
+        else:
+            keys = [self._without_time(layer, k[:, slot, None], slot)[:, 0] for layer, k in enumerate(self.k)]
+            pooled = torch.cat([k.mean(dim=1) for k in keys])
+        return self._everywhere.pooled(pooled)
 
     def without_time(self, layer: int, q: Tensor) -> Tensor:
         """Rotated queries `[heads, queries, d]` of the current block without their temporal rotation, float32."""

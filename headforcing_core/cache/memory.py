@@ -68,21 +68,52 @@ def most_redundant_entry(similarity: Tensor, first: int = 1) -> int:
     return max(range(first, n), key=redundancy)
 
 
-def select_tokens(keys: Tensor, prompt_key: Tensor, count: int) -> Tensor:
-    """Indices, ascending, of the `count` tokens most similar to the prompt (paper, "Prompt-guided Compression").
+def token_scores(keys: Tensor, prompt_key: Tensor) -> Tensor:
+    """Cosine similarity of each head's tokens to the prompt, `[heads, tokens]` float32.
 
     Args:
-        keys: `[heads, tokens, head_dim]`, the memory heads of one layer.
+        keys: `[heads, tokens, head_dim]`, memory heads of one layer.
         prompt_key: `[heads, head_dim]`, see `PromptKV.mean_key`.
     """
-    scores = F.cosine_similarity(keys.float(), prompt_key.float()[:, None], dim=-1).mean(dim=0)
-    return scores.topk(count).indices.sort().values
+    return F.cosine_similarity(keys.float(), prompt_key.float()[:, None], dim=-1)
+
+
+def select_tokens(scores: Tensor, count: int) -> Tensor:
+    """Indices, ascending, of the `count` tokens most similar to the prompt (paper, "Prompt-guided Compression").
+
+    `scores` are the `token_scores` of all memory heads of one layer.
+    """
+    return scores.mean(dim=0).topk(count).indices.sort().values
 
 
 def random_tokens(tokens: int, count: int, seed: int) -> Tensor:
     """The ablation of `select_tokens`: `count` random indices below `tokens`, ascending, a pure function of `seed`."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(tokens, generator=generator)[:count].sort().values
+
+
+class MemoryHeads:
+    """All memory heads of the model, as seen from those whose keys are here: the same ones.
+
+    Several processes that share the heads of one model replace it (`parallel/cache.py`); then every process takes part
+    in every call, with the memory heads that it holds.
+    """
+
+    def in_layer(self, layer: int, here: int) -> bool:
+        """Whether a layer has memory heads, `here` of them in this process."""
+        return here > 0
+
+    def pooled(self, here: Tensor) -> Tensor:
+        """The pooled key of a frame `[memory_heads, head_dim]` over all memory heads, layer after layer."""
+        return here
+
+    def scores(self, layer: int, here: Tensor) -> Tensor:
+        """The `token_scores` of all memory heads of a layer."""
+        return here
+
+    def decisive(self, similarity: Tensor) -> Tensor:
+        """The similarities that all processes decide by."""
+        return similarity
 
 
 class TokenStore(Protocol):
@@ -107,8 +138,16 @@ class TokenStore(Protocol):
 class EpisodicMemory:
     """The entries, summary first, then in order of admission, and the rules that change them."""
 
-    def __init__(self, capacity: int, policy: EpisodicPolicy, score: QueryScore | None = None):
+    def __init__(
+        self,
+        capacity: int,
+        policy: EpisodicPolicy,
+        score: QueryScore | None = None,
+        *,
+        everywhere: MemoryHeads | None = None,
+    ):
         self.capacity, self.score = capacity, score
+        self.everywhere = everywhere or MemoryHeads()
         self.policy = policy
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
@@ -129,7 +168,8 @@ class EpisodicMemory:
         pooled = store.pooled_key(frame)
         pooled_keys = [*(entry.pooled for entry in self.entries), pooled]
         compared = torch.stack([similarities(pooled_keys, center) for center in (False, self.policy.center_keys)])
-        similarity, for_novelty = compared.cpu()  # stacked, so that the host waits for the device only once
+        compared = compared.cpu()  # stacked, so that the host waits for the device only once
+        similarity, for_novelty = self.everywhere.decisive(compared)
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
         merged = dropped = None
@@ -178,7 +218,8 @@ class EpisodicMemory:
                 return random_tokens(tokens, tokens // 2, seed=block * 1000 + layer).to(keys.device)
             if self.score is not None:
                 return self.score(layer, keys, distances).topk(tokens // 2).indices.sort().values
-            return select_tokens(keys, prompt.mean_key(layer)[heads[layer]], tokens // 2)
+            scores = token_scores(keys, prompt.mean_key(layer)[heads[layer]])
+            return select_tokens(self.everywhere.scores(layer, scores), tokens // 2)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
         self.entries[i] = MemoryEntry(sources[0] + sources[1], store.merge_entries(i, j, select))

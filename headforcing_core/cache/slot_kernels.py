@@ -50,6 +50,8 @@ class SlotKernels:
 
         None stands for a layer without heads of this group.
         """
+        if not self._rows:
+            return
         rotations, zero = self.rope.differences(abs(difference))
         s = self.rope.frame_tokens
         merges = [
@@ -63,6 +65,8 @@ class SlotKernels:
 
     def pooled(self, slot: int, index: int) -> Tensor:
         """The mean key of a slot without its rotation by `index`, `[heads of all layers, head_dim]` float32."""
+        if not self._rows:
+            return torch.empty(0, self.k.shape[1], device=self.k.device)
         rotations, zero = self.rope.differences(abs(index))
         frames = [(row + slot * self.rope.frame_tokens, zero - index) for row in self._rows]
         return pooled_keys(self.k, self._on_device(frames), rotations, self.rope.frame_tokens)

@@ -259,6 +259,23 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**given)
 
 
+def add_gpus_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of one video on several GPUs."""
+    sub.add_argument(
+        "--gpus",
+        type=int,
+        default=1,
+        help="GPUs of this machine that make the video together, with the heads and their caches divided among them; "
+        "not yet tried on GPUs (1)",
+    )
+    sub.add_argument(
+        "--shard-weights",
+        action="store_true",
+        help="with --gpus: the weights, too, in equal shares on all GPUs, for models that do not fit on one (off)",
+    )
+    sub.set_defaults(peers=None)
+
+
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
     """Add `--method` and `--roles`."""
     sub.add_argument("--method", type=built_method, choices=method_names(), default=DEFAULTS.method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,23 +21,30 @@ from .arguments import DTYPES, Parser
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130 interrupted."""
     args = _parser().parse_args(argv)
+    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if "gpus" in args and (args.gpus != 1 or args.shard_weights or under_torchrun):
+        from .several import run_on_several
+
+        code, text = run_on_several(args, sys.argv[1:] if argv is None else argv, _run, under_torchrun)
+    else:
+        code, text = _run(args)
+    if text:
+        (sys.stdout if code in (0, 1) else sys.stderr).write(text + "\n")
+    return code
+
+
+def _run(args: argparse.Namespace) -> tuple[int, str]:
+    """The exit code of a command, and its result or what went wrong."""
     try:
         result = args.run(args)
     except HeadForcingError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        return 2, f"error: {error}"
     except OSError as error:  # the file system refused something that no sentence was written for
         place = f"{error.filename}: " if error.filename is not None else ""
-        sys.stderr.write(f"error: {place}{reason(error)}\n")
-        return 2
+        return 2, f"error: {place}{reason(error)}"
     except KeyboardInterrupt as stop:
-        sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
-        return 130
-    if args.json:
-        sys.stdout.write(json.dumps(result["json"]) + "\n")
-    else:
-        sys.stdout.write(result["text"] + "\n")
-    return int(result.get("code", 0))
+        return 130, "; ".join(["interrupted", *map(str, stop.args)])
+    return int(result.get("code", 0)), json.dumps(result["json"]) if args.json else result["text"]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,7 +22,7 @@ from ..render.result import RenderResult
 from ..studies.replay import Case
 from ..studies.replay import replay as run_case
 from ..video.stream import contact_sheet
-from .arguments import Result, add_file_arguments, add_method_arguments, add_render_arguments
+from .arguments import Result, add_file_arguments, add_gpus_arguments, add_method_arguments, add_render_arguments
 from .follow import FollowedFile, FollowedStory, story_path
 from .source import Source
 from .start import add_start_arguments
@@ -43,8 +43,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
     sub.add_argument("--scale", type=int, default=6, help="every pixel becomes a square of this side (6: 384x384)")
     add_start_arguments(sub)
+    sub.add_argument("--latents", type=Path, help="latents to write, too (.safetensors)")
     add_render_arguments(sub)
     add_method_arguments(sub)
+    add_gpus_arguments(sub)
 
     sub = command("generate", generate, "Render a video from Self Forcing weights (or a relative) and prompts.")
     sub.add_argument("--weights", type=Path, required=True, help="checkpoint, .safetensors or .pt")
@@ -58,6 +60,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_start_arguments(sub).add_argument("--start-latents", type=Path, help="latents of a video to continue")
     add_render_arguments(sub)
     add_method_arguments(sub)
+    add_gpus_arguments(sub)
 
     sub = command("replay", replay, "Run a recorded case again and write its latents (parity, bug reports).")
     sub.add_argument("case", type=Path, help="folder with config.json")
@@ -71,9 +74,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 def demo(args: argparse.Namespace) -> Result:
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
     follow = None if args.follow is None else FollowedFile(args.follow)
-    with claimed(video, sheet, None if follow is None else story_path(video)):
+    check_writable(args.latents)
+    with claimed(video, sheet, args.latents, None if follow is None else story_path(video)):
         source = Source.demo(args, follow)
-        needs, result = _render(source, video)
+        needs, result = _render(source, video, args.latents)
         plan, timeline = result.plan, result.plan.timeline
         clock = timeline.clock
         starts = [(clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
@@ -101,6 +105,16 @@ def generate(args: argparse.Namespace) -> Result:
     }
 
 
+def follow(args: argparse.Namespace) -> Result:
+    """`demo` or `generate` as a rank that writes no files: everything they do up to the latents."""
+    if "weights" in args:
+        source = Source.of_files(args, args.prompts, args.start_latents)
+    else:
+        source = Source.demo(args)
+    _render(source, None)
+    return {"text": "", "json": {}}
+
+
 def replay(args: argparse.Namespace) -> Result:
     check_writable(args.out)
     check_writable(args.events)
@@ -125,6 +139,10 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     source = source.with_start()
     embeds = source.encode()
     plan = source.job(plan, embeds).recall_roles(source.plan)
+    if source.machine.peers is not None:
+        from .ranks import check_ranks
+
+        check_ranks(source.job(plan, embeds), source.machine.peers)
     needs = source.check_needs(plan, video)
     check_disk(needs, source.machine.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(plan.restart_frames))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -59,6 +59,9 @@ from .arguments import (
 from .follow import FollowedFile
 from .start import chosen_start
 
+if TYPE_CHECKING:
+    from ..parallel.peers import Peers
+
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
 )
@@ -66,7 +69,13 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices, attention backend and run folder of a command; `vae_device` is None for decoding in turn."""
+    """Devices, attention backend and run folder of a command.
+
+    Attributes:
+        vae_device: None for decoding in turn.
+        peers: the ranks that make one video together; None for one GPU.
+        shard_weights: whether they divide the weights, too.
+    """
 
     device: torch.device
     dtype: torch.dtype
@@ -79,6 +88,8 @@ class Machine:
     quiet: bool
     vae_device: torch.device | None
     fp8_linears: bool = False
+    peers: Peers | None = None
+    shard_weights: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
@@ -89,7 +100,14 @@ class Machine:
         if vae_device is not None and vae_device.type != "cpu" and vae_device == device:
             vae_device = None  # on one GPU sampling and decoding take turns
         choices = args.attention, args.cuda_graph, args.compile
-        return cls(device, dtype, attention, *choices, *kept, args.json, vae_device, args.fp8_linears)
+        machine = cls(device, dtype, attention, *choices, *kept, args.json, vae_device, args.fp8_linears)
+        if (peers := vars(args).get("peers")) is None:
+            return machine
+        if args.shard_weights and args.fp8_linears:
+            raise HeadForcingError("--shard-weights divides weights of one dtype: leave out --fp8-linears")
+        machine = replace(machine, peers=peers, shard_weights=args.shard_weights)
+        # rank 0 alone has a run folder and shows progress
+        return machine if peers.leads else replace(machine, runs=None, quiet=True)
 
     @property
     def inexact(self) -> list[str]:
@@ -107,9 +125,17 @@ class Machine:
             return info
         return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
 
+    @property
+    def rank(self) -> str:
+        """The beginning of messages about this rank alone; empty for one GPU."""
+        return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
+
     def attention_for(self, shape: Shape) -> AttentionFunction:
-        """The backend for a render with a cache of this shape: `auto` times them at its sizes."""
-        if self.attention_choice != "auto":
+        """The backend for a render with a cache of this shape: `auto` times them at its sizes.
+
+        Not on several ranks, because each of them could choose another one.
+        """
+        if self.attention_choice != "auto" or self.peers is not None:
             return self.attention
         return attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
 
@@ -272,9 +298,10 @@ class Source:
         weights = self.info.parameters * dtype.itemsize
         if self.machine.fp8_linears:
             weights -= fp8.saved_bytes(self.info.config, dtype)
-        return self.job(plan).check_needs(
+        room, peers = room_on(device), self.machine.peers
+        needs = self.job(plan).check_needs(
             weights,
-            room_on(device),
+            room if peers is None else None,
             COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),
             encodes=files is None or files.vae is not None,
             remedy="give --vae, the Wan 2.1 VAE",
@@ -284,6 +311,11 @@ class Source:
             writes_video=video is not None,
             scale=self.scale,
         )
+        if peers is None:
+            return needs
+        from .ranks import check_rank_memory
+
+        return check_rank_memory(needs, plan, peers, self.machine.shard_weights, room)
 
     def _check_vae_device(self, decoder: DecoderMemory) -> DecoderMemory:
         """Refuse a decoder that is too large for `--vae-device`; what it takes where blocks are sampled."""
@@ -303,12 +335,18 @@ class Source:
         device, dtype = self.machine.device, self.machine.dtype
         codec = self._codec(encodes) if decodes or encodes else None
         state_dict = (self.files or ModelFiles(assets.model_path())).load()
+        backbone: Any
         if self.machine.fp8_linears:  # rounded on the host, so that the device never holds more than it needs
             backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype)
             fp8.use_fp8_linears(backbone, fp8.has_product(device))
             backbone = backbone.to(device)
         else:
-            backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, device)
+            sharded = self.machine.shard_weights
+            backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, "cpu" if sharded else device)
+            if sharded:
+                from ..parallel.sharded import shard
+
+                backbone = shard(backbone, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)
 
     def _codec(self, encodes: bool) -> FrameCodec | None:
@@ -328,7 +366,7 @@ class LoadedModel:
     """A model and its VAE in memory."""
 
     machine: Machine
-    backbone: WanModel
+    backbone: Any
     codec: FrameCodec | None
     scale: int
 
@@ -342,6 +380,10 @@ class LoadedModel:
             model.forward = compiled_forward()
         if machine.cuda_graph:
             model.forward = GraphedForward(forward=model.forward)
+        if machine.peers is not None:
+            from ..parallel.cache import parallel_forward
+
+            model.forward = partial(parallel_forward, forward=model.forward)
         sinks: list[Sink] = []
         mp4 = None
         if video is not None and self.codec is not None:
@@ -354,13 +396,20 @@ class LoadedModel:
         try:
             with sdpa_priority(machine.device):
                 attention = machine.attention_for(plan.shape)
-                result = job.run(model, machine.device, attention, sinks, bar, machine.attention_choice, story)
+                result = job.run(
+                    model, machine.device, attention, sinks, bar, machine.attention_choice, story, machine.peers
+                )
         except torch.OutOfMemoryError as error:
-            raise HeadForcingError("; ".join([OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
+            raise HeadForcingError("; ".join([machine.rank + OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*bar.what_is_kept(video)) from stop
         finally:
             bar.close()
+        if machine.peers is not None and bar.rollout is not None:
+            from ..parallel.report import RanksReport
+
+            cache, device = bar.rollout.cache, str(machine.device)
+            result = replace(result, ranks=RanksReport.collect(cache, self.backbone, device, result.seconds))
         return replace(result, video=None if mp4 is None else mp4.info, latents_file=latents)
 
 
@@ -370,10 +419,10 @@ class ProgressBar(Watcher):
     def __init__(self, plan: RenderPlan, quiet: bool):
         self.plan, self.quiet = plan, quiet
         self._bar: Any = None
-        self._rollout: VideoRollout | None = None
+        self.rollout: VideoRollout | None = None
 
     def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
-        self._rollout = rollout
+        self.rollout = rollout
         self._bar = tqdm(
             total=self.plan.steps, initial=rollout.reused_steps, unit="step", desc="sampling", disable=self.quiet
         )
@@ -389,10 +438,13 @@ class ProgressBar(Watcher):
             self._bar.close()
 
     def what_is_kept(self, video: Path | None) -> list[str]:
-        """What is stored of a render that ended early, and how to resume it; empty if it had not begun."""
-        if self._rollout is None:
+        """What is stored of a render that ended early, and how to resume it; empty if it had not begun.
+
+        Of several ranks only the first knows.
+        """
+        if self.rollout is None or (self.rollout.peers is not None and not self.rollout.peers.leads):
             return []
-        run, keys = self._rollout.run, self._rollout.keys
+        run, keys = self.rollout.run, self.rollout.keys
         kept = "without --runs FOLDER no block is kept"
         if run is not None:
             kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "

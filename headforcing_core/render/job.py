@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,6 +33,9 @@ from .resources import Needs, needs_of
 from .result import RenderResult
 from .sinks import Sink
 from .video_rollout import VideoRollout
+
+if TYPE_CHECKING:
+    from ..parallel.peers import Peers
 
 
 class Watcher:
@@ -142,19 +145,21 @@ class RenderJob:
         watcher: Watcher | None = None,
         attention_choice: str = "auto",
         story: Story | None = None,
+        peers: Peers | None = None,
     ) -> RenderResult:
         """Make the video. Each block is stored, then given to the sinks, before the next one is begun.
 
         Args:
             attention_choice: what the user calls `attention`, for reports.
             story: asked before each block for other prompts; None keeps those of the plan.
+            peers: the ranks that make the video together, each with its own job, of which only rank 0's has `runs`.
         """
         begun, watcher = time.perf_counter(), watcher or Watcher()
         check_inputs(self.embeds, self.start_latents)
         name = attention_name(attention, attention_choice, device, self.dtype, self.plan.config.head_dim)
         job = replace(self, about={**self.about, "attention": name})
         with ExitStack() as stack:
-            rollout, known = job._rollout(stack, device=device, attention=attention)
+            rollout, known = job._rollout(stack, device=device, attention=attention, peers=peers)
             for sink in sinks:
                 stack.enter_context(sink)
             watcher.begin(rollout, sinks)

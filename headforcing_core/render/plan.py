@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_
 from ..timeline.likeness import word_features
 from ..timeline.switch import Blend, BlendedEmbeddings, Switch
 from ..timeline.timeline import Timeline, fit_timeline, format_timeline, lay_out_prompts, parse_timeline
+
+if TYPE_CHECKING:
+    from ..parallel.peers import Peers
 
 MAX_SIDE = 4096
 LATENT_CHANNELS = 16
@@ -263,8 +266,13 @@ class RenderPlan:
         device: torch.device | str,
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
+        peers: Peers | None = None,
     ) -> Any:
-        """An empty cache for this render; `known` as in `method`."""
+        """An empty cache for this render, with `peers` this rank's part of it; `known` as in `method`."""
+        if peers is not None:
+            from ..parallel.cache import ParallelCache
+
+            return ParallelCache(peers, self.shape, dtype, device, attention)
         return self.method(known).make_cache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from ..head_profiles.profile import HeadProfile
 from ..timeline.switch import BlendedEmbeddings
 from ..video.stream import VideoInfo
 from .plan import RenderPlan
+
+if TYPE_CHECKING:
+    from ..parallel.report import RanksReport
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class RenderResult:
         video, latents_file: files that were written; `failure` says why there is no video.
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
         recalls: scenes that were brought back.
+        ranks: what every rank did, where several made the video together; `cache_bytes` is then rank 0's.
     """
 
     events: list[MemoryEvent]
@@ -55,6 +59,7 @@ class RenderResult:
     latents_file: Path | None = None
     latents: Tensor | None = None
     recalls: Sequence[Recall] = ()
+    ranks: RanksReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the key `pictures` counts video frames."""
@@ -72,6 +77,7 @@ class RenderResult:
             **({"guards": list(self.guards)} if self.guards else {}),
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
+            **({} if self.ranks is None else {"ranks": self.ranks.to_dict()}),
         }
 
     def describe(self) -> str:
@@ -90,6 +96,7 @@ class RenderResult:
         lines += [f"damaged  {problem}" for problem in self.problems]
         lines += [f"inexact  {what}" for what in self.about.get("inexact", ())]
         lines += [f"guard    {line}" for line in self.guards]
+        lines += [] if self.ranks is None else self.ranks.describe()
         lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
         return "\n".join(lines)
 

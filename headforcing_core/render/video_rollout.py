@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from .finite_check import FiniteCheck
 from .live_story import LiveNoise, LivePrompts
 from .plan import RenderPlan
 
+if TYPE_CHECKING:
+    from ..parallel.peers import Peers
+
 log = logging.getLogger(__name__)
 
 
@@ -40,6 +43,7 @@ class VideoRollout:
         state_seconds: seconds between two stored states of the cache; 0: never stored, it is rebuilt from the blocks.
         reencode: as in `cache.method.RolloutInputs`; needed if the plan has `restart_frames`, see
             `video.restarts.FrameCodec`.
+        peers: the ranks that make the video together; only rank 0 has a run folder.
 
     Attributes:
         events: decisions of episodic memory so far, those of earlier renders included.
@@ -62,6 +66,7 @@ class VideoRollout:
         keys: Sequence[str] = (),
         state_seconds: float = 0.0,
         reencode: Callable[[Tensor], Tensor] | None = None,
+        peers: Peers | None = None,
     ):
         self.plan = plan
         self._prompts, self._switches = list(plan.prompts), dict(plan.switches)  # read block by block, see `retell`
@@ -72,10 +77,14 @@ class VideoRollout:
             run.save_start(start_latents)
             stored = run.load_start()  # those of an earlier render, which another device may have encoded
             start_latents = start_latents if stored is None else stored
+        if peers is not None:
+            start_latents = peers.from_first(start_latents)
         self.start_latents = None if start_latents is None else start_latents.to(device)
         self._seed, self._video = seed, video
         self.noise = LiveNoise(self._noise_of(plan))
-        self.run, self.keys, self.state_seconds = run, list(keys), state_seconds
+        self.run, self.keys, self.peers = run, list(keys), peers
+        # a state is that of a whole cache, which no rank has: ranks rebuild theirs from the blocks
+        self.state_seconds = state_seconds if peers is None else 0.0
         self.events: list[MemoryEvent] = []
         self._made: list[StoredBlock] = []
         self.found_profile: HeadProfile | None = None
@@ -84,9 +93,11 @@ class VideoRollout:
         self._block_seconds: list[float] = []
         if run is not None:
             self._made = run.load_blocks(self.keys)
+        if peers is not None:
+            self._made = peers.from_first(self._made)
         self._recall_roles()
         self.method = plan.method(self.found_profile)
-        self.cache: Any = plan.make_cache(dtype, device, attention, self.found_profile)
+        self.cache: Any = plan.make_cache(dtype, device, attention, self.found_profile, peers)
         try:
             self._restore()
         except HeadForcingError as error:
@@ -228,8 +239,10 @@ class VideoRollout:
             self._made = self._made[:held]
 
     def _restore(self) -> None:
-        state = self.run.load_state(self.keys[: len(self._made)]) if self.run is not None and self._made else None
-        if state is not None and self.run is not None:
+        if self.run is None or not self._made or self.peers is not None:
+            return
+        state = self.run.load_state(self.keys[: len(self._made)])
+        if state is not None:
             if not self.events:
                 self.events = self.run.load_events(OPENING, self.keys[:1])
             self.method.restore(self.cache, state)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.weights.identity import identity
-from .precision import multiplies_fp8
 
 
 def fingerprint(model: Any) -> str:
@@ -18,6 +17,12 @@ def fingerprint(model: Any) -> str:
     The same whether the model is loaded or not: where a LoRA was merged into a loaded weight, the original counts.
     """
     return identity(_tensors(model))
+
+
+def multiplies_fp8(model: Any) -> bool:
+    """Whether ComfyUI computes products of linear layers in 8-bit floating point (fp8_e4m3fn_fast, --fast)."""
+    layers = {type(layer) for layer in model.model.diffusion_model.modules()}
+    return any(known.__qualname__ == "fp8_ops.Linear" for layer in layers for known in layer.__mro__)
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import comfy.ops
-
-
-def multiplies_fp8(model: Any) -> bool:
-    """Whether ComfyUI computes products of linear layers in 8-bit floating point (fp8_e4m3fn_fast, --fast)."""
-    operations = getattr(comfy.ops, "fp8_ops", None)
-    return operations is not None and isinstance(_layer(model), operations.Linear)
+from .fingerprint import multiplies_fp8
 
 
 def inexact(model: Any) -> list[str]:

@@ -11,6 +11,7 @@ from headforcing.headforcing_core.cache.memory import (
     random_tokens,
     select_tokens,
     similarities,
+    token_scores,
 )
 from headforcing.headforcing_core.cache.policy import EpisodicPolicy
 from headforcing.headforcing_core.model.wan import PromptKV
@@ -74,9 +75,9 @@ def test_tokens_nearest_to_the_prompt_on_average_over_heads_stay_in_their_order(
         ]
     )
     prompt_key = torch.cat([unit(0), unit(90)])
-    assert select_tokens(keys, prompt_key, 2).tolist() == [1, 2]  # sums: 1.0, 1.64, 1.98, 1.5 and 1.11
-    assert select_tokens(keys, prompt_key, 1).tolist() == [2]
-    assert select_tokens(100 * keys, prompt_key / 7, 2).tolist() == [1, 2]
+    assert select_tokens(token_scores(keys, prompt_key), 2).tolist() == [1, 2]  # sums: 1.0, 1.64, 1.98, 1.5 and 1.11
+    assert select_tokens(token_scores(keys, prompt_key), 1).tolist() == [2]
+    assert select_tokens(token_scores(100 * keys, prompt_key / 7), 2).tolist() == [1, 2]
 
 
 def test_random_tokens_are_ascending_distinct_and_a_function_of_their_seed():

@@ -1,0 +1,54 @@
+"""What a rank checks before weights are loaded; used only where a video is made on several GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import HeadForcingError
+from ..hashing import digest
+from ..parallel.division import Division, check_division
+from ..parallel.peers import Peers
+from ..render.describe import format_bytes
+from ..render.job import RenderJob
+from ..render.plan import RenderPlan
+from ..render.resources import Needs
+from ..versions import versions
+
+LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next one on its way
+
+
+def check_ranks(job: RenderJob, peers: Peers) -> None:
+    """Refuse a video that cannot be divided, and ranks that would not make the same video."""
+    plan = job.plan
+    check_division(plan.shape, peers.world)
+    if plan.auto is not None:
+        raise HeadForcingError(
+            "head roles cannot be found on several GPUs: load or measure a head profile, or leave out --gpus"
+        )
+    division = Division.of(plan.shape, peers.world)
+    peers.agree(
+        versions=", ".join(f"{name} {version}" for name, version in versions().items()),
+        weights=job.weights,
+        plan=job.keys[-1],
+        division=digest(division.heads, [(strip.row, strip.column) for strip in division.strips]),
+    )
+
+
+def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: bool, room: int | None) -> Needs:
+    """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those of one GPU alone."""
+    division, rank = Division.of(plan.shape, peers.world), peers.rank
+    layers = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
+    own = replace(
+        needs,
+        weights=round(needs.weights * layers) if sharded else needs.weights,
+        cache=round(needs.cache * division.share_of_cache(rank)),
+        activations=round(needs.activations * division.share_of_tokens(rank)),
+    )
+    if room is not None and own.memory > room:
+        remedies = ["more --gpus", "a smaller --size", *([] if sharded else ["--shard-weights"])]
+        raise HeadForcingError(
+            f"rank {rank} of {peers.world}: not enough memory, its part needs {format_bytes(own.memory)} "
+            f"({own.describe().splitlines()[0].partition(': ')[2]}) and its GPU has {format_bytes(room)}; choose "
+            + " or ".join(remedies)
+        )
+    return own

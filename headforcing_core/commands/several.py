@@ -1,0 +1,91 @@
+"""One video on several GPUs: `--gpus N` starts this command N times under torchrun, and each of them is one rank."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+
+import torch
+
+from ..errors import HeadForcingError
+from ..parallel.outcome import Outcome, say, started_here
+from ..parallel.peers import PeersLost
+from ..parallel.start import joined, local_rank, restarts, start
+from . import render
+
+RANK = f"{__package__}.rank"  # the program of a rank
+
+
+def run_on_several(
+    args: argparse.Namespace, argv: Sequence[str], run: Callable[[argparse.Namespace], Outcome], under_torchrun: bool
+) -> Outcome:
+    """Run a command as one of several ranks, or start them; `run` runs it in this process."""
+    try:
+        _check(args, under_torchrun)
+        if not under_torchrun:
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
+            return start(args.gpus, RANK, argv)
+    except HeadForcingError as error:
+        return 2, f"error: {error}"
+    return _as_rank(args, run)
+
+
+def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> Outcome:
+    kind = _kind(args.device)
+    device = torch.device(kind, local_rank()) if kind == "cuda" else torch.device(kind)
+    try:
+        with joined(device) as peers:
+            args.peers, args.device = peers, str(device)
+            if not peers.leads:
+                args.run = render.follow
+            elif restarts():
+                sys.stderr.write("note: a rank has ended; all ranks were started again\n")
+            with redirect_stderr(sys.stderr if peers.leads else open(os.devnull, "w")):
+                code, text = run(args)
+            if code == 0:
+                peers.any(False)  # no rank leaves while another still writes files
+                return 0, text if peers.leads else ""
+            if peers.leads or code != 130:  # all stop at an interrupt, and rank 0 knows what is kept
+                say(peers.rank, (code, text))
+            if code == 130 and started_here():
+                return 0, ""  # nothing to start again
+            sys.stderr.flush()
+            os._exit(code)  # the others may be waiting for this rank: torchrun ends them
+    except PeersLost as lost:
+        sys.stderr.write(f"note: rank {os.environ['RANK']} lost another rank: {lost}\n")
+        sys.stderr.flush()
+        os._exit(1)  # without waiting for threads that wait for the lost rank
+
+
+def _kind(device: str) -> str:
+    """The value of `--device`, `auto` resolved without using a GPU: a process that starts ranks needs none."""
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _check(args: argparse.Namespace, under_torchrun: bool) -> None:
+    """Refuse what cannot be done on several GPUs and can be seen without a model."""
+    world = int(os.environ["WORLD_SIZE"]) if under_torchrun else args.gpus
+    if args.gpus < 1:
+        raise HeadForcingError(f"--gpus must be 1 or more, got {args.gpus}")
+    if args.gpus not in (1, world):
+        raise HeadForcingError(f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out")
+    if world == 1:
+        raise HeadForcingError("--shard-weights divides the weights among several GPUs; give --gpus 2 or more")
+    if (kind := _kind(args.device)) not in ("cpu", "cuda"):
+        raise HeadForcingError(
+            f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its own"
+        )
+    if kind == "cuda" and not under_torchrun and torch.cuda.device_count() < world:
+        raise HeadForcingError(f"this machine has {torch.cuda.device_count()} GPUs, got --gpus {world}; choose fewer")
+    for given, name, reason in (
+        (args.cuda_graph, "--cuda-graph", "a graph cannot hold the exchanges between ranks"),
+        (args.follow is not None, "--follow", "the ranks would read the file at different times"),
+        (args.shard_weights and args.compile, "--compile with --shard-weights", "weights move between passes"),
+    ):
+        if given:
+            raise HeadForcingError(
+                f"{name} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
+            )

@@ -1,0 +1,41 @@
+"""How a render ended, handed from a rank to the process that started the ranks. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+FOLDER = "HEADFORCING_OUTCOMES"  # environment: where ranks that `start` has started put their outcomes
+
+Outcome = tuple[int, str]  # exit code and text
+
+
+def started_here() -> bool:
+    """Whether `start` has started this rank, and not a torchrun of somebody else."""
+    return FOLDER in os.environ
+
+
+def decided() -> bool:
+    """Whether a rank has said how the render ended: nothing is left to do for ranks that are started again."""
+    return started_here() and said(Path(os.environ[FOLDER])) is not None
+
+
+def say(rank: int, outcome: Outcome) -> None:
+    """Hand `start` an outcome that another start would not change; print it where torchrun was started by hand."""
+    if not started_here():
+        sys.stderr.write(f"rank {rank}: {outcome[1]}\n")
+        return
+    path = Path(os.environ[FOLDER]) / f"outcome-{rank:05}.json"
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(outcome), encoding="utf-8")
+    written.replace(path)  # whole or not at all: this process may be ended at any moment
+
+
+def said(folder: Path) -> Outcome | None:
+    """The outcome of the first rank that has said one."""
+    for path in sorted(folder.glob("outcome-*.json")):
+        code, text = json.loads(path.read_text(encoding="utf-8"))
+        return code, text
+    return None

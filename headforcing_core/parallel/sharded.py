@@ -1,0 +1,72 @@
+"""Weights in equal shares on all ranks (FSDP2): a layer is whole only while it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import HeadForcingError
+from ..model.wan import WanModel
+
+
+class GatheredLayers:
+    """The layers of a sharded model as `wan.forward_block` iterates over them.
+
+    Each is gathered from all ranks before it is handed out, while the one before it is computed, and freed after it.
+    """
+
+    def __init__(self, layers: Any):
+        self._layers = list(layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __iter__(self) -> Iterator[Any]:
+        coming = self._layers[0].unshard(async_op=True)
+        try:
+            for number, layer in enumerate(self._layers):
+                coming.wait()
+                if number + 1 < len(self._layers):
+                    coming = self._layers[number + 1].unshard(async_op=True)
+                yield layer
+                layer.reshard()
+        finally:  # the clean pass leaves the last layer early
+            for layer in self._layers:
+                layer.reshard()
+
+
+class ShardedModel:
+    """A `WanModel` whose layers are sharded; everything else is whole on every rank."""
+
+    def __init__(self, model: WanModel):
+        self._model, self.blocks = model, GatheredLayers(model.blocks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def weight_bytes(model: Any) -> int:
+    """Bytes of a model's weights on this rank, between two layers."""
+    whole = model._model if isinstance(model, ShardedModel) else model
+    shares = (weight.to_local() if hasattr(weight, "to_local") else weight for weight in whole.parameters())
+    return sum(share.nbytes for share in shares)
+
+
+def shard(model: WanModel, device: torch.device) -> ShardedModel:
+    """Keep on `device` this rank's share of each layer of `model`, which may be on the CPU, and everything else."""
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError as error:
+        raise HeadForcingError(f"--shard-weights needs PyTorch 2.6 or newer, got {torch.__version__}") from error
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for layer in model.blocks:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    for name, module in model.named_children():
+        if name != "blocks":
+            module.to(device)
+    return ShardedModel(model)

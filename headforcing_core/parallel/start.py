@@ -1,0 +1,92 @@
+"""Start the ranks of a render under torchrun, and join them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .outcome import FOLDER, Outcome, said
+from .peers import DistributedPeers
+
+RESTARTS = 3
+ANSWER = timedelta(minutes=10)  # a rank that says nothing for so long is taken for dead
+
+
+def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
+    """Run `python -m module arguments` as `ranks` processes of this machine under torchrun; returns when they are done.
+
+    When a rank ends without an outcome (`outcome.say`), all of them are started again, at most `RESTARTS` times.
+    """
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what a user needs to know is said here
+    with tempfile.TemporaryDirectory(prefix="headforcing-") as folder:
+        os.environ[FOLDER] = folder
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=RESTARTS,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        ended: Outcome = (0, "")
+        try:
+            elastic_launch(config, sys.executable)("-m", module, *arguments)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            text = (
+                f"error: rank {rank} of {ranks} ended {RESTARTS + 1} times, at last with exit code {failure.exitcode}; "
+                "its messages stand above, and with --runs the same command goes on"
+            )
+            ended = 1, text
+        except SignalException:
+            ended = 130, "interrupted"
+        return said(Path(folder)) or ended
+
+
+def local_rank() -> int:
+    """The number of this rank on its machine."""
+    return int(os.environ["LOCAL_RANK"])
+
+
+def restarts() -> int:
+    """How many times the ranks have been started again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[DistributedPeers]:
+    """The ranks of this render, joined by NCCL on CUDA devices and by gloo on CPUs; an interrupt stops all of them."""
+    store, rank, world = next(dist.rendezvous("env://", timeout=ANSWER))
+    # the store outlives the ranks: those that are started again must not find the addresses of those that ended
+    store = dist.PrefixStore(f"start {restarts()}", store)
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=ANSWER)
+    peers = DistributedPeers()
+
+    def stop(number: int, frame: object) -> None:
+        peers.stopping = True
+
+    signal.signal(signal.SIGINT, stop)
+    yield peers
+    dist.destroy_process_group()  # not after an error: it would wait for the others

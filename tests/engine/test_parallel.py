@@ -1,0 +1,265 @@
+"""One video on several ranks: the same latents and the same decisions as on one, whatever the ranks hold."""
+
+import random
+import re
+from itertools import chain
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
+from headforcing.headforcing_core.cache.shape import CacheShape
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.parallel.cache import ParallelCache, SpreadMemoryHeads, parallel_forward
+from headforcing.headforcing_core.parallel.division import (
+    Division,
+    assign_heads,
+    check_division,
+    head_costs,
+    strips,
+)
+from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.switch import Switch
+from headforcing.kernels.dispatch import Operation
+from small_engine import BUSY, F, difference, embeds, every_head, mixed, wan
+from thread_peers import together
+
+BLOCKS = 12
+SIZE = (8, 6)  # latents: 4 x 3 tokens a frame, uneven for 2 and 3 ranks
+SWITCHES = {4: Switch("recache"), 8: Switch("flush", re_anchor=True)}
+PROMPTS = [0] * 4 + [1] * 4 + [0] * 4
+MIXED = 5  # seed of roles with all three in the model
+
+
+def shape_of(model, roles, policy=BUSY) -> CacheShape:
+    return CacheShape.for_model(model.config, roles, policy, *SIZE, F, BLOCKS * F)
+
+
+def film(model, cache, dtype=torch.float32, forward=None, blocks=BLOCKS, steps=(1.0, 0.6)):
+    """Latents, memory decisions and the cache of a video with two prompt switches."""
+    video = WanVideoModel(model, embeds(model), dtype, **({} if forward is None else {"forward": forward}))
+    noise = SeededNoise(3, (F, 16, *SIZE))
+    made = list(rollout(video, cache, Schedule(steps, F), noise, PROMPTS[:blocks], switches=SWITCHES))
+    events = [block.event.to_dict() for block in made if block.event is not None]
+    return torch.cat([block.latents for block in made]), events
+
+
+def on_ranks(model, shape, ranks, division=None, dtype=torch.float32, **options):
+    """Per rank its film, cache and peers."""
+
+    def work(peers):
+        cache = ParallelCache(peers, shape, dtype, division=division)
+        return *film(model, cache, dtype, parallel_forward, **options), cache, peers
+
+    return together(ranks, work)
+
+
+def same_decisions(found, expected) -> bool:
+    without = [[{**event, "delta": 0} for event in events] for events in (found, expected)]
+    deltas = [[event["delta"] for event in events] for events in (found, expected)]
+    return without[0] == without[1] and deltas[0] == pytest.approx(deltas[1], abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wan(layers=3, heads=5)
+
+
+ALL_ON_ONE = ((((),) * 3), tuple(tuple(range(5)) for _ in range(3)))
+WITHOUT_MEMORY = {  # rank 0 has no memory head, and no head at all in the second layer
+    "roles": [["memory", "local", "anchor", "memory", "memory"], ["memory"] * 5, ["anchor", "memory", "local"] * 2],
+    "heads": (((1, 2), (), (0, 2)), ((0, 3, 4), (0, 1, 2, 3, 4), (1, 3, 4))),
+}
+
+
+@pytest.mark.parametrize("case", ["2 ranks", "3 ranks", "all heads on one", "one without memory heads", "unequal GPUs"])
+def test_several_ranks_make_the_video_of_one(model, case):
+    roles = [row[:5] for row in WITHOUT_MEMORY["roles"]] if "memory" in case else mixed(model, MIXED)
+    shape, division = shape_of(model, roles), None
+    ranks = 3 if case == "3 ranks" else 2
+    if case == "all heads on one":
+        division = Division(ALL_ON_ONE, strips(4, 3, 2), head_costs(shape))
+    elif case == "one without memory heads":
+        division = Division(WITHOUT_MEMORY["heads"], strips(4, 3, 2), head_costs(shape))
+    elif case == "unequal GPUs":
+        division = Division.of(shape, 2, speeds=[1, 3])
+        assert len(list(chain(*division.heads[0]))) < len(list(chain(*division.heads[1])))
+    alone = HeadCache(shape, torch.float32)
+    expected, events = film(model, alone)
+    assert sum(event["merged"] is not None for event in events) >= 2
+    for latents, decided, cache, _ in on_ranks(model, shape, ranks, division):
+        assert difference(latents, expected) <= 1e-5
+        assert same_decisions(decided, events)
+        assert cache.memory.sources == alone.memory.sources
+        assert cache.occupied == alone.occupied
+
+
+def test_several_ranks_make_the_video_of_one_in_bf16():
+    model = wan(layers=2, heads=5).to(torch.bfloat16)
+    model.patch_embedding.float()
+    shape = shape_of(model, mixed(model, MIXED))
+    expected, events = film(model, HeadCache(shape, torch.bfloat16), torch.bfloat16)
+    for latents, decided, *_ in on_ranks(model, shape, 2, dtype=torch.bfloat16):
+        assert difference(latents, expected) <= 1e-5 and len(decided) == len(events)
+
+
+@pytest.mark.parametrize("policy", ["random_tokens", "fifo_eviction", "centered_keys", "self_forcing"])
+def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
+    model = wan(layers=2, heads=3)
+    settings = PRESETS[policy].with_memory(5, 3, 2.0, 1)
+    shape = shape_of(model, mixed(model, MIXED), settings)
+    expected, events = film(model, HeadCache(shape, torch.float32), steps=(1.0,))
+    latents, decided, *_ = on_ranks(model, shape, 2, steps=(1.0,))[0]
+    assert difference(latents, expected) <= 1e-5 and len(decided) == len(events)
+
+
+@pytest.mark.parametrize("heads", [None, WITHOUT_MEMORY["heads"]])
+def test_fused_kernels_run_on_several_ranks(model, heads, monkeypatch):
+    """Plain torch stands in for the kernels, with the arguments that they would get."""
+    roles = [row[:5] for row in WITHOUT_MEMORY["roles"]]
+    shape = shape_of(model, roles)
+    expected, events = film(model, HeadCache(shape, torch.float32), steps=(1.0,))
+    monkeypatch.setattr(Operation, "usable", lambda *_: True)
+    monkeypatch.setattr(Operation, "kernel", lambda self, *args, **options: self.reference(*args, **options))
+    division = None if heads is None else Division(heads, strips(4, 3, 2), head_costs(shape))
+    for latents, decided, *_ in on_ranks(model, shape, 2, division, steps=(1.0,)):
+        assert difference(latents, expected) <= 1e-4 and same_decisions(decided, events)
+
+
+@pytest.mark.parametrize("call", ["scores", "pooled"])
+def test_a_rank_that_asks_its_own_memory_heads_alone_decides_otherwise(model, call, monkeypatch):
+    shape = shape_of(model, mixed(model, MIXED))
+    expected, events = film(model, HeadCache(shape, torch.float32))
+    own = (lambda self, layer, here: here) if call == "scores" else (lambda self, here: here)
+    monkeypatch.setattr(SpreadMemoryHeads, call, own)
+    try:
+        found = on_ranks(model, shape, 2)
+    except (RuntimeError, IndexError):  # ranks without memory heads in a layer have no scores at all
+        return
+    assert any(
+        difference(latents, expected) > 1e-4 or not same_decisions(decided, events) for latents, decided, *_ in found
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_bytes_sent_are_those_of_the_formula(model, ranks):
+    shape = shape_of(model, every_head(model, "local"), PRESETS["self_forcing_sink"])
+    blocks, steps = 3, 2
+    tokens, width, layers = F * shape.frame_tokens, model.config.dim, shape.layers
+    found = on_ranks(model, shape, ranks, steps=(1.0, 0.6), blocks=blocks)
+    whole_passes = blocks * steps  # and per block one clean pass, which leaves out q and out of the last layer
+    messages = whole_passes * 4 * layers + blocks * (4 * layers - 2)
+    both = [0, 0]
+    for rank, (_, _, cache, peers) in enumerate(found):
+        own = cache.division.share_of_tokens(rank) * tokens  # k, v, q leave for the other ranks' heads ...
+        heads = [len(row[rank]) for row in zip(*cache.division.heads, strict=True)]
+        others = [(shape.heads - count) / shape.heads * width for count in heads]
+        leaves = [own * other for other in others]
+        returns = [(tokens - own) * count / shape.heads * width for count in heads]  # ... and out comes back
+        expected = (whole_passes + blocks) * sum(3 * out + back for out, back in zip(leaves, returns, strict=True))
+        expected -= blocks * (leaves[-1] + returns[-1])
+        assert peers.sent["tokens"] == pytest.approx(4 * expected, abs=0.5)
+        assert peers.sent["memory"] == 0
+        both[0] += peers.sent["tokens"]
+    # all ranks together, where every rank had the even share: 4 (n-1)/n T C per layer and pass
+    even = 4 * messages * (ranks - 1) / ranks * tokens * width
+    assert both[0] == pytest.approx(even, rel=0.12)
+
+
+def test_an_even_division_sends_the_formula_to_the_byte():
+    model = wan(layers=2, heads=4)
+    shape = shape_of(model, every_head(model, "local"), PRESETS["self_forcing_sink"])
+    messages = 2 * 4 * 2 + 2 * (4 * 2 - 2)  # of 2 blocks with one step and one clean pass
+    for *_, peers in on_ranks(model, shape, 2, steps=(1.0,), blocks=2):
+        assert peers.sent["tokens"] == messages * (1 / 2) * (F * 12 / 2) * model.config.dim * 4
+
+
+def test_the_page_states_the_formula_for_two_models(repo_root):
+    page = (repo_root / "docs" / "several_gpus.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d) \| ([\d.]+) MB \| ([\d.]+) MB \|$", page, re.MULTILINE)
+    assert [row[0] for row in rows] == ["2", "4", "8"]
+    for ranks, *sizes in rows:
+        n, tokens = int(ranks), 3 * (832 // 16) * (480 // 16)
+        for width, size in zip((1536, 5120), sizes, strict=True):
+            assert size == f"{4 * (n - 1) / n * tokens / n * width * torch.bfloat16.itemsize / 1e6:.1f}"
+
+
+def test_stopping_one_rank_stops_all_after_the_same_pass(model):
+    shape, seen = shape_of(model, mixed(model, MIXED)), [0, 0]
+
+    def work(peers):
+        def forward(*arguments, **options):
+            seen[peers.rank] += 1
+            peers.stopping = peers.rank == 1 and seen[1] == 5
+            return parallel_forward(*arguments, **options)
+
+        try:
+            film(model, ParallelCache(peers, shape, torch.float32), forward=forward)
+        except KeyboardInterrupt:
+            return "stopped"
+
+    assert together(2, work) == ["stopped"] * 2 and seen == [5, 5]
+
+
+def test_ranks_that_differ_are_told_which_and_in_what():
+    def work(peers):
+        peers.agree(story="one", weights=f"file {peers.rank // 2}")
+
+    with pytest.raises(HeadForcingError, match=r"rank 2 of 3 has another weights than rank 0 \(file 1, not file 0\)"):
+        together(3, work)
+
+
+def test_heads_by_cost_beat_equal_runs_and_divide_the_memory():
+    chooser = random.Random(7)
+    for profile in range(50):
+        layers, heads, ranks = 30, 12, 2 + profile % 5
+        flat = ["local"] * 72 + ["anchor"] * 90 + ["memory"] * 198
+        chooser.shuffle(flat)
+        roles = [flat[layer * heads : (layer + 1) * heads] for layer in range(layers)]
+        shape = CacheShape(roles, CachePolicy(), 30, 52, 128, F, 240)
+        division = Division.of(shape, ranks)
+        runs = [[range(heads * r // ranks, heads * (r + 1) // ranks) for _ in range(layers)] for r in range(ranks)]
+        in_runs = Division(tuple(tuple(map(tuple, rank)) for rank in runs), division.strips, division.costs)
+        assert division.worst_over_mean <= in_runs.worst_over_mean
+        held = [division.share_of_cache(rank) for rank in range(ranks)]
+        assert sum(held) == pytest.approx(1) and max(held) * ranks <= 1.05
+        for layer in range(layers):
+            assert sorted(chain(*(rank[layer] for rank in division.heads))) == list(range(heads))
+
+
+def test_the_parts_of_a_cache_add_up_to_the_whole(model):
+    shape = shape_of(model, mixed(model, MIXED))
+    parts = [cache.bytes for *_, cache, _ in on_ranks(model, shape, 2, blocks=1)]
+    assert sum(parts) == HeadCache(shape, torch.float32).bytes and max(parts) <= 0.6 * sum(parts)
+
+
+def test_a_faster_rank_takes_more_heads():
+    heads = assign_heads([[9, 7, 5, 4, 4, 1]] * 2, 2, speeds=[2, 1])
+    assert [len(rank[0]) for rank in heads] == [4, 2]
+
+
+@pytest.mark.parametrize(("rows", "columns", "ranks"), [(30, 52, 2), (30, 52, 4), (30, 52, 8), (4, 4, 3), (5, 1, 4)])
+def test_strips_cover_a_frame_once(rows, columns, ranks):
+    covered = torch.zeros(rows, columns)
+    for strip in strips(rows, columns, ranks):
+        assert strip.tokens > 0
+        strip.of_frames(covered).add_(1)
+    assert len(strips(rows, columns, ranks)) == ranks and (covered == 1).all()
+    if (rows, columns) == (30, 52):
+        assert len({strip.tokens for strip in strips(rows, columns, ranks)}) == 1, "832x480 divides evenly"
+
+
+def test_what_cannot_be_divided_is_refused_with_what_fits(model):
+    shape = shape_of(model, mixed(model, MIXED))
+    check_division(shape, 4)
+    with pytest.raises(
+        HeadForcingError, match=r"6 GPUs leave one .* \(5 heads, 4x3 tokens a frame\); choose --gpus 1, 2"
+    ):
+        check_division(shape, 6)
+    rolling = method_policy("rolling_forcing").shape(model.config, mixed(model), *SIZE, F, BLOCKS * F)
+    with pytest.raises(HeadForcingError, match="keeps a cache of its own"):
+        check_division(rolling, 2)
