@@ -107,18 +107,7 @@ class RenderPlan:
                 "head profile"
             )
         return cls(
-            config,
-            shape,
-            schedule,
-            timeline,
-            prompts,
-            width,
-            height,
-            start_frames,
-            video_frames,
-            name,
-            auto,
-            blends,
+            config, shape, schedule, timeline, prompts, width, height, start_frames, video_frames, name, auto, blends
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
@@ -144,21 +133,20 @@ class RenderPlan:
     def _shape_of(self, frames: int, video_frames: int) -> Shape:
         """The shape of a video of another length whose caches are the same; raises HeadForcingError if they are not."""
         shape = replace(self.shape, total_frames=frames)
-        if frames != self.frames:
-            if self.overlap is not None or self.blocks_per_pass > 1:
-                why = "this method divides the whole video into passes"
-            elif shape.frame_slots != self.shape.frame_slots:
-                why = "the caches of a video this short are as long as the video"
-            else:
-                self.policy.check_video(self.schedule, frames // self.schedule.frames_per_block, self.start_frames)
-                return shape
-            before, (old, new) = video_frames_of(self.start_frames), (self.video_frames, video_frames)
-            fps = self.timeline.clock.fps
-            raise HeadForcingError(
-                f"{why}, so its length stays while it is made: it has {(old - before) / fps:g} s, the new story "
-                f"{(new - before) / fps:g} s; end the story where the video ends"
-            )
-        return shape
+        if frames == self.frames:
+            return shape
+        if self.overlap is not None or self.blocks_per_pass > 1:
+            why = "this method divides the whole video into passes"
+        elif shape.frame_slots != self.shape.frame_slots:
+            why = "the caches of a video this short are as long as the video"
+        else:
+            self.policy.check_video(self.schedule, frames // self.schedule.frames_per_block, self.start_frames)
+            return shape
+        given, fps = video_frames_of(self.start_frames), self.timeline.clock.fps
+        raise HeadForcingError(
+            f"{why}, so its length stays while it is made: it has {(self.video_frames - given) / fps:g} s, the new "
+            f"story {(video_frames - given) / fps:g} s; end the story where the video ends"
+        )
 
     def check_warm_up(self) -> None:
         """Refuse prompt switches that change the cache during the first blocks, in which head roles are found.
