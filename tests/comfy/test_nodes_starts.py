@@ -1,5 +1,6 @@
 """Videos that begin with an image or a video file, through the real server of both tested ComfyUI versions."""
 
+import shutil
 from typing import Any
 
 import pytest
@@ -63,6 +64,18 @@ def test_a_video_file_of_any_size_and_frame_rate_is_gone_on_from(starts: ComfySe
         sliced = {"slice": node("Video Slice", video=["video", 0], start_time=0.0, duration=0.4, strict_duration=False)}
         result = queued(starts, changed(begun | sliced, "sampler", start_video=["slice", 0]))
         assert "the last 0.31 of 0.40 s of hf_start.mp4, 5 video frames" in result.outputs["report"]["text"][0]
+
+
+def test_the_model_family_is_that_of_the_file_where_it_is_left_to_it(starts: ComfyServer):
+    name = "hf_tiny_framewise_1step.safetensors"
+    path = starts.model_path("diffusion_models", name)
+    if not path.exists():
+        shutil.copy(starts.model_path("diffusion_models", "hf_tiny.safetensors"), path)
+    begun = graph(start_image=["image", 0], vae=["vae", 0], model_family="auto", seed=9)
+    begun["model"] = node("HeadForcingLoadModel", checkpoint=name)
+    (report,) = queued(starts, begun).outputs["report"]["text"]
+    assert f"model family causal_forcing_framewise_1_step (by the name of {name})" in report
+    assert "2 blocks of 1 latent frames to make after 1 start frames, 4 steps for the first and 1 for every" in report
 
 
 def test_the_demo_model_goes_on_from_a_video_file(starts: ComfyServer):
