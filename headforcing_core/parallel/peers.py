@@ -126,31 +126,32 @@ class DistributedPeers(Peers):
 
     def _exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
         got = parts[0].new_empty(sum(sizes))
-        with _explained():
+        with losing_peers():
             dist.all_to_all_single(got, torch.cat(list(parts)), list(sizes), [part.numel() for part in parts])
         return list(got.split(list(sizes)))
 
     def share(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.world
-        with _explained():
+        with losing_peers():
             dist.all_gather_object(values, value)
         return values
 
     def from_first(self, value: T) -> T:
         box: list[Any] = [value]
-        with _explained():
+        with losing_peers():
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
     def any(self, flag: bool) -> bool:
         found = torch.tensor(int(flag))  # on the host, where asking for it does not wait for the GPU
-        with _explained():
+        with losing_peers():
             dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found)
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def losing_peers() -> Iterator[None]:
+    """Raise what a collective raises when another rank is gone as PeersLost."""
     try:
         yield
     except torch.OutOfMemoryError:

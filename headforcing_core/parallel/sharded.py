@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from ..errors import HeadForcingError
 from ..model.wan import WanModel
+from .peers import losing_peers
 
 
 class GatheredLayers:
@@ -25,12 +26,14 @@ class GatheredLayers:
         return len(self._layers)
 
     def __iter__(self) -> Iterator[Any]:
-        coming = self._layers[0].unshard(async_op=True)
+        with losing_peers():
+            coming = self._layers[0].unshard(async_op=True)
         try:
             for number, layer in enumerate(self._layers):
-                coming.wait()
-                if number + 1 < len(self._layers):
-                    coming = self._layers[number + 1].unshard(async_op=True)
+                with losing_peers():
+                    coming.wait()
+                    if number + 1 < len(self._layers):
+                        coming = self._layers[number + 1].unshard(async_op=True)
                 yield layer
                 layer.reshard()
         finally:  # the clean pass leaves the last layer early
