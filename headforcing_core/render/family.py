@@ -43,12 +43,12 @@ def family_of_file(path: Path) -> tuple[str, str] | None:
     return None if found is None else (found, f"by the name of {path.name}")
 
 
-def with_family(options: RenderOptions, path: Path | None) -> tuple[RenderOptions, str]:
+def with_family(options: RenderOptions, path: str | Path | None) -> tuple[RenderOptions, str]:
     """The options with the family of a weights file in place of `auto`, and a line for the report, empty for none.
 
     The line also says where a family that was chosen is not that of the file.
     """
-    found = None if path is None else family_of_file(path)
+    found = None if path is None else family_of_file(Path(path))
     if options.model_family == AUTO_FAMILY:
         family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
         return replace(options, model_family=family), f"model family {family} ({why})"

@@ -86,8 +86,9 @@ def is_expert(folders: Iterable[str], file: str, index: Mapping[str, object]) ->
     )
 
 
-def reject_experts(path: Path, config: WanConfig) -> None:
+def reject_experts(path: str | Path, config: WanConfig) -> None:
     """Raise HeadForcingError for one expert of Wan 2.2 A14B."""
+    path = Path(path)
     if config.dim != 5120:
         return
     index: object = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import comfy.ldm.modules.attention
@@ -66,7 +65,7 @@ def wan_config(model: Any) -> WanConfig:
     _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())  # of newer versions: how it was loaded
     for file in arguments:
         if isinstance(file, str):
-            reject_experts(Path(file), config)
+            reject_experts(file, config)
     return config
 
 

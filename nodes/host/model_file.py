@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ...headforcing_core.render.family import with_family
@@ -15,8 +14,8 @@ def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list
     return options, [line] if line else []
 
 
-def file_of(model: Any) -> Path | None:
+def file_of(model: Any) -> str | None:
     """The weights file of a MODEL, if its loader says so; in older versions of ComfyUI not behind a LoRA loader."""
     _, args, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
     path = args[0] if args else None
-    return Path(path) if isinstance(path, str) else None
+    return path if isinstance(path, str) else None

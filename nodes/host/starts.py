@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -70,5 +68,4 @@ def _video(options: RenderOptions, video: Any) -> Start:
     """The last seconds of a VIDEO, of what *Video Slice* left of it."""
     source, window = video.get_stream_source(), getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()
     size, frames_per_block = (options.width, options.height), options.schedule.frames_per_block
-    source = source if isinstance(source, BytesIO) else Path(source)
     return Start.video(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window)

@@ -25,7 +25,7 @@ PINNED = [
     ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "8bab13036dbd9bcd"),
     ("head_forcing", ONE, {"profile": AutoProfile()}, "edd189a2cc350970"),
     ("head_forcing", TWO, {"start_frames": 6}, "3405c4417e78ce58"),
-    ("no_episodic_memory", ONE, {"roles": "shuffled"}, "a58e5bf2c0f415d6"),
+    ("no_episodic_memory", ONE, {"roles": "shuffled"}, "937770894bb1dd51"),
     ("self_forcing_window_21", TWO, {}, "a57391fa34b05893"),
     ("longlive", TWO, {"start_frames": 6}, "209f7fc14fcf6325"),
     ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "170dfbdfa664b437"),

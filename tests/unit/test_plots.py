@@ -170,7 +170,7 @@ def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
     assert "2 heads (8%) about which the sources of the profile disagree" in panel.subtitle
     drawn, before = (np.asarray(page.draw_page([replace(p, subtitle="")], "dark")) for p in (panel, same))
     changed = (drawn != before).any(axis=-1)
-    columns = [changed[:, layer].any() for layer in np.linspace(96, 96 + 360, 6, endpoint=False).astype(int) + 30]
+    columns = [changed[:, layer].any() for layer in np.linspace(96, 96 + 776, 6, endpoint=False).astype(int) + 60]
     assert columns == [True, False, False, True, False, False]
     everywhere = head_profile.comparison_map(disputed, plain)
     assert np.array_equal(everywhere, head_profile.comparison_map(plain, plain))

@@ -79,7 +79,10 @@ def test_an_unknown_method_is_refused_with_the_list_of_names():
         (lambda: RolePolicy(sink_frames=1, episodic_frames=4), "either sink_frames or episodic_frames"),
         (lambda: EpisodicPolicy(admission="yes"), "admission must be one of novelty, uniform, got 'yes'"),
         (lambda: EpisodicPolicy(eviction="lru"), "eviction must be one of summary, fifo, got 'lru'"),
-        (lambda: EpisodicPolicy(token_selection=""), "token_selection must be one of prompt, random, got ''"),
+        (
+            lambda: EpisodicPolicy(token_selection=""),
+            "token_selection must be one of prompt, trigonometric, random, got ''",
+        ),
         (lambda: EpisodicPolicy(update_interval=0), "update_interval must be at least 1 block, got 0"),
         (lambda: EpisodicPolicy(novelty_threshold=2.5), "novelty_threshold compares cosines, got 2.5"),
         (lambda: EpisodicPolicy(novelty_threshold=float("nan")), "novelty_threshold compares cosines, got nan"),

@@ -179,7 +179,7 @@ def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved():
 
 
 def test_the_largest_seed_goes_there_and_back_as_text():
-    text = f"0:00.000 [seed 7] a\n0:10.312 [flush, seed {2**64 - 1}] b"
+    text = f"0:00 [seed 7] a\n0:10.312 [flush, seed {2**64 - 1}] b"
     read = answer(NODE | {"text": text})
     assert [(segment["seed"], segment["tag"]) for segment in read["segments"]] == [
         ("7", "seed 7"), (str(2**64 - 1), f"flush, seed {2**64 - 1}"),
@@ -193,7 +193,7 @@ def test_a_text_that_sets_the_length_keeps_it():
     assert read["seconds"] == 23.4
     read["segments"][1]["start_block"] = 4
     got = answer(node | {"segments": read["segments"], "length": read["seconds"]})
-    assert (got["seconds"], got["text"]) == (23.4, "0:00.000 a\n0:02.812-0:23.400 b")
+    assert (got["seconds"], got["text"]) == (23.4, "0:00 a\n0:02.812-0:23.400 b")
 
 
 def test_a_text_or_segments_that_are_no_timeline_are_answered_with_the_sentence_and_line():
