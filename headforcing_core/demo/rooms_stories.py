@@ -1,0 +1,79 @@
+"""Stories of the world of rooms: which room is shown in which block, so that rooms come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from .rooms import BACKGROUNDS, CHOICES, PATTERNS, Look
+
+BLOCKS = 12  # of a clip in training: 36 latent frames, 9 seconds
+CHANGE_ODDS = 0.55  # of another room at a block, in the other clips: a fifth of all blocks are returns
+ONE_ROOM, PANNING = 0.20, 0.15  # of clips in one room with a camera that stands still, and with one that pans
+ACTOR_CHANGE = 0.25  # of clips in which a prompt changes a property of the actor
+CONFUSED = 0.5  # of clips in which two rooms have walls of one colour
+
+
+def random_story(rng: np.random.Generator, blocks: int = BLOCKS) -> tuple[Look, ...]:
+    """A story for training, one look per block."""
+    kind, look = rng.random(), Look.draw(rng)
+    if kind < ONE_ROOM:
+        looks = [look] * blocks
+    elif kind < ONE_ROOM + PANNING:
+        there, back = rng.permutation(("panning left", "panning right")).tolist()
+        turn = int(rng.integers(2, blocks)) if blocks > 2 else blocks
+        looks = [replace(look, camera=there if block < turn else back) for block in range(blocks)]
+    else:
+        looks = _wander(look, draw_rooms(rng, look, int(rng.integers(3, 5))), blocks, rng)
+    if blocks > 1 and rng.random() < ACTOR_CHANGE:
+        name = str(rng.choice(("colour", "shape", "motion")))
+        word, at = str(rng.choice(CHOICES[name])), int(rng.integers(1, blocks))
+        looks[at:] = [replace(look, **{name: word}) for look in looks[at:]]
+    return tuple(looks)
+
+
+def draw_rooms(rng: np.random.Generator, first: Look, count: int) -> list[tuple[str, str]]:
+    """`count` different rooms `(background, pattern)` with that of a look as the first.
+
+    In half of the cases the second has the first one's colour and another pattern: the colour alone does not tell which
+    room it is. All others have colours of their own.
+    """
+    rooms = [(first.background, first.pattern)]
+    if count > 1 and rng.random() < CONFUSED:
+        rooms.append((first.background, str(rng.choice([p for p in PATTERNS if p != first.pattern]))))
+    others = [name for name in BACKGROUNDS if name != first.background]
+    colours = rng.permutation(others)[: count - len(rooms)].tolist()
+    return rooms + [(colour, str(rng.choice(PATTERNS))) for colour in colours]
+
+
+def _wander(look: Look, rooms: Sequence[tuple[str, str]], blocks: int, rng: np.random.Generator) -> list[Look]:
+    """Another of the rooms at each block with probability `CHANGE_ODDS`."""
+    here, looks = 0, []
+    for block in range(blocks):
+        if block and rng.random() < CHANGE_ODDS:
+            here = int(rng.choice([room for room in range(len(rooms)) if room != here]))
+        background, pattern = rooms[here]
+        looks.append(replace(look, background=background, pattern=pattern))
+    return looks
+
+
+def returning_story(rng: np.random.Generator, shown: int, away: int, rooms: int = 3) -> tuple[Look, ...]:
+    """A room for `shown` blocks, the others in turn for `away` blocks, then the first again for one block."""
+    look = Look.draw(rng)
+    first, *others = draw_rooms(rng, look, rooms)
+    stays = max(1, -(-away // len(others)))  # blocks in each of the other rooms
+    visits = [first] * shown + [others[block // stays] for block in range(away)] + [first]
+    return tuple(replace(look, background=background, pattern=pattern) for background, pattern in visits)
+
+
+def returns(looks: Sequence[Look]) -> list[int]:
+    """For every block, after how many blocks its room is shown again; 0 in the rest of a visit and at the first one."""
+    last_seen: dict[str, int] = {}
+    gaps = []
+    for block, look in enumerate(looks):
+        gap = block - last_seen.get(look.room, block) - 1
+        gaps.append(max(0, gap))
+        last_seen[look.room] = block
+    return gaps
