@@ -25,7 +25,7 @@ from ...model.wan import WanModel
 from ...rollout.schedule import Schedule
 from ..assets import TOY_CONFIG
 from .parallel_forward import BLOCK_FRAMES, KeysValues, forward, teacher_forced_flow
-from .training import BLOCKS, STRUCTURE, Average, Optimizer, Workers, add_noise, draw_texts, draw_times, load, save
+from .training import STRUCTURE, Average, Optimizer, Workers, add_noise, draw_texts, draw_times, load, save
 
 log = logging.getLogger(__name__)
 SIGMAS = Schedule.warped([1000, 750, 500, 250]).sigmas
@@ -84,7 +84,8 @@ def denoised(model: WanModel, context: Tensor, noisy: Tensor, times: Tensor, tex
 @torch.no_grad()
 def matching_gradient(teacher: WanModel, fake: WanModel, made: Tensor, rollout: Rollout, guidance: float) -> Tensor:
     """Gradient of DMD for the student's outputs `made`, normalised per block by the teacher's correction."""
-    times = draw_times((len(made), BLOCKS))
+    blocks = rollout.text.shape[1]
+    times = draw_times((len(made), blocks))
     noisy, _ = add_noise(made, times)
     real = denoised(teacher, rollout.clean, noisy, times, rollout.text)
     if guidance != 1:
@@ -92,12 +93,12 @@ def matching_gradient(teacher: WanModel, fake: WanModel, made: Tensor, rollout: 
         guided = (times > GUIDED_TIMES[0]) & (times < GUIDED_TIMES[1])
         real = unprompted + torch.where(guided, guidance, 1.0)[..., None, None, None] * (real - unprompted)
     own = denoised(fake, rollout.clean, noisy, times, rollout.text)
-    size = (made - real).abs().unflatten(1, (BLOCKS, -1)).flatten(2).mean(2).clamp_min(0.05)
+    size = (made - real).abs().unflatten(1, (blocks, -1)).flatten(2).mean(2).clamp_min(0.05)
     return (own - real) / size.repeat_interleave(BLOCK_FRAMES, 1)[..., None, None, None]
 
 
 def own_flow_loss(fake: WanModel, rollout: Rollout, made: Tensor) -> Tensor:
-    times = draw_times((len(made), BLOCKS))
+    times = draw_times((len(made), rollout.text.shape[1]))
     noisy, noise = add_noise(made, times)
     flow = teacher_forced_flow(fake, rollout.clean, noisy, 1000 * times, rollout.text)
     return (flow - (noise - made)).square().mean()

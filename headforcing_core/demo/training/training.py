@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,6 +147,13 @@ class Average:
         weight = 1 - min(self.decay, 1 - 1 / (1 + 0.1 * self.steps))
         torch._foreach_lerp_(self.parameters, list(model.parameters()), weight)
 
+    def state(self) -> dict[str, object]:
+        """What a training needs to go on, see `restore`."""
+        return {"steps": self.steps, "parameters": self.parameters}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.steps, self.parameters = state["steps"], state["parameters"]
+
     def state_dict(self, model: WanModel) -> dict[str, Tensor]:
         return dict(zip((name for name, _ in model.named_parameters()), self.parameters, strict=True))
 
@@ -159,7 +168,7 @@ class Workers:
     def __init__(self) -> None:
         torch.set_num_threads(1)
         if distributed.is_torchelastic_launched():
-            distributed.init_process_group("gloo")
+            distributed.init_process_group("gloo", timeout=timedelta(hours=2))
         self.rank = distributed.get_rank() if distributed.is_initialized() else 0
 
     @torch.no_grad()

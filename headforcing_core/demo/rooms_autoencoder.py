@@ -1,0 +1,147 @@
+"""The autoencoder of the world of rooms: 16 channels, spatial factor 8, 1 + 4k video frames, as in Wan.
+
+Against the first toy autoencoder the decoder looks at the latent frame before, so that outlines do not jump every four
+video frames, and its last layers work on whole video frames, so that no seams show between patches.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..timeline.clock import TEMPORAL_STRIDE
+from .autoencoder import LATENT_CHANNELS, ResidualConv
+
+_PATCH = 4
+_FULL_CHANNELS = 24  # of the hidden layer at full resolution
+
+
+class RoomsAutoencoder(nn.Module):
+    """Encodes latent frames one by one; decodes each with the one before it.
+
+    Latents are normalised `[frames, 16, h, w]`; videos are `[video frames, 8h, 8w, 3]` in 0..1.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, latent_channels: int = LATENT_CHANNELS, fine: int = 64, coarse: int = 128):
+        super().__init__()
+        colours, clip = 3, 3 * TEMPORAL_STRIDE
+        self.in_img = nn.Conv2d(colours * _PATCH**2, fine, 1)
+        self.in_vid = nn.Conv2d(clip * _PATCH**2, fine, 1)
+        self.enc = nn.Sequential(
+            ResidualConv(fine),
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(4 * fine, coarse, 1),
+            ResidualConv(coarse),
+            ResidualConv(coarse),
+            nn.SiLU(),
+            nn.Conv2d(coarse, latent_channels, 1),
+        )
+        self.dec = nn.Sequential(
+            nn.Conv2d(latent_channels, coarse, 3, padding=1),
+            ResidualConv(coarse),
+            ResidualConv(coarse),
+            nn.Conv2d(coarse, 4 * fine, 1),
+            nn.PixelShuffle(2),
+            ResidualConv(fine),
+        )
+        self.time = nn.Conv2d(2 * fine, fine, 3, padding=1)  # this latent frame and the one before
+        self.space = nn.Sequential(ResidualConv(fine), nn.SiLU())
+        self.out_img = nn.Conv2d(fine, colours * _PATCH**2, 1)
+        self.out_vid = nn.Conv2d(fine, clip * _PATCH**2, 1)
+        self.full_img = _full_resolution(colours)
+        self.full_vid = _full_resolution(clip)
+        nn.init.zeros_(self.time.weight)
+        self.register_buffer("mean", torch.zeros(1, latent_channels, 1, 1))
+        self.register_buffer("std", torch.ones(1, latent_channels, 1, 1))
+
+    def encode_raw(self, video_frames: Tensor) -> Tensor:
+        """Latents before normalisation of a batch of clips, `[batch, 4(n-1)+1, 3, 8h, 8w]` to `[batch, n, 16, h, w]`."""
+        first = self.enc(self.in_img(F.pixel_unshuffle(video_frames[:, 0] * 2 - 1, _PATCH)))[:, None]
+        batch = len(video_frames)
+        clips = video_frames[:, 1:].unflatten(1, (-1, TEMPORAL_STRIDE)).flatten(0, 1).flatten(1, 2)
+        if not len(clips):
+            return first
+        later = self.enc(self.in_vid(F.pixel_unshuffle(clips * 2 - 1, _PATCH)))
+        return torch.cat((first, later.unflatten(0, (batch, -1))), 1)
+
+    def decode_raw(self, latents: Tensor) -> Tensor:
+        """The inverse of `encode_raw` for whole videos, with gradients and without limits to 0..1."""
+        batch, frames = latents.shape[:2]
+        hidden = self.dec(latents.flatten(0, 1)).unflatten(0, (batch, frames))
+        before = torch.cat((hidden[:, :1], hidden[:, :-1]), 1)
+        mixed = self._mix(hidden.flatten(0, 1), before.flatten(0, 1)).unflatten(0, (batch, frames))
+        first = self._full(mixed[:, 0], self.out_img, self.full_img)
+        if frames == 1:
+            return first
+        later = self._full(mixed[:, 1:].flatten(0, 1), self.out_vid, self.full_vid)
+        return torch.cat((first, later.unflatten(0, (batch, frames - 1)).flatten(1, 2)), 1)
+
+    @torch.no_grad()
+    def encode(self, video_frames: Tensor) -> Tensor:
+        """Encode a whole video: `4(n-1)+1` video frames to `n` latent frames (up to 3 further frames are ignored)."""
+        whole = 1 + (len(video_frames) - 1) // TEMPORAL_STRIDE * TEMPORAL_STRIDE
+        return self.normalised(self.encode_raw(video_frames[:whole].to(self.mean).movedim(-1, 1)[None])[0])
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Decode a whole video: `n` latent frames to `4(n-1)+1` video frames."""
+        return RoomsStreamingDecoder(self).decode(latents)
+
+    def normalised(self, latents: Tensor) -> Tensor:
+        return (latents - self.mean) / self.std
+
+    def raw(self, latents: Tensor) -> Tensor:
+        return latents * self.std + self.mean
+
+    def _mix(self, hidden: Tensor, before: Tensor) -> Tensor:
+        return self.space(hidden + self.time(F.silu(torch.cat((before, hidden), 1))))
+
+    def _full(self, hidden: Tensor, out: nn.Module, full: nn.Module) -> Tensor:
+        """Video frames `[n, 1 or 4, 3, 8h, 8w]` from hidden features `[n, fine, 2h, 2w]`."""
+        patches = F.pixel_shuffle(out(hidden), _PATCH)
+        return ((patches + full(patches)) * 0.5 + 0.5).unflatten(1, (-1, 3))
+
+    def decode_next(self, latent: Tensor, before: Tensor | None, starts_video: bool) -> tuple[Tensor, Tensor]:
+        """Decode one latent frame `[1, 16, h, w]`; returns its video frames and the features the next one needs."""
+        hidden = self.dec(self.raw(latent.to(self.mean)))
+        mixed = self._mix(hidden, hidden if before is None else before)
+        out, full = (self.out_img, self.full_img) if starts_video else (self.out_vid, self.full_vid)
+        return self._full(mixed, out, full)[0].movedim(1, -1).clamp(0, 1), hidden
+
+
+def _full_resolution(channels: int) -> nn.Sequential:
+    """Layers on whole video frames, which change nothing before they are trained."""
+    last = nn.Conv2d(_FULL_CHANNELS, channels, 3, padding=1)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Conv2d(channels, _FULL_CHANNELS, 3, padding=1), nn.SiLU(), last)
+
+
+class RoomsStreamingDecoder:
+    """A `stream.StreamingDecoder`; its state is the features of the last latent frame.
+
+    Latent frames are decoded one at a time, because the rounding of a convolution depends on the batch size, and the
+    result must not depend on the division into chunks.
+    """
+
+    def __init__(self, autoencoder: RoomsAutoencoder):
+        self.autoencoder = autoencoder
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new video with the next chunk."""
+        self._before: Tensor | None = None
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Decode the next latent frames `[frames, 16, h, w]` to video frames `[video frames, 8h, 8w, 3]` in 0..1."""
+        parts = []
+        for latent in latents.split(1):
+            part, self._before = self.autoencoder.decode_next(latent, self._before, self._before is None)
+            parts.append(part)
+        return torch.cat(parts)

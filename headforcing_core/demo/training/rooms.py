@@ -1,0 +1,105 @@
+"""Train the model of the world of rooms: autoencoder, base, gate, distillation, choice. Stop it whenever you like.
+
+    torchrun --nproc-per-node 2 -m headforcing.headforcing_core.demo.training.rooms --out FOLDER
+    python -m headforcing.headforcing_core.demo.training.rooms --out FOLDER
+
+The same command goes on where it was stopped, with as many workers as before. Finished stages are left as they are;
+remove a stage's file to make it again. `journal.jsonl` holds losses and seconds a step, `base_gate.json` and `gate.json`
+what was remembered, `chosen.json` the student to release: the one that remembers most, if that is enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from ...files import claimed_folder, replacing
+from . import rooms_gate
+from .resumable import Deadline, Stopped
+from .rooms_stages import Recipe, Run, distill, load_rooms_autoencoder, train_autoencoder, train_base
+from .training import Workers, load
+
+log = logging.getLogger(__name__)
+GATE_STORIES = 32
+_STEPS = ("autoencoder_steps", "base_steps", "student_steps")
+
+
+def gate(run: Run, weights: Path, target: Path) -> float:
+    """Measure what a model remembers and store it, by the first worker; returns the gate's number."""
+    if run.workers.rank == 0 and not target.exists():
+        model = load(run.recipe.config, weights).requires_grad_(False)
+        effects = rooms_gate.measure(model, load_rooms_autoencoder(run.recipe.autoencoder), GATE_STORIES)
+        log.info("%s", "\n".join((weights.name, *rooms_gate.describe(effects))))
+        rooms_gate.write(target, effects)
+    if distributed.is_initialized():
+        distributed.barrier()
+    return float(json.loads(target.read_text(encoding="utf-8"))["memory"])
+
+
+def choose(run: Run) -> None:
+    """Choose the student that remembers most, and say whether it passes the gate."""
+    recipe = run.recipe
+    found = {path.name: gate(run, path, path.with_suffix(".gate.json")) for path in recipe.students()}
+    best = max(found, key=found.__getitem__)
+    passes = found[best] >= rooms_gate.STUDENT_LEAST
+    if run.workers.rank == 0:
+        verdict = {"chosen": best, "memory": found[best], "least": rooms_gate.STUDENT_LEAST, "passes": passes}
+        with replacing(recipe.out / "chosen.json") as partial:
+            partial.write_text(json.dumps(verdict | {"students": found}, indent=2) + "\n", encoding="utf-8")
+        log.info("%s remembers %.3f: %s", best, found[best], "passes" if passes else "does not pass, no table is made")
+
+
+def train(run: Run, below_gate: bool = False) -> None:
+    """Make every stage that is not there yet; raises Stopped where the time is over or the base remembers too little."""
+    recipe = run.recipe
+    stages: tuple[tuple[Path, Callable[[Run], None]], ...] = (
+        (recipe.autoencoder, train_autoencoder),
+        (recipe.base, train_base),
+    )
+    for result, stage in stages:
+        if not result.exists():
+            stage(run)
+    memory = gate(run, recipe.base, recipe.out / "base_gate.json")
+    if memory < rooms_gate.BASE_LEAST and not below_gate:
+        raise Stopped(
+            f"The base remembers {memory:.3f}, at least {rooms_gate.BASE_LEAST} is expected: remove base.safetensors "
+            "and base_gate.json and give more --base-steps, which go on from the last state, or give --below-gate."
+        )
+    if not recipe.students()[-1].exists():
+        distill(run)
+    choose(run)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for weights, states and journal")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes, at the next stored state")
+    parser.add_argument("--below-gate", action="store_true", help="distil a base that remembers too little, too")
+    for name in _STEPS:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Recipe, name))
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    workers = Workers()
+    recipe = replace(Recipe(args.out, args.seed), **{name: getattr(args, name) for name in _STEPS})
+    run = Run(recipe, workers, Deadline(args.minutes))
+    torch.manual_seed(args.seed)
+    try:
+        if workers.rank == 0:
+            with claimed_folder(args.out):  # two trainings in one folder would take each other's states
+                train(run, args.below_gate)
+        else:
+            train(run, args.below_gate)
+    except Stopped as stopped:
+        log.info("%s", stopped)
+
+
+if __name__ == "__main__":
+    main()
