@@ -212,7 +212,9 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
             COLOURS[marking.colour],
         )
         parts.append((*drawn, covered * (1 - drawn[1])))
-    video_frames, shape, facing, pictures = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+    video_frames, shape, facing, pictures = (
+        torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)
+    )
     centres = torch.from_numpy(np.stack((pose.x, pose.y), 1))
     return Clip(
         video_frames,

@@ -60,7 +60,7 @@ class RoomsAutoencoder(nn.Module):
         self.register_buffer("std", torch.ones(1, latent_channels, 1, 1))
 
     def encode_raw(self, video_frames: Tensor) -> Tensor:
-        """Latents before normalisation of a batch of clips, `[batch, 4(n-1)+1, 3, 8h, 8w]` to `[batch, n, 16, h, w]`."""
+        """Latents before normalisation, of clips `[batch, 4(n-1)+1, 3, 8h, 8w]` to `[batch, n, 16, h, w]`."""
         first = self.enc(self.in_img(F.pixel_unshuffle(video_frames[:, 0] * 2 - 1, _PATCH)))[:, None]
         batch = len(video_frames)
         clips = video_frames[:, 1:].unflatten(1, (-1, TEMPORAL_STRIDE)).flatten(0, 1).flatten(1, 2)

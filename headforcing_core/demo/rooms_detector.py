@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .detector import grow, label, nearest, regions
-from .rooms import BACKGROUNDS, CAMERAS, COLOURS, MOTIONS, Clip, Layout, Marking
+from .rooms import BACKGROUNDS, CAMERAS, COLOURS, MOTIONS, Marking
 from .rooms_drawing import (
     EMBLEM_SIZE,
     EMBLEMS,
@@ -160,7 +160,11 @@ def _pictures(likeness: Tensor) -> tuple[Picture, ...]:
 def _lights() -> tuple[Tensor, list[str]]:
     """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the patterns."""
     plain, checkerboard, striped = PATTERNS
-    views = [(plain, 0), *((checkerboard, shift) for shift in range(0, 32, 2)), *((striped, s) for s in range(0, 16, 2))]
+    views = [
+        (plain, 0),
+        *((checkerboard, shift) for shift in range(0, 32, 2)),
+        *((striped, s) for s in range(0, 16, 2)),
+    ]
     lights = [wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views]
     return torch.from_numpy(np.stack(lights)).float(), [pattern for pattern, _ in views]
 
@@ -218,22 +222,45 @@ def _emblem_views(
     return [emblem for emblem in EMBLEMS for _ in range(len(tilt))], np.concatenate(views)
 
 
-def layout_overlap(seen: Sighting, layout: Layout, camera: int = 0) -> float | None:
-    """How well the pictures of a frame are those of a room: right ones, of all that are expected or seen; 0 to 1.
+def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
+    """How well the pictures of a frame are those expected in it: right ones, of all that are expected or seen; 0 to 1.
 
-    Pictures that the actor hides or the camera cuts off are left out. None if none is left.
+    Pictures that the actor hides or the edge cuts off are left out. None if none is left.
     """
-    expected = [
-        item
-        for item in (
-            Picture(p.kind, p.x - camera, p.y) for p in layout.between(camera, camera + FRAME_SIZE)
-        )
-        if _BORDER <= item.x < FRAME_SIZE - _BORDER and not _covered(seen.hidden, item)
-    ]
+    inside = [item for item in layout if _BORDER <= item.x < FRAME_SIZE - _BORDER]
+    expected = [item for item in inside if not _covered(seen.hidden, item)]
     found = [item for item in seen.pictures if not _covered(seen.hidden, item)]
     right = sum(any(_same(item, other) for other in found) for item in expected)
     total = len(expected) + sum(not any(_same(item, other) for other in expected) for item in found)
     return right / total if total else None
+
+
+def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
+    """The pictures of a room, from a visit with a camera at rest: those in most frames that can show them."""
+    found: list[Picture] = []
+    for item in (item for sighting in visit for item in sighting.pictures):
+        if not any(_same(item, other) for other in found):
+            can = [sighting for sighting in visit if not _covered(sighting.hidden, item)]
+            shown = [sighting for sighting in can if any(_same(item, other) for other in sighting.pictures)]
+            if 2 * len(shown) > len(can):
+                found.append(item)
+    return found
+
+
+def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | None:
+    """How well a room that comes back shows the pictures of its first visit: `layout_overlap`, mean over the frames.
+
+    A model decides by itself what hangs in a room, so the first visit is the truth. None if it shows no pictures.
+    """
+    layout = layout_of(first)
+    known = [value for sighting in back if (value := layout_overlap(sighting, layout)) is not None]
+    return sum(known) / len(known) if layout and known else None
+
+
+def marking_of(seen: Sequence[Sighting]) -> Marking | None:
+    """The marking that most of these frames show; None if none does."""
+    shown = [sighting.marking for sighting in seen if sighting.marking is not None]
+    return max(dict.fromkeys(shown), key=shown.count) if shown else None
 
 
 def _covered(hidden: Tensor, item: Picture) -> bool:
@@ -275,34 +302,8 @@ def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
     middle = slice(reach, FRAME_SIZE - reach)
     for speed in CAMERAS.values():
         moved = slice(reach + gap * speed, FRAME_SIZE - reach + gap * speed)
-        both = (free[:-gap, : FRAME_SIZE, moved] & free[gap:, :, middle]).float()
+        both = (free[:-gap, :FRAME_SIZE, moved] & free[gap:, :, middle]).float()
         error = (now[:, :, moved] - later[:, :, middle]).abs().mean(-1) * both
         errors.append(error.sum((1, 2)) / both.sum((1, 2)).clamp_min(1))
     words = list(CAMERAS)
     return [words[int(i)] for i in torch.stack(errors).argmin(0)]
-
-
-def right_in_clip(clip: Clip, seen: Sequence[Sighting], stride: int) -> dict[str, list[float]]:
-    """For every frame seen of a rendered clip, whether each thing was detected rightly; see `rooms_accuracy`."""
-    blocks = [block for block, look in enumerate(clip.looks) for _ in range(9 if block == 0 else 12)]
-    numbers: dict[str, list[float]] = {}
-    for index, sighting in enumerate(seen):
-        frame = index * stride
-        look, layout = clip.looks[blocks[frame]], clip.layouts[blocks[frame]]
-        tint = float(np.abs(np.array(sighting.tint) - layout.tint).max())
-        right: dict[str, float | None] = {
-            "one actor": sighting.count == 1,
-            "colour": sighting.colour == look.colour,
-            "shape": sighting.shape == look.shape,
-            "overlap with the named outline": sighting.overlaps.get(look.shape, 0.0),
-            "colour of the wall": sighting.background == look.background,
-            "pattern of the wall": sighting.pattern == look.pattern,
-            "tint (error of a channel)": tint,
-            "layout": layout_overlap(sighting, layout, int(clip.camera[frame])),
-            "marking, while it faces the camera": sighting.marking == clip.marking if clip.facing[frame] == 1 else None,
-            "no marking, while it is hidden": sighting.marking is None if clip.facing[frame] == 0 else None,
-        }
-        for name, value in right.items():
-            if value is not None:
-                numbers.setdefault(name, []).append(float(value))
-    return numbers

@@ -58,7 +58,7 @@ class Pose:
 
 
 def distance_to(shape: str, dx: np.ndarray, dy: np.ndarray, tilt: np.ndarray, radius: np.ndarray | float) -> np.ndarray:
-    """Signed distance in pixels to the outline of a shape, negative inside; `dx, dy` from its centre, tilt in radians."""
+    """Signed distance in pixels to a shape's outline, negative inside; `dx, dy` from its centre, tilt in radians."""
     if shape == "ball":
         return np.hypot(dx, dy) - radius
     x, y = np.cos(tilt) * dx + np.sin(tilt) * dy, np.cos(tilt) * dy - np.sin(tilt) * dx

@@ -1,8 +1,8 @@
 """Rules that make roles of attention shares, by name: the paper's, and one that asks what a head is for.
 
-The paper fills anchors and locals by quota, and memory heads are what is left. On models without clear sinks the quota of
-anchors is then filled with heads that look at everything, and the heads that look at the past most are not memory heads.
-The rule by function begins at the other end: memory heads are those that look most at the middle.
+The paper fills anchors and locals by quota, and memory heads are what is left. On models without clear sinks the quota
+of anchors is then filled with heads that look at everything, and the heads that look at the past most are not memory
+heads. The rule by function begins at the other end: memory heads are those that look most at the middle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..errors import HeadForcingError, unknown_name
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify
 
 Rule = Callable[[Sequence[Sequence[Sequence[float]]], float, float], tuple[tuple[str, ...], ...]]
-"""Roles `[layer][head]` from shares `[layer][head]` = (sink, middle, current), the fraction of anchors and of locals."""
+"""Roles `[layer][head]` from shares `[layer][head]` = (sink, middle, current) and the fractions of anchors, locals."""
 
 
 def classify_by_function(
@@ -52,7 +52,7 @@ def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
     Raises HeadForcingError for an unknown rule and for a profile without shares.
     """
     if rule not in RULES:
-        raise HeadForcingError(unknown_name("rule of roles", rule, RULES))
+        raise unknown_name("rule of roles", rule, RULES)
     if profile.shares is None:
         raise HeadForcingError(
             f"Head profile '{profile.name}' has roles only, so no rule can be applied to it; choose a profile with "

@@ -4,8 +4,8 @@
     python -m headforcing.headforcing_core.demo.training.rooms --out FOLDER
 
 The same command goes on where it was stopped, with as many workers as before. Finished stages are left as they are;
-remove a stage's file to make it again. `journal.jsonl` holds losses and seconds a step, `base_gate.json` and `gate.json`
-what was remembered, `chosen.json` the student to release: the one that remembers most, if that is enough.
+remove a stage's file to make it again. `journal.jsonl` holds losses and seconds a step, files in `.gate.json` what was
+remembered, `chosen.json` the student to release: the one that remembers most, if that is enough.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def choose(run: Run) -> None:
 
 
 def train(run: Run, below_gate: bool = False) -> None:
-    """Make every stage that is not there yet; raises Stopped where the time is over or the base remembers too little."""
+    """Make every stage that is not there yet; raises Stopped when the time is over or the base remembers little."""
     recipe = run.recipe
     stages: tuple[tuple[Path, Callable[[Run], None]], ...] = (
         (recipe.autoencoder, train_autoencoder),
@@ -66,11 +66,11 @@ def train(run: Run, below_gate: bool = False) -> None:
     for result, stage in stages:
         if not result.exists():
             stage(run)
-    memory = gate(run, recipe.base, recipe.out / "base_gate.json")
+    memory = gate(run, recipe.base, recipe.base.with_suffix(".gate.json"))
     if memory < rooms_gate.BASE_LEAST and not below_gate:
         raise Stopped(
             f"The base remembers {memory:.3f}, at least {rooms_gate.BASE_LEAST} is expected: remove base.safetensors "
-            "and base_gate.json and give more --base-steps, which go on from the last state, or give --below-gate."
+            "and base.gate.json and give more --base-steps, which go on from the last state, or give --below-gate."
         )
     if not recipe.students()[-1].exists():
         distill(run)

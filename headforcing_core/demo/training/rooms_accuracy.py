@@ -1,4 +1,4 @@
-"""How often the detector of the world of rooms is right on rendered clips, as a table; with an autoencoder also after it.
+"""How often the detector of the world of rooms is right on rendered clips, as a table; also through an autoencoder.
 
 python -m headforcing.headforcing_core.demo.training.rooms_accuracy --clips 64 [--autoencoder FILE] [--out FILE.json]
 """
@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ...files import replacing
-from ..rooms import Clip, looks_of_frames
-from ..rooms_detector import camera_words, motion_word, right_in_clip, sightings
+from ..rooms import FRAME_SIZE, Clip, Look, looks_of_frames
+from ..rooms_detector import Sighting, camera_words, layout_overlap, marking_of, motion_word, sightings
 from .rooms_data import training_clip
 from .rooms_stages import load_rooms_autoencoder
 
@@ -31,28 +32,42 @@ Numbers = dict[str, list[float]]
 
 def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
     """What was detected rightly in the video frames of a clip, one value per chance to be right."""
-    seen = sightings(video_frames[::STRIDE])
-    numbers = right_in_clip(clip, seen, STRIDE)
-    looks = looks_of_frames(clip.looks)
+    seen, looks = sightings(video_frames[::STRIDE]), looks_of_frames(clip.looks)
+    numbers: Numbers = {}
+    for index, sighting in enumerate(seen):
+        for name, value in _frame_accuracy(clip, index * STRIDE, looks[index * STRIDE], sighting).items():
+            if value is not None:
+                numbers.setdefault(name, []).append(float(value))
+    numbers["marking, of the whole clip"] = [float(marking_of(seen) == clip.marking)]
     start = 0
     for motion, group in groupby(looks[::STRIDE], key=lambda look: look.motion):
-        places = [sighting.place for sighting in seen[start : (start := start + len(list(group)))]]
+        stop = start + len(list(group))
+        places, start = [sighting.place for sighting in seen[start:stop]], stop
         if len(places) >= LEAST_PLACES:
             numbers.setdefault("word of the motion", []).append(float(motion_word(places, STRIDE) == motion))
     words = camera_words(video_frames)
-    for frame in range(0, len(words), STRIDE):
-        now, later = looks[frame], looks[frame + 2]
-        if now == later:
-            numbers.setdefault("word of the camera", []).append(float(words[frame] == now.camera))
-    if clip.pictures.any() and len(seen) > 1:
-        numbers.setdefault("marking, of a clip", []).append(float(marking_of(seen) == (clip.marking)))
+    still = [frame for frame in range(0, len(words), STRIDE) if looks[frame] == looks[frame + 2]]
+    numbers["word of the camera"] = [float(words[frame] == looks[frame].camera) for frame in still]
     return numbers
 
 
-def marking_of(seen: list) -> object:
-    """The marking that most video frames show; None if none does."""
-    shown = [sighting.marking for sighting in seen if sighting.marking is not None]
-    return max(set(shown), key=shown.count) if shown else None
+def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[str, float | None]:
+    """Whether each thing in a video frame was detected rightly; None where there was nothing to detect."""
+    layout = next(layout for layout in clip.layouts if layout.room == look.room)
+    camera = int(clip.camera[frame])
+    hung = [replace(item, x=item.x - camera) for item in layout.between(camera, camera + FRAME_SIZE)]
+    return {
+        "one actor": seen.count == 1,
+        "colour": seen.colour == look.colour,
+        "shape": seen.shape == look.shape,
+        "overlap with the named outline": seen.overlaps.get(look.shape, 0.0),
+        "colour of the wall": seen.background == look.background,
+        "pattern of the wall": seen.pattern == look.pattern,
+        "tint, largest error of a channel": float(np.abs(np.array(seen.tint) - layout.tint).max()),
+        "layout": layout_overlap(seen, hung),
+        "marking, facing the camera": seen.marking == clip.marking if clip.facing[frame] == 1 else None,
+        "no marking, turned away": seen.marking is None if clip.facing[frame] == 0 else None,
+    }
 
 
 def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames) -> dict[str, float]:

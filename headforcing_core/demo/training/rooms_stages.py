@@ -247,7 +247,7 @@ def _student_loss(
     gaps: Tensor,
     part: float,
 ) -> Tensor:
-    """The matching loss, in which blocks that come back to a room count twice; at the end of the training on pixels, too.
+    """The matching loss, in which blocks that come back to a room count twice; at the end on pixels, too.
 
     `part` is the part of the training that is over, `gaps [batch, blocks]` is above 0 where a room comes back.
     """
