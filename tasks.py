@@ -4,6 +4,7 @@ python tasks.py demo      make a one-minute video with the embedded model
 python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (two minutes on two cores)
 python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
 python tasks.py check     lint and types
+python tasks.py rooms     train the model of the world of rooms: hours, goes on where it was stopped; --out FOLDER
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
 """
 
@@ -109,6 +110,14 @@ def benchmark(arguments: list[str]) -> None:
     run(python, ROOT / "tests" / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
 
 
+def rooms(arguments: list[str]) -> None:
+    """Train the model of the world of rooms with a process per core, at most two; more arguments go to the training."""
+    environment()
+    workers = str(min(2, os.cpu_count() or 1))
+    training = ("--nproc-per-node", workers, "-m", "headforcing.headforcing_core.demo.training.rooms")
+    run(BIN / "torchrun", *training, *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+
+
 def browser() -> None:
     """Chromium for the editor test: the system's, or Debian's package where that can be installed."""
     if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
@@ -123,7 +132,7 @@ def browser() -> None:
     raise SystemExit("The editor test needs Chromium: install it (Debian: apt install chromium) and run this again.")
 
 
-COMMANDS = {"demo": demo, "quick": quick, "test": test, "check": check, "benchmark": benchmark}
+COMMANDS = {"demo": demo, "quick": quick, "test": test, "check": check, "rooms": rooms, "benchmark": benchmark}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:

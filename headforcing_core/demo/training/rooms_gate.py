@@ -5,8 +5,8 @@
 
 A room is left and comes back in the last block. The model predicts that block from pure noise twice: after the true
 past, and after one with other pictures in that room. *Recall* is where the prediction lies on the line from the other
-pictures' latents (0) to the true ones (1), at cells where just one of the two has a picture. The effect of memory is the
-recall after the true past minus that after the other one: 1 is perfect, 0 is none.
+pictures' latents (0) to the true ones (1), at cells where just one of the two has a picture. The effect of memory is
+the recall after the true past minus that after the other one: 1 is perfect, 0 is none.
 """
 
 from __future__ import annotations

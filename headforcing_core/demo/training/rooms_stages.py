@@ -25,8 +25,8 @@ from .train_base import ADAM_RATE, MUON_RATE, flow_loss, rate_factor
 from .training import STRUCTURE, Average, Optimizer, Workers, initialise, load, save
 
 LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
+STATISTICS_CLIPS = 40  # that the normalisation of latents is measured on
 STUDENT_RATE = 3e-4
-WARM_UP = 10  # steps of the distillation in which only the fake score model learns
 GUIDANCE = (1.75, 1.0)  # the teacher's, at the first and at the last step
 PIXEL_PART, PIXEL_CLIPS = 0.1, 2  # last part of the distillation with a loss on pixels, and clips a step it is of
 
@@ -44,7 +44,11 @@ class Recipe:
     base_decay: float = 0.35  # last part of the base's steps in which the learning rate falls
     student_steps: int = 100
     student_batch: int = 8
+    student_warm_up: int = 10  # steps in which only the fake score model learns
     students_every: int = 20  # steps between two students that the gate chooses among
+    autoencoder_keep: int = 200  # steps between two stored states, from which an interrupted training goes on
+    base_keep: int = 40
+    student_keep: int = 10
     config: WanConfig = TOY_CONFIG
 
     @property
@@ -60,7 +64,7 @@ class Recipe:
 
     def students(self) -> list[Path]:
         """The students of a finished distillation, oldest first."""
-        first = self.students_every * (1 + WARM_UP // self.students_every)
+        first = self.students_every * (1 + self.student_warm_up // self.students_every)
         return [self.student(step) for step in range(first, self.student_steps + 1, self.students_every)]
 
 
@@ -134,7 +138,7 @@ def train_autoencoder(run: Run) -> None:
         done = step + 1
         if done % 50 == 0:
             workers.average(model)
-        if done % 200 == 0 or done == steps:
+        if done % recipe.autoencoder_keep == 0 or done == steps:
             psnr = -10 * (decoded.detach().float() - video_frames).square().mean().log10()
             journal.write(done, loss=loss.item(), psnr=psnr.item())
             run.keep(checkpoints, done, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
@@ -148,7 +152,7 @@ def train_autoencoder(run: Run) -> None:
 @torch.no_grad()
 def _measure_statistics(model: RoomsAutoencoder, seed: int) -> None:
     """Set the per-channel mean and standard deviation of video latents, which normalise them as in Wan."""
-    clips = (training_clip(seed * 1000 + index).video_frames for index in range(40))
+    clips = (training_clip(seed * 1000 + index).video_frames for index in range(STATISTICS_CLIPS))
     latents = torch.cat([model.encode_raw(clip.movedim(-1, 1)[None])[0, 1:] for clip in clips])
     model.mean.copy_(latents.mean((0, 2, 3), keepdim=True))
     model.std.copy_(latents.std((0, 2, 3), keepdim=True))
@@ -179,7 +183,7 @@ def train_base(run: Run) -> None:
         if done % 20 == 0:
             workers.average(model)
             journal.write(done, loss=running)
-        if done % 40 == 0 or done == recipe.base_steps:
+        if done % recipe.base_keep == 0 or done == recipe.base_steps:
             run.keep(checkpoints, done, _state(model, optimizer, average) | {"running": running})
     if workers.rank == 0:
         save(average.state_dict(model), recipe.base, metadata=STRUCTURE)
@@ -210,16 +214,18 @@ def distill(run: Run) -> None:
         text, gaps = draw_stories(recipe.seed, workers.rank, step, recipe.student_batch)
         with torch.autocast("cpu", torch.bfloat16):
             rollout = roll_out(student, text)
-            with torch.set_grad_enabled(step >= WARM_UP):
+            with torch.set_grad_enabled(step >= recipe.student_warm_up):
                 made = denoised(student, rollout.clean, rollout.noisy, rollout.times, text)
             loss = torch.zeros(())
-            if step >= WARM_UP:
+            if step >= recipe.student_warm_up:
                 loss = _student_loss(teacher, fake, autoencoder, made, rollout, gaps, step / recipe.student_steps)
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
                 falling = 2 * (1 - step / recipe.student_steps)
-                optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(1, (step + 1 - WARM_UP) / 20, falling)
+                optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(
+                    1, (step + 1 - recipe.student_warm_up) / 20, falling
+                )
                 optimizer.step()
                 average.update(student)
             recent.append((rollout, made.detach()))
@@ -230,9 +236,9 @@ def distill(run: Run) -> None:
         if done % 10 == 0 or done == recipe.student_steps:
             workers.average(student, fake)
             journal.write(done, own_flow_loss=fake_loss.item(), loss=loss.item())
-        if done > WARM_UP and done % recipe.students_every == 0 and workers.rank == 0:
+        if done > recipe.student_warm_up and done % recipe.students_every == 0 and workers.rank == 0:
             save(average.state_dict(student), recipe.student(done), metadata=STRUCTURE)
-        if done % 10 == 0 or done == recipe.student_steps:
+        if done % recipe.student_keep == 0 or done == recipe.student_steps:
             state = {"student": student.state_dict(), "optimizer": optimizer.state_dict(), "recent": list(recent)}
             run.keep(checkpoints, done, state | {"fake": _state(fake, fake_optimizer), "average": average.state()})
     _finish(checkpoints)
