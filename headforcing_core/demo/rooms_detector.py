@@ -99,8 +99,8 @@ def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Ten
 
 def _filled(masks: Tensor) -> Tensor:
     """Masks `[n, 64, 64]` without holes: the edge of an emblem can be grey between two strong colours."""
-    outside = label(F.pad(~masks, (1, 1, 1, 1), value=True).float().bool())
-    return (outside != outside[:, :1, :1])[:, 1:-1, 1:-1] if masks.any() else masks
+    outside = label(F.pad((~masks).float(), (1, 1, 1, 1), value=1.0).bool())
+    return (outside != outside[:, :1, :1])[:, 1:-1, 1:-1]
 
 
 def _vivid(colour: Tensor) -> Tensor:
@@ -182,20 +182,23 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
     colours = light @ seen / light.square().sum(1, keepdim=True)  # least squares
     errors = (seen - light[:, :, None] * colours[:, None]).abs().clamp_max(0.1).mean((1, 2))
     best = int(errors.argmin())
-    colour = colours[best].tolist()
+    # again without what does not fit, such as half a picture at the edge
+    fits = (seen - light[best, :, None] * colours[best]).abs().amax(-1) < 0.1
+    kept = light[best, fits] if fits.any() else light[best]
+    colour = (kept @ (seen[fits] if fits.any() else seen) / kept.square().sum()).tolist()
     name = nearest(colour, BACKGROUNDS)
     return name, names[best], tuple(c / named for c, named in zip(colour, BACKGROUNDS[name], strict=True))
 
 
 def _marking(video_frame: Tensor, mask: Tensor, place: tuple[float, float], radius: float) -> Marking | None:
     """The emblem on an actor: what has another colour inside its outline, compared with every emblem at every turn."""
-    inside = mask & ~grow(~mask[None], 1)[0]
-    body = _vivid(video_frame[mask].median(0).values)
-    other = inside & ((_vivid(video_frame) - body).norm(dim=-1) > MARK_CONTRAST)
+    inside = mask & ~grow(~mask[None], 2)[0]
+    contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(dim=-1) * inside
+    other = contrast > max(MARK_CONTRAST, float(contrast.max()) / 2)
     if int(other.sum()) < MIN_EMBLEM:
         return None
-    strongest = (_vivid(video_frame[other]) - body).norm(dim=-1)
-    colour = _vivid(video_frame[other][strongest >= strongest.median()].median(0).values)
+    strongest = contrast >= contrast[other].median()
+    colour = _vivid(video_frame[strongest].median(0).values)
     dx = np.arange(FRAME_SIZE) + 0.5 - place[0]
     dy = (np.arange(FRAME_SIZE) + 0.5 - place[1])[:, None]
     reach = (np.abs(dx) < radius)[None] & (np.abs(dy) < radius)

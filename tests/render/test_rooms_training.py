@@ -56,19 +56,15 @@ def test_training_decodes_what_inference_decodes(autoencoder):
 
 
 def test_the_loss_of_pictures_sees_what_looks_blocky():
-    """Errors with one mean square: tiles of constant error cost more than fine noise, steps at seams than elsewhere."""
+    """Of two errors with equal pixels the one whose tiles are latent cells costs more."""
     truth, weight = torch.zeros(1, 1, 3, 32, 32), torch.ones(1, 1, 1, 32, 32)
-    noise = (torch.rand(32, 32, generator=torch.Generator().manual_seed(0)) < 0.5) * 0.2 - 0.1
     tiles = ((torch.arange(32) // 8 % 2)[:, None] ^ (torch.arange(32) // 8 % 2)) * 0.2 - 0.1
     shifted = tiles.roll((2, 2), (0, 1))
-    plain = (noise.abs().mean() + 2 * noise.square().mean()).item()
 
     def cost(error):
-        return picture_loss(truth + error, truth, weight).item() - plain
+        return picture_loss(truth + error, truth, weight).item()
 
-    fine = picture_loss(truth + noise, truth, weight) - 0.3 * 2 * noise.diff(dim=-1).abs().mean()
-    assert cost(tiles) > 0.1 and fine > plain
-    assert cost(tiles) > cost(shifted)
+    assert cost(tiles) > cost(shifted) + 0.02
 
 
 def test_pictures_count_where_a_room_comes_back_and_nowhere_else():
@@ -134,6 +130,7 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
     """Autoencoder, base, gate, distillation and choice, bit for bit."""
     monkeypatch.setattr(rooms, "GATE_STORIES", 2)
     monkeypatch.setattr(rooms_stages, "STATISTICS_CLIPS", 1)
+    monkeypatch.setattr(rooms_stages, "PIXEL_PART", 1.0)
     monkeypatch.setattr(rooms_gate, "AWAY", (0, 1))
     whole, parts = recipe(tmp_path / "whole"), recipe(tmp_path / "parts")
     rooms.train(Run(whole, Workers(), Deadline(None)), below_gate=True)

@@ -56,7 +56,7 @@ class Checkpoints:
         for newer in [found for found in self._steps(self.rank) if found > step]:
             self._path(newer, self.rank).unlink(missing_ok=True)
         log.info("%s: going on after step %d", self.stage, step)
-        return step, torch.load(self._path(step, self.rank), weights_only=False)
+        return step, torch.load(self._path(step, self.rank), weights_only=True)
 
     def remove(self) -> None:
         """Remove this worker's states, after the stage has ended."""

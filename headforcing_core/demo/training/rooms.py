@@ -23,7 +23,7 @@ from torch import distributed
 from ...files import claimed_folder, replacing
 from . import rooms_gate
 from .resumable import Deadline, Stopped
-from .rooms_stages import Recipe, Run, distill, load_rooms_autoencoder, train_autoencoder, train_base
+from .rooms_stages import Recipe, Run, distill, train_autoencoder, train_base
 from .training import Workers, load
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def gate(run: Run, weights: Path, target: Path) -> float:
     """Measure what a model remembers and store it, by the first worker; returns the gate's number."""
     if run.workers.rank == 0 and not target.exists():
         model = load(run.recipe.config, weights).requires_grad_(False)
-        effects = rooms_gate.measure(model, load_rooms_autoencoder(run.recipe.autoencoder), GATE_STORIES)
+        effects = rooms_gate.measure(model, run.autoencoder, GATE_STORIES)
         log.info("%s", "\n".join((weights.name, *rooms_gate.describe(effects))))
         rooms_gate.write(target, effects)
     if distributed.is_initialized():

@@ -18,6 +18,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ class Case:
     text: Tensor  # [blocks, words, 64]
 
 
+@lru_cache(maxsize=512)  # several checkpoints are measured on the same stories
 def make_case(autoencoder: RoomsAutoencoder, away: int, seed: int) -> Case:
     """The story number `seed`, in which the room is left for `away` blocks."""
     looks: tuple[Look, ...] = returning_story(np.random.default_rng(seed), SHOWN, away)
@@ -83,6 +85,7 @@ def recalls(model: WanModel, cases: Sequence[Case], noise: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+@torch.compiler.set_stance("force_eager")
 def measure(model: WanModel, autoencoder: RoomsAutoencoder, stories: int, batch: int = 8) -> dict[str, list[float]]:
     """The effect of memory in every story, by the blocks for which its room was left (as text, for JSON)."""
     effects: dict[str, list[float]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,11 @@ class Run:
 
     def __init__(self, recipe: Recipe, workers: Workers, deadline: Deadline):
         self.recipe, self.workers, self.deadline = recipe, workers, deadline
+
+    @cached_property
+    def autoencoder(self) -> RoomsAutoencoder:
+        """The trained autoencoder."""
+        return load_rooms_autoencoder(self.recipe.autoencoder)
 
     def checkpoints(self, stage: str) -> Checkpoints:
         count = distributed.get_world_size() if distributed.is_initialized() else 1
@@ -171,7 +177,7 @@ def train_base(run: Run) -> None:
         start, state = found
         _restore(state, model, optimizer, average)
         running = state["running"]
-    pool = ClipPool(load_rooms_autoencoder(recipe.autoencoder), recipe.seed, workers.rank)
+    pool = ClipPool(run.autoencoder, recipe.seed, workers.rank)
     for step in range(start, recipe.base_steps):
         clips = pool.draw(step, recipe.base_batch)
         seed_step(recipe.seed, workers.rank, step)
@@ -196,7 +202,6 @@ def distill(run: Run) -> None:
     recipe, workers = run.recipe, run.workers
     checkpoints, journal = run.checkpoints("student"), run.journal("student")
     teacher, fake, student = (load(recipe.config, recipe.base) for _ in range(3))
-    autoencoder = load_rooms_autoencoder(recipe.autoencoder)
     fake_optimizer = Optimizer(fake, muon=6e-3, adam=6e-4, betas=(0.5, 0.99))
     optimizer = torch.optim.AdamW(student.parameters(), STUDENT_RATE, (0.5, 0.99), weight_decay=0.0)
     average, start = Average(student, 0.95), 0
@@ -207,7 +212,7 @@ def distill(run: Run) -> None:
         student.load_state_dict(state["student"])
         optimizer.load_state_dict(state["optimizer"])
         average.restore(state["average"])
-        recent.extend(state["recent"])
+        recent.extend((Rollout(**fields), made) for fields, made in state["recent"])
     for step in range(start, recipe.student_steps):
         seed_step(recipe.seed, workers.rank, step)
         rng = np.random.default_rng((recipe.seed, workers.rank, step, 1))
@@ -218,7 +223,7 @@ def distill(run: Run) -> None:
                 made = denoised(student, rollout.clean, rollout.noisy, rollout.times, text)
             loss = torch.zeros(())
             if step >= recipe.student_warm_up:
-                loss = _student_loss(teacher, fake, autoencoder, made, rollout, gaps, step / recipe.student_steps)
+                loss = _student_loss(teacher, fake, run.autoencoder, made, rollout, gaps, step / recipe.student_steps)
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
@@ -239,7 +244,11 @@ def distill(run: Run) -> None:
         if done > recipe.student_warm_up and done % recipe.students_every == 0 and workers.rank == 0:
             save(average.state_dict(student), recipe.student(done), metadata=STRUCTURE)
         if done % recipe.student_keep == 0 or done == recipe.student_steps:
-            state = {"student": student.state_dict(), "optimizer": optimizer.state_dict(), "recent": list(recent)}
+            state = {
+                "student": student.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "recent": [(vars(rollout), made) for rollout, made in recent],
+            }
             run.keep(checkpoints, done, state | {"fake": _state(fake, fake_optimizer), "average": average.state()})
     _finish(checkpoints)
 
