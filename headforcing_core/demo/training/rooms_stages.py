@@ -227,10 +227,8 @@ def distill(run: Run) -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-                falling = 2 * (1 - step / recipe.student_steps)
-                optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(
-                    1, (step + 1 - recipe.student_warm_up) / 20, falling
-                )
+                rising, falling = (step + 1 - recipe.student_warm_up) / 20, 2 * (1 - step / recipe.student_steps)
+                optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(1, rising, falling)
                 optimizer.step()
                 average.update(student)
             recent.append((rollout, made.detach()))
