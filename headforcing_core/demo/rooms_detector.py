@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -253,10 +253,13 @@ def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
 def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | None:
     """How well a room that comes back shows the pictures of its first visit: `layout_overlap`, mean over the frames.
 
-    A model decides by itself what hangs in a room, so the first visit is the truth. None if it shows no pictures.
+    A model decides by itself what hangs in a room, so the first visit is the truth; places that the actor hid during all
+    of it are left out. None if it shows no pictures.
     """
     layout = layout_of(first)
-    known = [value for sighting in back if (value := layout_overlap(sighting, layout)) is not None]
+    never = torch.stack([sighting.hidden for sighting in first]).all(0)
+    views = [replace(sighting, hidden=sighting.hidden | never) for sighting in back]
+    known = [value for view in views if (value := layout_overlap(view, layout)) is not None]
     return sum(known) / len(known) if layout and known else None
 
 

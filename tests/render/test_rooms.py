@@ -31,7 +31,7 @@ def frames_of(block):
 def wall_of(clip, block):
     """The pixels of a block's first video frame that the actor never covers in blocks 0 and 2."""
     free = (clip.shape[frames_of(0)].amax(0) == 0) & (clip.shape[frames_of(2)].amax(0) == 0)
-    shadow = torch.nn.functional.max_pool2d((~free).float()[None], 9, 1, 4)[0] > 0
+    shadow = torch.nn.functional.max_pool2d((~free).float()[None], 11, 1, 5)[0] > 0
     return clip.video_frames[frames_of(block)][0][~shadow]
 
 
