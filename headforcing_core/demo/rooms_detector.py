@@ -126,7 +126,7 @@ def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
     result = {}
     for shape, unit_area in _unit_areas().items():
         outline = distance_to(shape, dx, dy, tilts, math.sqrt(there.sum() / unit_area)) < 0
-        result[shape] = float(((outline & there).sum((1, 2)) / (outline | there).sum((1, 2))).max())
+        result[shape] = float(((outline & there).sum((-2, -1)) / (outline | there).sum((-2, -1))).max())
     return result
 
 
@@ -253,8 +253,8 @@ def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
 def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | None:
     """How well a room that comes back shows the pictures of its first visit: `layout_overlap`, mean over the frames.
 
-    A model decides by itself what hangs in a room, so the first visit is the truth; places that the actor hid during all
-    of it are left out. None if it shows no pictures.
+    A model decides by itself what hangs in a room, so the first visit is the truth; places that the actor hid during
+    all of it are left out. None if it shows no pictures.
     """
     layout = layout_of(first)
     never = torch.stack([sighting.hidden for sighting in first]).all(0)

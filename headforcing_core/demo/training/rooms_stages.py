@@ -217,24 +217,27 @@ def distill(run: Run) -> None:
         seed_step(recipe.seed, workers.rank, step)
         rng = np.random.default_rng((recipe.seed, workers.rank, step, 1))
         text, gaps = draw_stories(recipe.seed, workers.rank, step, recipe.student_batch)
+        learns, loss = step >= recipe.student_warm_up, torch.zeros(())
+        # a context of its own for each pass: within one, autocast keeps the weights as they were before an update
         with torch.autocast("cpu", torch.bfloat16):
             rollout = roll_out(student, text)
-            with torch.set_grad_enabled(step >= recipe.student_warm_up):
-                made = denoised(student, rollout.clean, rollout.noisy, rollout.times, text)
-            loss = torch.zeros(())
-            if step >= recipe.student_warm_up:
+        with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(learns):
+            made = denoised(student, rollout.clean, rollout.noisy, rollout.times, text)
+            if learns:
                 loss = _student_loss(teacher, fake, run.autoencoder, made, rollout, gaps, step / recipe.student_steps)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-                rising, falling = (step + 1 - recipe.student_warm_up) / 20, 2 * (1 - step / recipe.student_steps)
-                optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(1, rising, falling)
-                optimizer.step()
-                average.update(student)
-            recent.append((rollout, made.detach()))
-            for update in range(FAKE_STEPS):
+        if learns:
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+            rising, falling = (step + 1 - recipe.student_warm_up) / 20, 2 * (1 - step / recipe.student_steps)
+            optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(1, rising, falling)
+            optimizer.step()
+            average.update(student)
+        recent.append((rollout, made.detach()))
+        for update in range(FAKE_STEPS):
+            with torch.autocast("cpu", torch.bfloat16):
                 fake_loss = own_flow_loss(fake, *recent[-1 if update == 0 else rng.integers(len(recent))])
-                fake_optimizer.step(fake_loss, 1.0)
+            fake_optimizer.step(fake_loss, 1.0)
         done = step + 1
         if done % 10 == 0 or done == recipe.student_steps:
             workers.average(student, fake)
