@@ -33,7 +33,7 @@ from .rooms_drawing import (
     wall_light,
 )
 
-SATURATION = 0.36  # threshold: walls, tint and patterns included, are below 0.34, actors above 0.43
+SATURATION = 0.43  # threshold: walls, with tint and pattern, are below 0.39, actors above 0.49
 MIN_ACTOR, MIN_EMBLEM = 40, 10  # pixels
 LIKENESS = 0.72  # least correlation with a picture
 NEAR = 3  # pixels; a picture so near its place is in it
@@ -192,7 +192,7 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
 
 def _marking(video_frame: Tensor, mask: Tensor, place: tuple[float, float], radius: float) -> Marking | None:
     """The emblem on an actor: what has another colour inside its outline, compared with every emblem at every turn."""
-    inside = mask & ~grow(~mask[None], 2)[0]
+    inside = mask & ~grow(~mask[None], 1)[0]
     contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(dim=-1) * inside
     other = contrast > max(MARK_CONTRAST, float(contrast.max()) / 2)
     if int(other.sum()) < MIN_EMBLEM:
@@ -201,7 +201,7 @@ def _marking(video_frame: Tensor, mask: Tensor, place: tuple[float, float], radi
     colour = _vivid(video_frame[strongest].median(0).values)
     dx = np.arange(FRAME_SIZE) + 0.5 - place[0]
     dy = (np.arange(FRAME_SIZE) + 0.5 - place[1])[:, None]
-    reach = (np.abs(dx) < radius)[None] & (np.abs(dy) < radius)
+    reach = (np.abs(dx) < radius)[None] & (np.abs(dy) < radius) & inside.numpy()
     there = other.numpy()[reach]
     emblems, views = _emblem_views(*np.nonzero(reach), place, radius)
     overlap = (views & there).sum(1) / (views | there).sum(1).clip(1)

@@ -126,7 +126,7 @@ def wall_light(pattern: str, columns: np.ndarray) -> np.ndarray:
     else:
         light = 1 + 0 * x * y
     light = light * (1.08 - 0.16 * y / FLOOR)
-    return np.where(y > FLOOR, 0.5, np.where(y > FLOOR - 2, 1.45, light))
+    return np.where(y > FLOOR, 0.5, np.where(y > FLOOR - 2, 1.3, light))
 
 
 def draw_wall(

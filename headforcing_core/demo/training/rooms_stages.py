@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ...model.wan import WanConfig, WanModel
 from ..assets import TOY_CONFIG
 from ..rooms_autoencoder import RoomsAutoencoder
+from ..rooms_detector import SATURATION
 from .distill import FAKE_STEPS, Rollout, denoised, matching_gradient, own_flow_loss, roll_out
 from .parallel_forward import BLOCK_FRAMES
 from .resumable import Checkpoints, Deadline, Journal, Stopped, seed_step
@@ -274,7 +275,7 @@ def _student_loss(
     if part < 1 - PIXEL_PART:
         return loss
     shown, wanted = (autoencoder.decode_raw(autoencoder.raw(x[:PIXEL_CLIPS])).float() for x in (made, goal))
-    strong = wanted.amax(2, keepdim=True) - wanted.amin(2, keepdim=True) > 0.36  # the actor's cover
+    strong = wanted.amax(2, keepdim=True) - wanted.amin(2, keepdim=True) > SATURATION  # the actor's cover
     weight = 1 + 3 * F.max_pool2d(strong.float().flatten(0, 1), 5, 1, 2).unflatten(0, shown.shape[:2])
     return loss + 5 * ((shown - wanted.detach()).square() * weight).mean()
 
