@@ -47,6 +47,7 @@ def choose(run: Run) -> None:
     """Choose the student that remembers most, and say whether it passes the gate."""
     recipe = run.recipe
     found = {path.name: gate(run, path, path.with_suffix(".gate.json")) for path in recipe.students()}
+    run.checkpoints("student").remove()  # left where the time was over with the last step
     best = max(found, key=found.__getitem__)
     passes = found[best] >= rooms_gate.STUDENT_LEAST
     if run.workers.rank == 0:

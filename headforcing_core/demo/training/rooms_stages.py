@@ -41,7 +41,7 @@ class Recipe:
     seed: int = 1
     autoencoder_steps: int = 5000
     autoencoder_batch: int = 16  # crops per worker and step
-    base_steps: int = 2500
+    base_steps: int = 2000
     base_batch: int = 8  # clips per worker and step
     base_decay: float = 0.35  # last part of the base's steps in which the learning rate falls
     student_steps: int = 100
