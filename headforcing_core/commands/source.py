@@ -277,8 +277,15 @@ class Source:
     def _inexact(self) -> dict[str, list[str]]:
         return {"inexact": self.machine.inexact} if self.machine.inexact else {}
 
-    def check_needs(self, plan: RenderPlan, video: Path | None) -> Needs:
-        """Estimate memory and disk use; refuses a render that is not possible or does not fit."""
+    def check_needs(
+        self, plan: RenderPlan, video: Path | None, *, loaded: bool = False, elsewhere: bool = False
+    ) -> Needs:
+        """Estimate memory and disk use; refuses a render that is not possible or does not fit.
+
+        Args:
+            loaded: model and decoder are on the device already.
+            elsewhere: another machine renders, so that the memory of this one says nothing.
+        """
         device, dtype, files = self.machine.device, self.machine.dtype, self.files
         if self.machine.cuda_graph and device.type != "cuda":
             raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
@@ -298,7 +305,9 @@ class Source:
         weights = self.info.parameters * dtype.itemsize
         if self.machine.fp8_linears:
             weights -= fp8.saved_bytes(self.info.config, dtype)
-        room, peers = room_on(device), self.machine.peers
+        room, peers = None if elsewhere else room_on(device), self.machine.peers
+        if loaded and room is not None:
+            room += weights + decoder.weights
         needs = self.job(plan).check_needs(
             weights,
             room if peers is None else None,

@@ -45,7 +45,7 @@ def encode(args: argparse.Namespace) -> Result:
         raise HeadForcingError(f"the file of embeddings must end in .safetensors, got {args.out.name!r}")
     check_writable(args.out)
     timelines = [parse_timeline(read_text(text)) for text in args.prompts]
-    texts = list(dict.fromkeys(segment.text for timeline in timelines for segment in timeline.segments))
+    texts = list(dict.fromkeys(text for timeline in timelines for text in timeline.texts))
     with claimed(args.out):
         rows = encode_texts(args.text_encoder, texts, pick_device(args.device))
         save_embeddings(args.out, dict(zip(texts, rows, strict=True)))

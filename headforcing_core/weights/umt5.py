@@ -1,7 +1,7 @@
 """umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
 
-The encoder needs optional packages (`pip install -e ".[text]"`), which are imported only when used. Its matrices stay as
-the file stores them, fp8 with scales included, and are widened while they are used.
+The encoder needs optional packages (`pip install -e ".[text]"`), imported only when used. Its matrices stay
+as the file stores them, fp8 with scales included, and are widened while they are used.
 """
 
 from __future__ import annotations
