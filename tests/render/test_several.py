@@ -136,7 +136,7 @@ def test_what_all_ranks_refuse_is_said_once(tmp_path):
     options = ("--gpus", 2, "--method", "rolling_forcing", "--seconds", 3, "--out", tmp_path)
     done = subprocess.run(demo(*options), env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == "", done.stderr
-    assert done.stderr.count("error: ") == done.stderr.count("keeps a cache of its own") == 1
+    assert done.stderr.count("error: ") == done.stderr.count("has a cache of its own") == 1
     assert len(done.stderr.splitlines()) == 1
 
 
