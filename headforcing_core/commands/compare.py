@@ -33,7 +33,8 @@ from ..studies.comparison import (
 from ..versions import versions
 from .arguments import Result, add_farm_arguments, add_file_arguments, add_render_arguments, farm_of, portable
 from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
-from .source import LoadedModel, Source
+from .loaded import LoadedModel
+from .source import Source
 
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 

@@ -13,7 +13,8 @@ from ..errors import HeadForcingError
 from ..farm.farm import Farm
 from ..files import TargetInUse, claimed
 from ..render.job import RenderJob
-from .source import LoadedModel, Source
+from .loaded import LoadedModel
+from .source import Source
 
 
 class Kept:

@@ -15,7 +15,8 @@ from ..timeline.timeline import parse_timeline
 from ..video.codec import DECODERS
 from ..video.stream import write_video
 from ..weights.containers import read_weights
-from .arguments import DTYPES, Result, encode_texts, pick_device, read_text
+from .arguments import DTYPES, Result, pick_device, read_text
+from .model_files import encode_texts
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.follow import FollowedFile
-from headforcing.headforcing_core.commands.source import ProgressBar, toy_codec
+from headforcing.headforcing_core.commands.loaded import ProgressBar
+from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile

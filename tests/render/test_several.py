@@ -17,6 +17,7 @@ from headforcing.headforcing_core.commands.ranks import check_rank_memory, check
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.parallel.cache import parallel_forward
+from headforcing.headforcing_core.parallel.start import start
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.video_rollout import VideoRollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -129,6 +130,14 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
     assert main(["demo", "--json", *map(str, options)]) == 0
     assert json.loads(capsys.readouterr().out)["reused_blocks"] >= 2
     assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5, "blocks of two, then of one"
+
+
+@linux
+@pytest.mark.slow
+def test_a_rank_that_breaks_when_all_is_done_changes_nothing(monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    assert start(2, "breaking_rank", []) == (0, "made")
+    assert capfd.readouterr().out == "", "printed once, by the process that started the ranks"
 
 
 @pytest.mark.slow
