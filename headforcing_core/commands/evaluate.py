@@ -289,7 +289,7 @@ class RealVideos:
             if isinstance(entry, Entry)
             for number, source in enumerate(sources)
         }
-        check_videos(list(self._videos.values()))
+        check_videos(list(self._videos.values()), farm)
         texts = list(dict.fromkeys(text for source in sources for text in source.texts))
         self._embeds = dict(zip(texts, self._common.encode(texts), strict=True))
         jobs = {

@@ -117,8 +117,8 @@ class RoomsAutoencoder(nn.Module):
 def _full_resolution(channels: int) -> nn.Sequential:
     """Layers on whole video frames, which change nothing before they are trained."""
     last = nn.Conv2d(_FULL_CHANNELS, channels, 3, padding=1)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
+    for parameter in last.parameters():
+        nn.init.zeros_(parameter)
     return nn.Sequential(nn.Conv2d(channels, _FULL_CHANNELS, 3, padding=1), nn.SiLU(), last)
 
 

@@ -108,7 +108,7 @@ def _vivid(colour: Tensor) -> Tensor:
     return colour / colour.amax(-1, keepdim=True).clamp_min(0.2)
 
 
-_VIVID = {name: tuple(channel / max(colour) for channel in colour) for name, colour in COLOURS.items()}
+_VIVID = {name: (r / max(r, g, b), g / max(r, g, b), b / max(r, g, b)) for name, (r, g, b) in COLOURS.items()}
 
 
 @lru_cache(maxsize=1)
@@ -203,7 +203,8 @@ def _marking(video_frame: Tensor, mask: Tensor, place: tuple[float, float], radi
     dy = (np.arange(FRAME_SIZE) + 0.5 - place[1])[:, None]
     reach = (np.abs(dx) < radius)[None] & (np.abs(dy) < radius) & inside.numpy()
     there = other.numpy()[reach]
-    emblems, views = _emblem_views(*np.nonzero(reach), place, radius)
+    rows, columns = np.nonzero(reach)
+    emblems, views = _emblem_views(rows, columns, place, radius)
     overlap = (views & there).sum(1) / (views | there).sum(1).clip(1)
     best = int(overlap.argmax())
     if overlap[best] < MARK_LIKENESS:

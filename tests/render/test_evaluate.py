@@ -19,7 +19,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.studies.answers import answer
+from headforcing.headforcing_core.studies.answers import answer, measured_rows
 from headforcing.headforcing_core.studies.comparison import Entry
 from headforcing.headforcing_core.studies.paper_tables import PAPER_TABLES
 from headforcing.headforcing_core.studies.questions import (
@@ -198,7 +198,8 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
     args = argparse.Namespace(demo_weights=None, demo_autoencoder=None, videos=2)
     videos = evaluate.ToyVideos(args, Farm())
     for name in ("length", "roles", "components"):
-        answer(QUESTIONS[name], 2, videos.measure(QUESTIONS[name], lambda: None))
+        question = QUESTIONS[name]
+        answer(question, 2, videos.measure(question.story, measured_rows(question, 2), lambda: None))
     assert len(made) == len(set(made)) and len(made) < 2 * sum(
         len(QUESTIONS[n].rows) for n in ("length", "roles", "components")
     ) + 2 * (SHUFFLES - 1)

@@ -60,9 +60,9 @@ def make_case(autoencoder: RoomsAutoencoder, away: int, seed: int) -> Case:
     clips = (render(looks, seed), render(looks, seed, [int(look.room == looks[-1].room) for look in looks]))
     true, other = (latent_cells(clip.pictures)[-BLOCK_FRAMES:] for clip in clips)
     actor = latent_cells(clips[0].shape)[-BLOCK_FRAMES:]
-    latents = [autoencoder.encode(clip.video_frames) for clip in clips]
+    own, changed = (autoencoder.encode(clip.video_frames) for clip in clips)
     text = torch.stack([word_vectors(look.prompt) for look in looks])
-    return Case(*latents, ((true - other).abs() > 0.3) & (actor < 0.05), text)
+    return Case(own, changed, ((true - other).abs() > 0.3) & (actor < 0.05), text)
 
 
 def recalls(model: WanModel, cases: Sequence[Case], noise: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ class Workers:
         self.rank = distributed.get_rank() if distributed.is_initialized() else 0
 
     @torch.no_grad()
-    def average(self, *models: WanModel) -> None:
+    def average(self, *models: torch.nn.Module) -> None:
         if distributed.is_initialized():
             parameters = [p for model in models for p in model.parameters()]
             flat = torch.cat([p.flatten() for p in parameters])
