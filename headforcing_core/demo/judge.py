@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ from ..render.video_rollout import VideoRollout
 from ..rollout.schedule import Schedule, schedule
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.timeline import Timeline, parse_timeline
-from ..weights.checkpoint import inspect_checkpoint
+from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
 from . import assets, word_hash
 from .detector import Sighting, score, sightings
 from .world import CLOCK, Look, camera_path, looks_of_frames, render
@@ -73,6 +75,13 @@ def there_and_back(count: int, blocks: int) -> list[Timeline]:
     return stories
 
 
+def inspect_toy(path: str | Path) -> CheckpointInfo:
+    """What a file of a toy model holds; other dimensions are allowed, with heads as wide as the embedded model's."""
+    info = inspect_checkpoint(path, num_heads=1)
+    heads = info.config.dim // (assets.TOY_CONFIG.dim // assets.TOY_CONFIG.num_heads)
+    return replace(info, config=replace(info.config, num_heads=heads, text_len=word_hash.TEXT_LEN))
+
+
 class Judge:
     """Generates and measures videos on the CPU, with the embedded model or other weights for the toy world.
 
@@ -81,12 +90,13 @@ class Judge:
 
     def __init__(self, weights: str | None = None, autoencoder: str | None = None):
         path = weights or assets.model_path()
-        info = inspect_checkpoint(path, num_heads=1)
-        heads = info.config.dim // (assets.TOY_CONFIG.dim // assets.TOY_CONFIG.num_heads)
-        self.info = replace(info, config=replace(info.config, num_heads=heads, text_len=word_hash.TEXT_LEN))
+        self.info = inspect_toy(path)
         self.backbone = WanModel.from_state_dict(self.info.config, load_file(path), torch.float32)
-        self.autoencoder = assets.load_autoencoder(weights=autoencoder)
+        self.autoencoder: Any = self.load_autoencoder(autoencoder)
         self.schedule: Schedule = schedule("self_forcing")
+
+    def load_autoencoder(self, weights: str | None) -> Any:
+        return assets.load_autoencoder(weights=weights)
 
     def plan(self, policy: Method, roles: str, story: Timeline, seed: int, shuffle: int = 0) -> RenderPlan:
         size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8

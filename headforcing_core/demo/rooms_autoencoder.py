@@ -6,9 +6,12 @@ video frames, and its last layers work on whole video frames, so that no seams s
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ..timeline.clock import TEMPORAL_STRIDE
@@ -112,6 +115,13 @@ class RoomsAutoencoder(nn.Module):
         mixed = self._mix(hidden, hidden if before is None else before)
         out, full = (self.out_img, self.full_img) if starts_video else (self.out_vid, self.full_vid)
         return self._full(mixed, out, full)[0].movedim(1, -1).clamp(0, 1), hidden
+
+
+def load_rooms_autoencoder(path: str | Path) -> RoomsAutoencoder:
+    """A trained autoencoder, ready for inference."""
+    autoencoder = RoomsAutoencoder()
+    autoencoder.load_state_dict(load_file(path))
+    return autoencoder.float().eval().requires_grad_(False)
 
 
 def _full_resolution(channels: int) -> nn.Sequential:

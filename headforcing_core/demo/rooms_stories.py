@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -59,13 +60,37 @@ def _wander(look: Look, rooms: Sequence[tuple[str, str]], blocks: int, rng: np.r
     return looks
 
 
-def returning_story(rng: np.random.Generator, shown: int, away: int, rooms: int = 3) -> tuple[Look, ...]:
-    """A room for `shown` blocks, the others in turn for `away` blocks, then the first again for one block."""
+def returning_story(rng: np.random.Generator, shown: int, away: int, back: int = 1, rooms: int = 3) -> tuple[Look, ...]:
+    """A room for `shown` blocks, the others in turn for `away` blocks, then the first again for `back` blocks."""
     look = Look.draw(rng)
     first, *others = draw_rooms(rng, look, rooms)
     stays = max(1, -(-away // len(others)))  # blocks in each of the other rooms
-    visits = [first] * shown + [others[block // stays] for block in range(away)] + [first]
+    visits = [first] * shown + [others[block // stays] for block in range(away)] + [first] * back
     return tuple(replace(look, background=background, pattern=pattern) for background, pattern in visits)
+
+
+def round_story(rng: np.random.Generator, rooms: int = 8, stay: int = 2) -> tuple[Look, ...]:
+    """All rooms for `stay` blocks each, then each again in the same order."""
+    look = Look.draw(rng)
+    once = [room for room in draw_rooms(rng, look, rooms) for _ in range(stay)]
+    return tuple(replace(look, background=background, pattern=pattern) for background, pattern in once * 2)
+
+
+def visits(looks: Sequence[Look]) -> list[range]:
+    """The blocks of every visit to a room, in order."""
+    starts = [i for i, look in enumerate(looks) if not i or look.room != looks[i - 1].room]
+    return [range(start, end) for start, end in pairwise([*starts, len(looks)])]
+
+
+def last_visits(looks: Sequence[Look]) -> list[range]:
+    """For every block the visit before to its room, other rooms between; empty where the room is new."""
+    found: list[range] = []
+    last: dict[str, range] = {}
+    for visit in visits(looks):
+        room = looks[visit.start].room
+        found += [last.get(room, range(0))] * len(visit)
+        last[room] = visit
+    return found
 
 
 def returns(looks: Sequence[Look]) -> list[int]:

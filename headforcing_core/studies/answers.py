@@ -18,7 +18,10 @@ ENOUGH = 32  # videos; with fewer nothing is called sure
 LEGEND = (
     "Means of {videos} videos with 95 % t intervals. †: the same prompts and noise differ from the last row's, and the "
     "interval of the difference and the sign-flip test of this cell alone agree; among rows that do not differ up to "
-    "one cell in twenty has one. **Bold**: sure, that is a primary endpoint ({primary}) in which both agree after "
+    "one cell in twenty has one."
+)
+BOLD = (
+    " **Bold**: sure, that is a primary endpoint ({primary}) in which both agree after "
     "Holm's correction over the {endpoints} primary endpoints of this table, with at least {enough} videos{none}."
 )
 
@@ -79,6 +82,8 @@ class Answer:
     @property
     def endpoints(self) -> list[tuple[int, str]]:
         """The primary endpoints: the differences of all measured methods to the last row, in the primary column."""
+        if not self.question.primary:
+            return []
         methods = [i for i, row in enumerate(self.question.rows[:-1]) if not isinstance(row, Rendered)]
         return [(i, self.question.primary) for i in methods if self._difference(i, self.question.primary) is not None]
 
@@ -90,13 +95,14 @@ class Answer:
         ]
         table = markdown_table(["", *(COLUMNS[column].heading for column in columns)], lines)
         videos, endpoints = len(self.numbers[-1]), len(self.endpoints)
-        legend = LEGEND.format(
-            videos=videos,
-            primary=COLUMNS[self.question.primary].heading,
-            endpoints=endpoints,
-            enough=ENOUGH,
-            none=f"; {videos} are too few for that" if videos < ENOUGH else "",
-        )
+        legend = LEGEND.format(videos=videos)
+        if self.question.primary:
+            legend += BOLD.format(
+                primary=COLUMNS[self.question.primary].heading,
+                endpoints=endpoints,
+                enough=ENOUGH,
+                none=f"; {videos} are too few for that" if videos < ENOUGH else "",
+            )
         return "\n".join([table, "", *filter(None, [legend, *self._told_shuffles(columns), sharing(self.question)])])
 
     def _told_shuffles(self, columns: Sequence[str]) -> list[str]:
@@ -207,7 +213,7 @@ def answer(question: Question, videos: int, measure: Measure, known: Answer | No
             numbers.append(())
         elif isinstance(row, Shuffles):
             shuffles[i] = tuple(_measured(entry, videos, measure) for entry in row.entries)
-            numbers.append(tuple(_mean(made) for made in zip(*shuffles[i], strict=True)))
+            numbers.append(tuple(mean_numbers(made) for made in zip(*shuffles[i], strict=True)))
         else:
             numbers.append(_measured(row, videos, measure))
     return Answer(question, tuple(numbers), shuffles)
@@ -226,7 +232,7 @@ def _measured(row: Entry | Rendered, videos: int, measure: Callable[..., Numbers
     return tuple(measure(row, i) for i in range(videos))
 
 
-def _mean(made: Sequence[Numbers]) -> Numbers:
+def mean_numbers(made: Sequence[Numbers]) -> Numbers:
     """The means of several measurements of one video; None where none of them has a value."""
     known = {key: [value for numbers in made if (value := numbers.get(key)) is not None] for key in made[0]}
     return {key: sum(values) / len(values) if values else None for key, values in known.items()}

@@ -62,7 +62,8 @@ class Question:
         story: the kind of videos: `one_prompt`, `still`, `mixed`, `six_prompts`, `there_and_back`, or `history`.
         rows: methods; the others are compared with the last one.
         columns: keys of the metrics, see `COLUMNS`.
-        primary: the column whose differences answer the question; the others describe.
+        primary: the column whose differences answer the question; the others describe. Empty where something else
+            than a column of this table decides.
     """
 
     asks: str
@@ -110,6 +111,13 @@ COLUMNS: dict[str, Column] = {
 }
 COLUMNS |= {f"early_{key}": COLUMNS[key] for key in ("background", "pattern", "shape", "single", "landmarks")}
 COLUMNS["early_area"] = Column("pixels of shape", _plain(0))
+COLUMNS |= {
+    "layout": Column("layout", _plain(2)),
+    "identity": Column("marking", _plain(2)),
+    "outline": Column("overlap with the outline", _plain(2)),
+    "moves": Column("word of the motion", _plain(2)),
+    "place_error": Column("place of the actor, pixels", _plain(2)),
+}
 FOLLOWING = ("background", "pattern", "present", "shape", "single")
 INSIDE = ("frames_a_head", *(f"early_{column}" for column in (*FOLLOWING, "colour_error", "area", "landmarks")))
 DRIFTING = (

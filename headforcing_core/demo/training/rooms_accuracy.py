@@ -19,9 +19,9 @@ from torch import Tensor
 
 from ...files import replacing
 from ..rooms import FRAME_SIZE, Clip, Look, looks_of_frames
+from ..rooms_autoencoder import load_rooms_autoencoder
 from ..rooms_detector import Sighting, camera_words, layout_overlap, marking_of, motion_word, sightings
 from .rooms_data import training_clip
-from .rooms_stages import load_rooms_autoencoder
 
 STRIDE = 4
 LEAST_PLACES = 18  # of one motion, so many latent frames, before its word is judged

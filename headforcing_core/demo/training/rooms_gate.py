@@ -29,11 +29,10 @@ from ...files import replacing
 from ...model.wan import WanModel
 from ..assets import TOY_CONFIG
 from ..rooms import Look, render
-from ..rooms_autoencoder import RoomsAutoencoder
+from ..rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 from ..rooms_stories import returning_story
 from .parallel_forward import BLOCK_FRAMES, teacher_forced_flow
 from .rooms_data import latent_cells
-from .rooms_stages import load_rooms_autoencoder
 from .training import load, word_vectors
 
 log = logging.getLogger(__name__)

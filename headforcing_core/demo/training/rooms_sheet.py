@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from ...files import replacing
+from ..rooms_autoencoder import load_rooms_autoencoder
 from .rooms_data import training_clip
-from .rooms_stages import load_rooms_autoencoder
 
 SCALE = 2
 

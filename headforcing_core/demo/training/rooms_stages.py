@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from ...model.wan import WanConfig, WanModel
 from ..assets import TOY_CONFIG
-from ..rooms_autoencoder import RoomsAutoencoder
+from ..rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 from ..rooms_detector import SATURATION
 from .distill import FAKE_STEPS, Rollout, denoised, matching_gradient, own_flow_loss, roll_out
 from .parallel_forward import BLOCK_FRAMES
@@ -93,13 +92,6 @@ class Run:
         checkpoints.save(step, state)
         if self.deadline.over():
             raise Stopped(f"{checkpoints.stage}: stopped after step {step}; the same command goes on from there")
-
-
-def load_rooms_autoencoder(path: Path) -> RoomsAutoencoder:
-    """A trained autoencoder, ready for inference."""
-    autoencoder = RoomsAutoencoder()
-    autoencoder.load_state_dict(load_file(path))
-    return autoencoder.float().eval().requires_grad_(False)
 
 
 def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tensor:

@@ -1,0 +1,289 @@
+"""The command `rooms`: every table and verdict of `tests/evidence/PREREGISTRATION.md`, from a finished training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from tqdm import tqdm
+
+from ..demo import assets, word_hash
+from ..demo.judge import inspect_toy
+from ..demo.rooms import Look
+from ..demo.rooms_judge import STORIES, RoomsJudge
+from ..errors import HeadForcingError
+from ..files import check_regular, claimed, replacing
+from ..hashing import digest, file_hash
+from ..head_profiles.profile import HeadProfile, load_profile
+from ..head_profiles.profiler import BUDGETS, profile_heads, shard
+from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..model.wan import WanModel
+from ..rollout.schedule import SCHEDULES
+from ..rollout.wan_video_model import WanVideoModel
+from ..studies.answers import Answer, mean_numbers
+from ..studies.comparison import Entry
+from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
+from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable
+from ..studies.rooms_verdicts import secondary, verdicts_of
+from ..studies.verdicts import SUPPORTS, gate, verdict_table
+from ..timeline.clock import BlockClock
+from .arguments import Result
+from .compare import written
+from .kept import claimed_after
+
+FIRST_PROMPT = 60_000  # numbers of the prompts that the head profile is measured on; no table uses them
+PROFILE_PATIENCE = 6 * 3600.0  # seconds to wait for another process that measures the profile
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `rooms` to the command line."""
+    sub = command("rooms", rooms, "Measure a model of the world of rooms as the pre-registration says, with verdicts.")
+    sub.add_argument("trained", type=Path, help="folder of the training: weights, autoencoder, what the gate found")
+    sub.add_argument("--out", type=Path, required=True, help="folder for measurements, tables and verdicts")
+    sub.add_argument("--tables", nargs="+", choices=ROOMS_TABLES, metavar="TABLE", help=f"of {', '.join(ROOMS_TABLES)}")
+    sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
+    sub.add_argument("--shuffles", type=int, default=SHUFFLES, help=f"of the head roles ({SHUFFLES})")
+    sub.add_argument("--deciding", action="store_true", help="only rows that a primary endpoint is computed from")
+    sub.add_argument("--profile", type=Path, help="head profile with shares; measured if it is not given")
+    sub.add_argument("--shard", default="1/1", help="measure 1/2 of the videos here, 2/2 in another process; no tables")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training of the world of rooms has left: files, and the effects of memory that the gate found."""
+
+    weights: Path
+    autoencoder: Path
+    student: dict[str, Any]
+    base: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path) -> Trained:
+        chosen = folder / str(_read(folder / "chosen.json", "chosen")["chosen"])
+        for path in (chosen, folder / "autoencoder.safetensors"):
+            check_regular(path)
+        student, base = (
+            _read(path.with_suffix(".gate.json"), "memory", "effects") for path in (chosen, folder / "base.safetensors")
+        )
+        return cls(chosen, folder / "autoencoder.safetensors", student, base)
+
+    @property
+    def nearest(self) -> list[float]:
+        """The effects of memory where the room was not left, the gate's positive control."""
+        return list(self.student["effects"].get("0", []))
+
+
+def rooms(args: argparse.Namespace) -> Result:
+    """Measure what is missing, then write `TABLE.md`, `TABLE.json` and `verdicts.md`, `verdicts.json`."""
+    for name, most in (("videos", 1000), ("shuffles", 1000)):
+        if not 0 < getattr(args, name) <= most:
+            raise HeadForcingError(f"--{name} must be from 1 to {most}, got {getattr(args, name)}")
+    mine = shard(args.videos, args.shard)
+    trained = Trained.of(args.trained)
+    passed = gate(float(trained.student["memory"]), float(trained.base["memory"]))
+    if passed.outcome != SUPPORTS:
+        raise HeadForcingError(
+            f"the gate is not passed, so no table is made: {passed.found}; train a model that remembers more"
+        )
+    tables = {name: ROOMS_TABLES[name].with_shuffles(args.shuffles) for name in args.tables or ROOMS_TABLES}
+    profile = profile_of(args, trained)
+    weights = digest(file_hash(trained.weights), file_hash(trained.autoencoder), profile.to_json())
+    part = "" if args.shard == "1/1" else "-" + args.shard.replace("/", "-of-")
+    journal = args.out / f"measured{part}.jsonl"
+    with claimed(journal):
+        mend(journal)
+        known = read_journals(args.out, weights)
+        begun = time.monotonic()
+        judge = RoomsJudge(str(trained.weights), str(trained.autoencoder), profile)
+        measure(judge, list(jobs(tables, mine, args.deciding)), known, journal, weights, args.json)
+        seconds = time.monotonic() - begun
+    if part:
+        return {"text": f"measured {journal}", "json": {"measured": str(journal), "seconds": seconds}}
+    return _tables(args.out, tables, args.videos, known, weights, trained)
+
+
+def _tables(
+    out: Path, tables: Mapping[str, RoomsTable], videos: int, known: Known, weights: str, trained: Trained
+) -> Result:
+    """Write what the measurements say."""
+    answers = {name: answer_of(name, table, videos, known) for name, table in tables.items()}
+    texts, found = [], {}
+    for name, told in answers.items():
+        found[name] = {**told.to_dict(), "weights": weights}
+        text = "\n\n".join([told.question.asks, told.table(), told.question.note])
+        texts.append(written(out, name, text, found[name])["text"])
+    passed = gate(float(trained.student["memory"]), float(trained.base["memory"]))
+    verdicts = [passed, *verdicts_of(answers)]
+    beside = secondary(answers, trained.nearest)
+    about = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside, "weights": weights}
+    text = "\n".join([verdict_table(verdicts), "", "Secondary endpoints, described only:", "", *beside])
+    texts.append(written(out, "verdicts", text, about)["text"])
+    return {"text": "\n\n".join(texts), "json": {**found, "verdicts": about}}
+
+
+# ------------------------------------------------------------------------------------------------------- measurements
+
+
+@dataclass(frozen=True)
+class VideoJob:
+    """One video to measure; `key` names it in the journal."""
+
+    table: str
+    row: Entry | Rendered
+    number: int
+
+    @property
+    def key(self) -> str:
+        shuffle = f" {self.row.shuffle}" if isinstance(self.row, Entry) and self.row.roles == "shuffled" else ""
+        return f"{self.table}: {self.row.label}{shuffle}: {self.number}"
+
+
+Known = dict[str, Numbers]
+
+
+def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> Iterator[VideoJob]:
+    """All videos of the tables: rows that decide first, and of these a video of every row before the next."""
+    for wanted in (True,) if deciding else (True, False):
+        for name, table in tables.items():
+            rows = list(table.entries(wanted))
+            for index in mine:
+                yield from (VideoJob(name, row, table.first + index) for row in rows)
+
+
+def measure(judge: RoomsJudge, wanted: list[VideoJob], known: Known, journal: Path, weights: str, quiet: bool) -> None:
+    """Measure the videos that are not known yet, and append each to the journal."""
+    todo = [job for job in wanted if job.key not in known]
+    with journal.open("a", encoding="utf-8") as file:
+        for job in tqdm(todo, unit="video", disable=quiet):
+            known[job.key] = measured(judge, job)
+            file.write(json.dumps({"video": job.key, "weights": weights, "numbers": known[job.key]}) + "\n")
+            file.flush()
+
+
+def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
+    """Make and measure one video."""
+    table, row, number = ROOMS_TABLES[job.table], job.row, job.number
+    looks = STORIES[table.question.story](number)
+    if isinstance(row, Rendered):
+        found = judge.measure_truth(looks, number, row.encoded, table.ahead)
+    else:
+        found = judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead)
+    return {name: None if value is None else round(value, 5) for name, value in found.items()}
+
+
+def mend(journal: Path) -> None:
+    """Remove a last line that was cut off when a process died."""
+    if journal.exists() and (text := journal.read_text("utf-8")) and not text.endswith("\n"):
+        with replacing(journal) as partial:
+            partial.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+
+
+def read_journals(folder: Path, weights: str) -> Known:
+    """The measurements of all journals of a folder; raises HeadForcingError for those of another model."""
+    known: Known = {}
+    for path in sorted(folder.glob("measured*.jsonl")):
+        lines = path.read_text("utf-8").splitlines(keepends=True)
+        for line in (line for line in lines if line.endswith("\n")):  # another process may be writing the last one
+            found = json.loads(line)
+            if found["weights"] != weights:
+                raise HeadForcingError(
+                    f"{path} was measured with another model, autoencoder or head profile; choose another folder"
+                )
+            known[found["video"]] = found["numbers"]
+    return known
+
+
+def answer_of(name: str, table: RoomsTable, videos: int, known: Known) -> Answer:
+    """A table of the measurements; rows that have not all of the videos are empty.
+
+    A video without a marking in the first block, which is the same in all rows but the rendered ones, has no identity.
+    """
+
+    def made(row: Entry | Rendered) -> tuple[Numbers, ...]:
+        found = [known.get(VideoJob(name, row, number).key) for number in table.numbers(videos)]
+        return () if None in found else tuple(dict(numbers) for numbers in found if numbers is not None)
+
+    numbers: list[tuple[Numbers, ...]] = []
+    shuffles: dict[int, tuple[tuple[Numbers, ...], ...]] = {}
+    modelled = []
+    for i, row in enumerate(table.question.rows):
+        parts = tuple(made(entry) for entry in (row.entries if isinstance(row, Shuffles) else (row,)))
+        if not isinstance(row, Rendered):
+            modelled += [part for part in parts if part]
+        if isinstance(row, Shuffles) and all(parts):
+            shuffles[i] = parts
+        numbers.append(() if isinstance(row, Shuffles) else parts[0])
+    for same in zip(*modelled, strict=True):
+        if any(video["identity"] is None for video in same):
+            for video in same:
+                video["identity"] = None
+    for i, parts in shuffles.items():
+        numbers[i] = tuple(mean_numbers(same) for same in zip(*parts, strict=True))
+    return Answer(table.question, tuple(numbers), shuffles)
+
+
+# ------------------------------------------------------------------------------------------------------- head profile
+
+
+def profile_of(args: argparse.Namespace, trained: Trained) -> HeadProfile:
+    """The given head profile, or that of the folder, which is measured if it is not there."""
+    if args.profile is not None:
+        return load_profile(args.profile)
+    path = args.out / "profile.json"
+    with claimed_after(PROFILE_PATIENCE, path, path.with_suffix(".safetensors")):
+        if not path.exists():
+            measured_profile(trained.weights, path, args.json)
+        return load_profile(path)
+
+
+def measured_profile(weights: Path, path: Path, quiet: bool) -> None:
+    """Measure the head profile of a model as `profile --preset full` does; goes on where it was interrupted."""
+    count, seconds = BUDGETS["full"]
+    family, info = SCHEDULES["self_forcing"], inspect_toy(weights)
+    texts = tuple(Look.draw(np.random.default_rng(FIRST_PROMPT + i)).prompt for i in range(count))
+    setup = ProfileSetup(
+        info.fingerprint,
+        info.config.num_layers,
+        info.config.num_heads,
+        texts,
+        BlockClock(family.frames_per_block).blocks_for(seconds),
+        family.sigmas,
+        family.frames_per_block,
+        assets.LATENT_WIDTH * 8,
+        assets.LATENT_HEIGHT * 8,
+    )
+    shares, stored = HeadShares(setup), path.with_suffix(".safetensors")
+    if stored.exists() and (earlier := HeadShares.load(stored)).setup == setup:
+        shares.merge(earlier)
+    todo = shares.missing_prompts()
+    backbone = WanModel.from_state_dict(info.config, load_file(weights), torch.float32)
+    model = WanVideoModel(backbone, [word_hash.encode(text) for text in texts], torch.float32)
+    with tqdm(total=len(todo), unit="prompt", desc="profiling", disable=quiet) as bar:
+
+        def store(prompt: int) -> None:
+            shares.save(stored)
+            bar.update()
+
+        profile_heads(model, info.config, shares, todo, on_prompt=store, dtype=torch.float32)
+    shares.profile(path.stem, {"source": f"measured on {weights.name}"}).save(path)
+
+
+def _read(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON object with these keys; raises HeadForcingError for any other file."""
+    check_regular(path)
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        missing = [key for key in keys if key not in found]
+    except (ValueError, TypeError) as error:
+        raise HeadForcingError(f"{path} must be a JSON object, as the training writes it: {error}") from error
+    if missing:
+        raise HeadForcingError(f"{path} has no {missing[0]!r}; give the folder of a finished training of the rooms")
+    return found

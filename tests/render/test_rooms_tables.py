@@ -1,0 +1,216 @@
+"""What is measured of a model of the world of rooms, and that one command measures it and goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.commands import rooms
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.demo import rooms_judge
+from headforcing.headforcing_core.demo.rooms import Look
+from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder
+from headforcing.headforcing_core.demo.rooms_judge import STORIES, RoomsJudge, given_last_visits, timeline_of
+from headforcing.headforcing_core.demo.rooms_stories import last_visits, returns, visits
+from headforcing.headforcing_core.demo.training.training import STRUCTURE, save
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
+from headforcing.headforcing_core.methods.ablations import EvenMemory, RandomAdmission
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.rooms_questions import ROOMS_TABLES
+
+TINY = WanConfig(dim=64, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
+SHARES = (((0.2, 0.75, 0.05), (0.05, 0.6, 0.35)), ((0.1, 0.2, 0.7), (0.02, 0.08, 0.9)))
+ROLES = classify(SHARES, 0.25, 0.25)
+TEAL = Look("red", "ball", "gliding", "teal", "striped")
+SAND, NAVY = replace(TEAL, background="sand"), replace(TEAL, background="navy")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a training that has passed its gate, with a model that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("trained")
+    torch.manual_seed(0)
+    model = WanModel(TINY)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.1)
+    save(model.state_dict(), folder / "student-20.safetensors", metadata=STRUCTURE)
+    save(RoomsAutoencoder().state_dict(), folder / "autoencoder.safetensors")
+    (folder / "chosen.json").write_text('{"chosen": "student-20.safetensors"}')
+    for name, memory in (("student-20", 0.5), ("base", 0.7)):
+        (folder / f"{name}.gate.json").write_text(json.dumps({"memory": memory, "effects": {"0": [0.9, 0.8]}}))
+    HeadProfile("probe", 2, 2, ROLES, SHARES, 0.25, 0.25).save(folder / "profile.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def judge(trained):
+    files = (str(trained / name) for name in ("student-20.safetensors", "autoencoder.safetensors"))
+    return RoomsJudge(*files, rooms.load_profile(trained / "profile.json"))
+
+
+def test_the_stories_are_those_of_the_pre_registration():
+    for name, blocks, gap in (("away_15", 23, 15), ("away_30", 38, 30), ("away_60", 68, 60), ("twelve_blocks", 12, 6)):
+        looks = STORIES[name](80_000)
+        assert len(looks) == blocks and max(returns(looks)) == gap and len({look.room for look in looks}) == 3
+        assert len(set(map(len, (visits(looks)[0], visits(looks)[-1])))) == 1
+    looks = STORIES["eight_rooms"](83_000)
+    assert len({look.room for look in looks}) == 8 and looks[:16] == looks[16:] and len(visits(looks)) == 16
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_timeline_shows_the_story(name, judge):
+    looks = STORIES[name](80_001)
+    plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks), 0)
+    shown = [plan.timeline.segments[number].text for number in plan.prompts]
+    assert shown == [look.prompt for look in looks]
+
+
+def test_the_rendered_row_keeps_everything(judge):
+    found = judge.measure_truth(STORIES["twelve_blocks"](82_001), 82_001, encoded=False, ahead=True)
+    kept = ("layout", "identity", "background", "pattern", "shape", "single", "moves")
+    assert {name: found[name] for name in kept} == dict.fromkeys(kept, 1.0)
+    assert found["by_chance"] < 0.4 and found["outline"] > 0.9 and found["place_error"] < 1.5
+
+
+def test_another_room_on_return_is_seen(judge):
+    """The first two blocks of one video and the last one of another: other pictures, another marking."""
+    looks = (TEAL, SAND, TEAL)
+    one, other = (rooms_judge.render(looks, seed).video_frames for seed in (3, 4))
+    mixed = torch.cat((one[:21], other[21:]))
+    whole, found = (rooms_judge.story_numbers(video, looks, 3) for video in (one, mixed))
+    assert whole["layout"] == 1 and found["layout"] < 0.5
+    assert whole["identity"] in (0, 1) and whole["background"] == found["background"] == 1
+
+
+def test_given_frames_are_those_of_the_visit_before():
+    looks = (TEAL, TEAL, SAND, TEAL, NAVY, SAND)
+    assert [list(visit) for visit in last_visits(looks)] == [[], [], [], [0, 1], [], [2]]
+    assert given_last_visits(looks).given == ((), (), (), (0, 1, 2, 4, 5), (), (6, 7, 8))
+
+
+def roll(judge, policy, looks, blocks):
+    """The rollout's cache after so many blocks, its events, and the latents."""
+    plan = judge.plan(policy, "profile", timeline_of(looks), 0)
+    embeds = plan.embeddings([rooms_judge.word_hash.encode(text) for text in plan.timeline.texts])
+    rollout = VideoRollout(plan, 0, dtype=torch.float32)
+    made = [block for block, _ in zip(rollout.blocks(WanVideoModel(judge.backbone, embeds, torch.float32)), range(blocks), strict=False)]  # fmt: skip # noqa: E501
+    return rollout.cache, rollout.events, [block.latents for block in made]
+
+
+def test_given_frames_change_nothing_before_the_return_and_are_the_memory_after_it(judge):
+    looks = (TEAL, TEAL, SAND, NAVY, TEAL, TEAL)
+    given, _, shown = roll(judge, given_last_visits(looks), looks, 6)
+    _, _, plain = roll(judge, preset("head_forcing"), looks, 6)
+    assert all(torch.equal(a, b) for a, b in zip(shown[:4], plain[:4], strict=True))
+    assert not torch.equal(shown[4], plain[4])
+    assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
+
+
+def test_even_memory_has_the_frame_slots_of_head_forcing(judge):
+    story = STORIES["away_15"](80_000)
+    ours, even = (
+        judge.plan(policy, "profile", timeline_of(story), 0).shape for policy in (preset("head_forcing"), EvenMemory())
+    )
+    assert even.frame_slots == ours.frame_slots
+    assert {policy.recent_frames for policy in even.groups()} == {3}
+    assert sorted(policy.episodic_frames for policy in even.groups()) == [2, 3]
+    cache, _, _ = roll(judge, EvenMemory(), (TEAL, SAND, NAVY) * 3, 9)
+    held = [group.entries for group in cache.groups]
+    assert held == [len(cache.memory.entries), len(cache.others[0][1].entries)] and min(held) >= 1
+
+
+def test_random_admission_admits_some(judge):
+    policy = RandomAdmission()
+    policy = replace(policy, episodic=replace(policy.episodic, update_interval=1))
+    _, events, _ = roll(judge, policy, (TEAL, SAND, NAVY) * 4, 12)
+    assert {event.admitted for event in events} == {True, False}
+
+
+def test_a_model_is_judged_one_block_ahead_of_a_true_past(judge):
+    looks = (TEAL, SAND, TEAL)
+    rows = {row.label: row for row in ROOMS_TABLES["h3"].question.rows}
+    found = [
+        judge.measure_story(rows[label].policy, "profile", looks, 5, ahead=True)
+        for label in ("Head Forcing", "local heads see their own block alone")
+    ]
+    assert found[0]["loss_0.9375"] != found[1]["loss_0.9375"]
+    assert all(0 <= numbers["place_error"] <= 32 for numbers in found)
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def call(trained, out, *more):
+    given = ["--profile", str(trained / "profile.json"), "--json", "--tables", "h3", "--shuffles", "2"]
+    return main(["rooms", str(trained), "--out", str(out), *given, *more])
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Measurements that cost nothing, and how many there were."""
+    made = []
+
+    def measured(judge, job):
+        made.append(job.key)
+        worse = job.row.label.startswith("memory heads")
+        return {"layout": 0.2 if worse else 0.9, "identity": None if job.number % 2 else 1.0, "place_error": 2.0}
+
+    monkeypatch.setattr(rooms, "measured", measured)
+    return made
+
+
+def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_path, counted, capsys):
+    assert call(trained, tmp_path, "--videos", "3", "--shard", "1/2", "--deciding") == 0
+    assert len(counted) == 4 * 2 or len(counted) == 4 * 1
+    first = len(counted)
+    journal = next(tmp_path.glob("measured-*.jsonl"))
+    journal.write_text(journal.read_text() + '{"video": "cut o')
+    assert call(trained, tmp_path, "--videos", "3", "--deciding") == 0
+    assert len(counted) == 12 and len(set(counted)) == 12 and first < 12
+    assert call(trained, tmp_path, "--videos", "3") == 0
+    rows = {row["label"]: row for row in json.loads((tmp_path / "h3.json").read_text())["rows"]}
+    assert len(counted) == 3 * 15 and all(len(row["videos"]) == 3 for row in rows.values())
+    assert [len(part) for part in rows["Head Forcing, shuffled roles"]["shuffles"]] == [3, 3]
+    kept = [video["identity"] for video in rows["Head Forcing"]["videos"]]
+    assert kept == [1.0, None, 1.0]
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
+    assert [verdict["name"] for verdict in verdicts] == ["H0", "H1", "H2", "H3", "H4", "H5"]
+    assert verdicts[3]["outcome"] == "undecided" and verdicts[1]["outcome"] == "not measured"
+    assert "gaps of 1 to 3 frames: +0.850" in (tmp_path / "verdicts.md").read_text()
+    assert call(trained, tmp_path, "--videos", "3", "--profile", str(other_profile(tmp_path))) == 2
+    assert "another model, autoencoder or head profile" in capsys.readouterr().err
+
+
+def other_profile(folder):
+    path = folder / "other.json"
+    HeadProfile("other", 2, 2, ROLES, SHARES, 0.25, 0.5).save(path)
+    return path
+
+
+def test_below_the_gate_no_table_is_made(trained, tmp_path, capsys):
+    for path in trained.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "student-20.gate.json").write_text('{"memory": 0.39, "effects": {}}')
+    assert call(tmp_path, tmp_path / "out") == 2
+    assert "student 0.390 of at least 0.4" in capsys.readouterr().err
+    (tmp_path / "chosen.json").unlink()
+    assert call(tmp_path, tmp_path / "out") == 2
+
+
+@pytest.mark.slow
+def test_a_table_of_real_videos_and_a_profile_of_its_own(trained, tmp_path, monkeypatch):
+    """An untrained model, one short story: every row of H2 is measured, and nothing is decided."""
+    monkeypatch.setitem(rooms.STORIES, "away_15", lambda number: (TEAL, SAND, TEAL))
+    monkeypatch.setitem(rooms.BUDGETS, "full", (1, 2.5))
+    given = ["--tables", "h2_h5", "--videos", "1", "--shuffles", "1", "--json"]
+    assert main(["rooms", str(trained), "--out", str(tmp_path), *given]) == 0
+    table = (tmp_path / "h2_h5.md").read_text()
+    assert all(f"| {row.label} |" in table for row in ROOMS_TABLES["h2_h5"].question.rows)
+    assert "| – | – | – | – |" not in table and "sure" not in table
+    assert (tmp_path / "profile.json").exists()
