@@ -10,7 +10,8 @@ import pytest
 import torch
 from headforcing.headforcing_core.demo.rooms import Look, render
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, RoomsStreamingDecoder
-from headforcing.headforcing_core.demo.training import rooms, rooms_gate, rooms_stages
+from headforcing.headforcing_core.demo.rooms_stories import random_story
+from headforcing.headforcing_core.demo.training import rooms, rooms_data, rooms_gate, rooms_stages
 from headforcing.headforcing_core.demo.training.resumable import Checkpoints, Deadline, Stopped
 from headforcing.headforcing_core.demo.training.rooms_data import Crops, asked_for, latent_cells
 from headforcing.headforcing_core.demo.training.rooms_stages import Recipe, Run, picture_loss
@@ -127,7 +128,9 @@ def recipe(folder):
 
 @pytest.mark.slow
 def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, monkeypatch):
-    """Autoencoder, base, gate, distillation and choice, bit for bit."""
+    """Autoencoder, base, gate, distillation and choice, bit for bit; clips of three blocks."""
+    monkeypatch.setattr(rooms_data, "BLOCKS", 3)
+    monkeypatch.setattr(rooms_data, "random_story", lambda rng, blocks=3: random_story(rng, 3))
     monkeypatch.setattr(rooms, "GATE_STORIES", 2)
     monkeypatch.setattr(rooms_stages, "STATISTICS_CLIPS", 1)
     monkeypatch.setattr(rooms_gate, "AWAY", (0, 1))
