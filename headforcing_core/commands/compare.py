@@ -97,10 +97,12 @@ def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]
     return {"head_forcing": json.dumps({"methods": labels, "seed": rows[0].seed, **shared})}
 
 
-def written(folder: Path, name: str, text: str, found: dict[str, Any], files: Sequence[str] = ()) -> Result:
+def written(
+    folder: Path, name: str, text: str, found: dict[str, Any], files: Sequence[str] = (), indent: int | None = 1
+) -> Result:
     """Write a result to a folder as Markdown and JSON, and return it."""
     paths = [folder / f"{name}.md", folder / f"{name}.json"]
-    for path, content in zip(paths, (text + "\n", json.dumps(found, indent=1)), strict=True):
+    for path, content in zip(paths, (text + "\n", json.dumps(found, indent=indent)), strict=True):
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")
     return {"text": "\n".join([text, "", *files, *(f"table    {path}" for path in paths)]), "json": found}

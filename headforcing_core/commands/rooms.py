@@ -28,18 +28,19 @@ from ..head_profiles.shares import HeadShares, ProfileSetup
 from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
-from ..studies.answers import Answer, mean_numbers
+from ..studies.answers import Answer, mean_numbers, packed
 from ..studies.comparison import Entry
 from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
 from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable
 from ..studies.rooms_verdicts import secondary, verdicts_of
-from ..studies.verdicts import SUPPORTS, gate, verdict_table
+from ..studies.verdicts import SUPPORTS, costs_table, gate, verdict_table
 from ..timeline.clock import BlockClock
 from .arguments import Result
 from .compare import written
 from .kept import claimed_after
 
 FIRST_PROMPT = 60_000  # numbers of the prompts that the head profile is measured on; no table uses them
+SECONDARY = "Secondary endpoints, which are described and never sure:"
 PROFILE_PATIENCE = 6 * 3600.0  # seconds to wait for another process that measures the profile
 
 
@@ -117,14 +118,14 @@ def _tables(
     answers = {name: answer_of(name, table, videos, known) for name, table in tables.items()}
     texts, found = [], {}
     for name, told in answers.items():
-        found[name] = {**told.to_dict(), "weights": weights}
+        found[name] = packed({**told.to_dict(), "weights": weights})
         text = "\n\n".join([told.question.asks, told.table(), told.question.note])
-        texts.append(written(out, name, text, found[name])["text"])
+        texts.append(written(out, name, text, found[name], indent=None)["text"])
     passed = gate(float(trained.student["memory"]), float(trained.base["memory"]))
     verdicts = [passed, *verdicts_of(answers)]
     beside = secondary(answers, trained.nearest)
     about = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside, "weights": weights}
-    text = "\n".join([verdict_table(verdicts), "", "Secondary endpoints, described only:", "", *beside])
+    text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])
     texts.append(written(out, "verdicts", text, about)["text"])
     return {"text": "\n\n".join(texts), "json": {**found, "verdicts": about}}
 

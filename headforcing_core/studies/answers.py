@@ -197,6 +197,33 @@ class Answer:
         return cls(question, tuple(numbers), shuffles)
 
 
+def packed(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored answer with a list for each column of a row, which takes less room; `unpacked` reverses it."""
+
+    def by_column(videos: Sequence[Numbers]) -> dict[str, list[float | None]]:
+        return {column: [video[column] for video in videos] for column in videos[0]} if videos else {}
+
+    return _each_row(found, by_column)
+
+
+def unpacked(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What `packed` was given."""
+
+    def by_video(columns: Mapping[str, Sequence[float | None]]) -> list[Numbers]:
+        return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
+
+    return _each_row(found, by_video)
+
+
+def _each_row(found: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A stored answer whose lists of videos are changed."""
+    rows = []
+    for row in found["rows"]:
+        shuffles = {"shuffles": [change(part) for part in row["shuffles"]]} if "shuffles" in row else {}
+        rows.append({**row, "videos": change(row["videos"]), **shuffles})
+    return {**found, "rows": rows}
+
+
 def answer(question: Question, videos: int, measure: Measure, known: Answer | None = None) -> Answer:
     """Measure `videos` videos of every row; video `i` has the same prompts and noise in all rows.
 

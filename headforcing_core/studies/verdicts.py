@@ -154,6 +154,19 @@ def verdict_table(verdicts: Sequence[Verdict]) -> str:
     return markdown_table(["", "claim", "verdict", "found (95 % intervals)", "p, corrected"], lines)
 
 
+def costs_table(verdicts: Sequence[Verdict]) -> list[str]:
+    """Lines with H3's tables: what the ablation of each role costs in each hidden fact; none without them."""
+    numbers = next((verdict.numbers for verdict in verdicts if verdict.name == "H3"), None)
+    if numbers is None:
+        return []
+    lines = [
+        [f"{role} heads", *(told(Interval(**numbers["costs"][role][fact])) for fact in FACTS.values())]
+        for role in FACTS
+    ]
+    head = ["H3: ablated", *(fact.replace("_", " ") for fact in FACTS.values())]
+    return ["", "Costs in standard deviations; positive is worse.", "", markdown_table(head, lines)]
+
+
 # --------------------------------------------------------------------------------------------------- values per video
 
 
