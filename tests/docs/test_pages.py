@@ -19,7 +19,7 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 COMMANDS = (
-    "demo", "generate", "batch", "compare", "tables", "evaluate", "convert", "inspect", "profile", "profiles merge",
+    "demo", "generate", "batch", "compare", "tables", "evaluate", "rooms", "convert", "inspect", "profile", "profiles merge",
     "profiles compare", "profiles show", "profiles plot", "report", "runs list", "runs takes", "runs show",
     "runs prune", "budget", "replay", "encode", "decode", "memory",
 )  # fmt: skip
