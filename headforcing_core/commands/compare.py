@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
+from ..demo import assets
 from ..errors import HeadForcingError
 from ..farm.farm import Farm, Shared
 from ..files import claimed_folder, replacing
@@ -31,6 +32,7 @@ from ..studies.comparison import (
     table,
 )
 from ..versions import versions
+from ..video.side_by_side import side_by_side
 from .arguments import Result, add_farm_arguments, add_file_arguments, add_render_arguments, farm_of, portable
 from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
 from .loaded import LoadedModel
@@ -45,7 +47,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--methods",
         nargs="+",
-        default=DEFAULT_METHODS,
+        default=None,
         help=f"names, as of --method; {ALL}: every published one that the weights allow ({' '.join(DEFAULT_METHODS)})",
     )
     add_source_arguments(sub)
@@ -66,16 +68,21 @@ def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) ->
 
 
 def compare(args: argparse.Namespace) -> Result:
-    """Render, measure, and write `grid.mp4`, `comparison.md` and `comparison.json` beside the videos."""
+    """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the videos."""
     with claimed_folder(args.out):
-        names = ",".join(args.methods)
-        entries = entries_of(names)
+        labels = assets.WORLD.methods if args.demo and args.methods is None else {}
+        names = ",".join(args.methods or labels or DEFAULT_METHODS)
+        entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
         entries, left_out = fitting(args, entries) if names_all(names) else (entries, {})
         rows, about = run_entries(args, entries, [args.seed])
         made = grid(args.out / "grid.mp4", rows, metadata=grid_tags(rows, about))
+        prompts = list(zip(about["starts_seconds"], about["prompts"], strict=True))
+        videos = [(row.entry.label, row.video) for row in rows]
+        picture = side_by_side(args.out / "picture.png", videos, prompts, about["seconds"])
         notes = method_notes(rows)
         found = {
             "about": about,
+            "picture": str(picture),
             "grid": {
                 "video": str(made.path),
                 "pictures": made.video_frames,
@@ -87,7 +94,7 @@ def compare(args: argparse.Namespace) -> Result:
             "left_out": left_out,
         }
         text = "\n".join([table(rows), "", NOTE, "", *notes, *left_out_notes(left_out)])
-        return written(args.out, "comparison", text, found, [f"grid     {made.path}"])
+        return written(args.out, "comparison", text, found, [f"grid     {made.path}", f"picture  {picture}"])
 
 
 def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..demo import assets, word_hash
-from ..demo.autoencoder import ToyStreamingDecoder
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..head_profiles.auto import AutoProfile
@@ -86,7 +85,7 @@ class Source:
             timeline = _parsed(read_text(args.prompts) if follow is None else follow.text, options)
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
-        note_unknown_words([segment.text for segment in timeline.segments])
+        note_unlike_training([segment.text for segment in timeline.segments])
         start = chosen_start(args, options)
         return cls(options, timeline, machine, machine.identified(info), scale=args.scale, start=start, follow=follow)
 
@@ -117,7 +116,7 @@ class Source:
         """Another story for this source."""
         timeline = _parsed(text, self.options)
         if self.files is None:
-            note_unknown_words([segment.text for segment in timeline.segments])
+            note_unlike_training([segment.text for segment in timeline.segments])
         return timeline
 
     @property
@@ -287,11 +286,11 @@ def _parsed(text: str, options: RenderOptions) -> Timeline:
 def toy_codec(device: torch.device) -> FrameCodec:
     """The embedded model's VAE."""
     network = assets.load_autoencoder(device)
-    return FrameCodec(partial(ToyStreamingDecoder, network), network, network.encode)
+    return FrameCodec(partial(assets.streaming_decoder, network), network, network.encode)
 
 
-def note_unknown_words(texts: Sequence[str]) -> None:
-    """List on stderr the words of the prompts that the embedded model was not trained with."""
-    for unknown in (word_hash.check_prompt(text) for text in texts):
-        if unknown:
-            sys.stderr.write(f"note: the toy world does not know {', '.join(unknown)}. {word_hash.HELP}\n")
+def note_unlike_training(texts: Sequence[str]) -> None:
+    """Write to stderr one sentence on the first prompt that is unlike those the embedded model was trained on."""
+    found = next(filter(None, map(word_hash.advice, texts)), None)
+    if found is not None:
+        sys.stderr.write(f"note: {found}.\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -139,7 +140,7 @@ class ToyStreamingDecoder:
         return video_frames
 
 
-def fit_preview_factors(autoencoder: ToyAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+def fit_preview_factors(autoencoder: Any, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Least-squares linear map from a latent pixel to its decoded colour, for previews during sampling.
 
     `videos` are latents `[frames, 16, h, w]`. The colour is the mean of the latent pixel's 8x8 patch over its four

@@ -17,6 +17,9 @@ from torch import Tensor
 from ..timeline.clock import TEMPORAL_STRIDE
 from .autoencoder import LATENT_CHANNELS, ResidualConv
 
+PREVIEW_FACTORS = ((0.0, 0.0, 0.0),) * LATENT_CHANNELS
+PREVIEW_BIAS = (0.0, 0.0, 0.0)
+"""Latent pixel to colour in -1..1; grey until there are weights, for which `training/release.py` prints them."""
 _PATCH = 4
 _FULL_CHANNELS = 24  # of the hidden layer at full resolution
 

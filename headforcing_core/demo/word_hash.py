@@ -9,24 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .world import CHOICES, Look
+from .assets import WORLD
 
 TEXT_LEN = 12
 TEXT_DIM = 64
-
-PROMPT_TEMPLATE = "a {colour} {shape} {motion} on a {background} {pattern} {camera}"
+MOST_NAMED = 6  # unknown words in a sentence
 
 HELP = (
     "The toy world understands prompts of the form '"
-    + PROMPT_TEMPLATE
+    + WORLD.template
     + "', with "
     + "; ".join(
         f"{kind}: {', '.join(words) if all(words) else 'nothing or ' + ', '.join(filter(None, words))}"
-        for kind, words in CHOICES.items()
+        for kind, words in WORLD.choices.items()
     )
 )
 
-_KNOWN_WORDS = frozenset(("a", "on")).union(*(phrase.split() for words in CHOICES.values() for phrase in words))
+_KNOWN_WORDS = frozenset(word for word in WORLD.template.split() if word.isalpha()).union(
+    *(phrase.split() for words in WORLD.choices.values() for phrase in words)
+)
 
 
 def split_words(prompt: str) -> list[str]:
@@ -37,6 +38,29 @@ def split_words(prompt: str) -> list[str]:
 def check_prompt(prompt: str) -> list[str]:
     """Words of `prompt` that the toy model was not trained on, in order and once each; they act as noise."""
     return [word for word in dict.fromkeys(split_words(prompt)) if word and word not in _KNOWN_WORDS]
+
+
+def nearest(prompt: str) -> str:
+    """The prompt of the toy world that has most of a text's words; what the text does not say is as in the demo."""
+    words = f" {' '.join(split_words(prompt))} "
+    usual = vars(WORLD.look.parse(WORLD.story.splitlines()[0].split(maxsplit=1)[1]))
+    chosen = {
+        kind: next((choice for choice in choices if choice and f" {choice} " in words), usual[kind])
+        for kind, choices in WORLD.choices.items()
+    }
+    return str(WORLD.look(**chosen).prompt)
+
+
+def advice(prompt: str) -> str | None:
+    """One sentence for a prompt unlike those that the toy model was trained on; None for one that is like them."""
+    unknown, known = check_prompt(prompt), nearest(prompt)
+    if split_words(prompt) == split_words(known):
+        return None
+    if unknown:
+        why = f"does not know {', '.join(unknown[:MOST_NAMED])}{' ...' if len(unknown) > MOST_NAMED else ''}"
+    else:
+        why = f"was not trained on prompts in the form of '{prompt}'"
+    return f"the toy world {why}, so what it shows is left to chance: try '{known}'; --help lists all its words"
 
 
 def encode(prompt: str, length: int = TEXT_LEN, dim: int = TEXT_DIM) -> Tensor:
@@ -64,4 +88,4 @@ def _gaussian(salted_word: str, dim: int) -> np.ndarray:
 
 def sample_prompts(count: int) -> tuple[str, ...]:
     """Random prompts for the toy model; prompt i is the same in every call."""
-    return tuple(Look.draw(np.random.default_rng(i)).prompt for i in range(count))
+    return tuple(WORLD.look.draw(np.random.default_rng(i)).prompt for i in range(count))

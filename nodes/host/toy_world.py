@@ -10,8 +10,15 @@ import comfy.sd
 import torch
 
 from ...headforcing_core.demo import word_hash
-from ...headforcing_core.demo.assets import LATENT_HEIGHT, LATENT_WIDTH, TOY_CONFIG, load_autoencoder, model_path
-from ...headforcing_core.demo.autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, ToyStreamingDecoder
+from ...headforcing_core.demo.assets import (
+    LATENT_HEIGHT,
+    LATENT_WIDTH,
+    TOY_CONFIG,
+    WORLD,
+    load_autoencoder,
+    model_path,
+    streaming_decoder,
+)
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from . import native_model
 
@@ -23,8 +30,9 @@ class ToyLatentFormat(comfy.latent_formats.Wan21):
 
     def __init__(self) -> None:
         super().__init__()
-        self.latent_rgb_factors = [list(row) for row in PREVIEW_FACTORS]
-        self.latent_rgb_factors_bias = list(PREVIEW_BIAS)
+        factors, bias = WORLD.preview
+        self.latent_rgb_factors = [list(row) for row in factors]
+        self.latent_rgb_factors_bias = list(bias)
         self.taesd_decoder_name = None
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
@@ -97,8 +105,8 @@ class ToyFirstStage(torch.nn.Module):
         videos = (x.movedim(1, -1) + 1) / 2
         return torch.stack([self.autoencoder.encode(video) for video in videos]).transpose(1, 2)
 
-    def streaming_decoder(self) -> ToyStreamingDecoder:
-        return ToyStreamingDecoder(self.autoencoder)
+    def streaming_decoder(self) -> Any:
+        return streaming_decoder(self.autoencoder)
 
 
 class ToyVAE(comfy.sd.VAE):

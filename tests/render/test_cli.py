@@ -21,6 +21,7 @@ from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+BALL = "a red ball bouncing on a teal floor"
 CHANGE = "0:00 a green apple\n0:01 a red apple"
 
 
@@ -292,7 +293,7 @@ WRONG = {
     "a blend that never ends": ("demo|--blend-blocks|17|--out|{tmp}", "0 to 16 blocks, got 17"),
     "a switch of the first prompt": ("generate|--prompts|[flush] a|--latents|{tmp}/x", "nothing to switch from"),
     "a flush while roles are found": (
-        "demo|--profile|auto|--prompts|0:00 a red ball\n0:03 [flush] a pink star|--out|{tmp}",
+        f"demo|--profile|auto|--prompts|0:00 {BALL}\n0:03 [flush] {BALL}|--out|{{tmp}}",
         "or move this prompt to 0:05.062 or later",
     ),
     "an empty timeline": ("generate|--prompts| |--latents|{tmp}/x", "empty"),

@@ -21,9 +21,11 @@ from headforcing.headforcing_core.methods.registry import method_names
 from headforcing.headforcing_core.studies import comparison
 from headforcing.headforcing_core.studies.comparison import TABLE_COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
+from headforcing.headforcing_core.video.side_by_side import returned, side_by_side
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from PIL import Image
 from tiny_checkpoints import wan_vae
 
 METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
@@ -71,6 +73,38 @@ def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
         assert line[1:3] == [f"{row['frame_slots']:,}", f"{row['slots_in_use']:,}"]
         assert line[5] == f"{row['drift']['flicker']:.4f}" and "-" not in line[1:9]
     assert "no VBench scores" in lines[6]
+
+
+def test_one_picture_shows_every_prompt_of_every_video(made: Path):
+    with Image.open(made / "picture.png") as picture:
+        assert picture.height > 3 * 160 and picture.width > 160
+    assert json.loads((made / "comparison.json").read_text("utf-8"))["picture"] == str(made / "picture.png")
+
+
+def flat_video(path: Path, colours: list[tuple[int, int, int]], seconds: int) -> Path:
+    """A video of flat colours, each for so many seconds."""
+    with VideoWriter(path, 64, 64, 16) as writer:
+        for colour in colours:
+            writer.write(torch.tensor(colour, dtype=torch.uint8).expand(16 * seconds, 64, 64, 3))
+    return path
+
+
+def test_what_comes_back_stands_under_its_own_colour(tmp_path: Path):
+    red, blue, green = (200, 40, 40), (40, 40, 200), (40, 200, 40)
+    kept = flat_video(tmp_path / "kept.mp4", [red, blue, red], 2)
+    lost = flat_video(tmp_path / "lost.mp4", [red, blue, green], 2)
+    prompts = [(0.0, "a red room"), (2.0, "a blue room"), (4.0, "a red room")]
+    assert returned([text for _, text in prompts]) == [-1, -1, 0]
+    assert returned(["a", "a", "b"]) == [-1, -1, -1], "what has not been left does not come back"
+    made = side_by_side(tmp_path / "picture.png", [("full cache", kept), ("window", lost)], prompts, 6.0)
+    with Image.open(made) as picture:
+        pixels = np.array(picture.convert("RGB")).astype(int)
+    tiles = [[pixels[-16 - 80 - 166 * (1 - row), 226 + 80 + 166 * column] for column in range(3)] for row in range(2)]
+    for line, colours in zip(tiles, ([red, blue, red], [red, blue, green]), strict=True):
+        for tile, colour in zip(line, colours, strict=True):
+            assert np.abs(tile - colour).max() < 16
+    bars = [tuple(pixels[16 + 34 + 5 * 17 + 4, 226 + 80 + 166 * column]) for column in range(3)]
+    assert bars[0] == bars[2] != bars[1]
 
 
 def test_a_comparison_says_what_it_was_made_from_and_which_weights_its_methods_are_meant_for(made: Path):

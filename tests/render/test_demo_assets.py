@@ -11,8 +11,10 @@ from headforcing.headforcing_core.demo.autoencoder import (
     ToyStreamingDecoder,
     fit_preview_factors,
 )
+from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, RoomsStreamingDecoder
 from headforcing.headforcing_core.demo.world import Look
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+from safetensors.torch import save_file
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,40 @@ def test_words_past_the_context_are_ignored():
 def test_unknown_words_are_named_once_each():
     assert word_hash.check_prompt("A red dragon, flying on a teal Dragon floor") == ["dragon", "flying"]
     assert word_hash.check_prompt("a red ball bouncing on a teal floor panning left") == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        (
+            "a purple dinosaur",
+            "does not know dinosaur, so what it shows is left to chance: try 'a purple ball",
+        ),
+        ("red star, navy", "was not trained on prompts in the form of 'red star, navy'"),
+        ("red star, navy", "try 'a red star bouncing on a navy floor'"),
+        ("one two three four five six seven eight", "does not know one, two, three, four, five, six ..., so"),
+    ],
+)
+def test_a_prompt_unlike_the_training_set_gets_one_helpful_sentence(prompt, says):
+    sentence = word_hash.advice(prompt)
+    assert says in sentence and "\n" not in sentence and "{" not in sentence
+    assert word_hash.advice(word_hash.nearest(prompt)) is None
+
+
+def test_a_prompt_like_those_of_the_training_set_gets_none():
+    assert word_hash.advice("A red ball bouncing on a teal floor, panning left") is None
+
+
+def test_the_world_is_switched_in_one_place(monkeypatch, tmp_path):
+    """Files, classes and the story of the world of rooms, whose weights do not come with the pack yet."""
+    save_file(RoomsAutoencoder().state_dict(), tmp_path / "ae.safetensors")
+    monkeypatch.setattr(assets, "WORLD", assets.ROOMS)
+    assert assets.model_path().name == assets.ROOMS.model != assets.LANDMARKS.model
+    network = assets.load_autoencoder(weights=tmp_path / "ae.safetensors")
+    assert isinstance(network, RoomsAutoencoder)
+    assert isinstance(assets.streaming_decoder(network), RoomsStreamingDecoder)
+    rooms = [assets.ROOMS.look.parse(line.split(" ", 1)[1]).room for line in assets.ROOMS.story.splitlines()]
+    assert len(rooms) == 6 and rooms[:3] == rooms[3:] and len(set(rooms)) == 3, "each is left and comes back"
 
 
 def test_every_line_of_the_demo_story_is_in_the_language_of_the_toy():

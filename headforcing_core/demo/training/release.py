@@ -1,7 +1,7 @@
 """Stage 4 of training the toy model: the files of the pack from a student and an autoencoder; preview constants.
 
     python -m headforcing.headforcing_core.demo.training.release --student student-200.safetensors \\
-        --autoencoder tiny_ae_bf16.safetensors --out FOLDER
+        --autoencoder tiny_ae_bf16.safetensors --out FOLDER [--rooms]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...files import replacing
 from ...hashing import digest
 from .. import assets
 from ..autoencoder import fit_preview_factors
+from .rooms_data import training_clip
 from .train_autoencoder import random_clip
 from .training import STRUCTURE
 
@@ -43,19 +44,21 @@ def main() -> None:
     parser.add_argument("--student", type=Path, required=True)
     parser.add_argument("--autoencoder", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rooms", action="store_true", help="files of the world of rooms")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
+    world, clip = (assets.ROOMS, training_clip) if args.rooms else (assets.LANDMARKS, random_clip)
     for source, name, metadata in (
-        (args.student, assets.model_path().name, ABOUT | STRUCTURE),
-        (args.autoencoder, assets.autoencoder_path().name, ABOUT),
+        (args.student, world.model, ABOUT | STRUCTURE),
+        (args.autoencoder, world.autoencoder, ABOUT),
     ):
         log.info("%s: %s", name, write(source, args.out / name, metadata))
-    autoencoder = assets.load_autoencoder(weights=args.out / assets.autoencoder_path().name)
-    factors, bias = fit_preview_factors(
-        autoencoder, [autoencoder.encode(random_clip(i).video_frames) for i in range(60)]
-    )
-    log.info("PREVIEW_FACTORS and PREVIEW_BIAS of autoencoder.py:")
+    autoencoder = world.network()
+    autoencoder.load_state_dict(load_file(args.out / world.autoencoder))
+    autoencoder = autoencoder.float().eval().requires_grad_(False)
+    factors, bias = fit_preview_factors(autoencoder, [autoencoder.encode(clip(i).video_frames) for i in range(60)])
+    log.info("PREVIEW_FACTORS and PREVIEW_BIAS of the autoencoder's module:")
     log.info("%s", np.array2string(factors.numpy(), precision=4, separator=", ", floatmode="fixed"))
     log.info("%s", np.array2string(bias.numpy(), precision=4, separator=", ", floatmode="fixed"))
 
