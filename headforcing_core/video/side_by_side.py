@@ -17,7 +17,7 @@ from .reader import open_video
 MAX_COLUMNS = 12
 AFTER_SECONDS = 3.0  # of a prompt, at most, before the frame that stands for it
 _TILE, _NAME_WIDTH, _GAP, _MARGIN = 160, 210, 6, 16
-_TITLE, _LINE, _LINES = 34, 17, 4  # pixels of the title and of a line of a prompt, and lines at most
+_TITLE, _LINE, _LINES = 54, 17, 4  # pixels of the title and of a line of a prompt, and lines at most
 _BACKGROUND, _BRIGHT, _DIM = (24, 26, 31), (240, 240, 244), (150, 154, 164)
 _COLOURS = ((86, 156, 255), (255, 159, 64), (90, 200, 130), (226, 110, 170), (240, 208, 80), (150, 130, 255))
 
@@ -55,7 +55,8 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     canvas = Image.new("RGB", size, _BACKGROUND)
     draw = ImageDraw.Draw(canvas)
     texts = [text for _, text in shown]
-    draw.text((_MARGIN, _MARGIN), fitted(_title(texts, len(videos)), 17, size[0] - 2 * _MARGIN), _BRIGHT, font(17))
+    for i, (line, ink) in enumerate(zip(_title(texts, len(videos)), (_BRIGHT, _DIM), strict=True)):
+        draw.text((_MARGIN, _MARGIN + 22 * i), fitted(line, 17 - 3 * i, size[0] - 2 * _MARGIN), ink, font(17 - 3 * i))
     for column, (start, text) in enumerate(shown):
         corner = (left + column * (_TILE + _GAP), _MARGIN + _TITLE)
         _draw_prompt(draw, corner, start, text, texts.index(text), returned(texts)[column] >= 0)
@@ -70,11 +71,12 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     return out_png
 
 
-def _title(texts: Sequence[str], videos: int) -> str:
-    same = f"One story, the same noise, {videos} caches." if videos > 1 else "One story."
+def _title(texts: Sequence[str], videos: int) -> tuple[str, str]:
+    """What is shown, and how to look at it."""
+    what = f"One story, the same noise, {videos} caches" if videos > 1 else "One story"
     if any(number >= 0 for number in returned(texts)):
-        return f"{same} Columns of one colour have one prompt: what comes back should look as it did before."
-    return f"{same} Columns are the prompts, rows the videos."
+        return what, "Equal colours, equal prompts. Does what comes back look as it did before?"
+    return what, "A column for each prompt, a row for each video."
 
 
 def _draw_prompt(
@@ -82,7 +84,7 @@ def _draw_prompt(
 ) -> None:
     """The bar, the time and the text of a prompt above its column."""
     left, top = corner
-    time = format_time(start).split(".")[0] + (", again" if again else "")
+    time = format_time(round(start)).split(".")[0] + (", again" if again else "")
     draw.text((left, top), time, _BRIGHT, font(14))
     for i, words in enumerate(wrap(text, 24)[:_LINES]):
         draw.text((left, top + (i + 1) * _LINE), fitted(words, 13, _TILE), _DIM, font(13))

@@ -103,7 +103,7 @@ def test_what_comes_back_stands_under_its_own_colour(tmp_path: Path):
     for line, colours in zip(tiles, ([red, blue, red], [red, blue, green]), strict=True):
         for tile, colour in zip(line, colours, strict=True):
             assert np.abs(tile - colour).max() < 16
-    bars = [tuple(pixels[16 + 34 + 5 * 17 + 4, 226 + 80 + 166 * column]) for column in range(3)]
+    bars = [tuple(pixels[16 + 54 + 5 * 17 + 4, 226 + 80 + 166 * column]) for column in range(3)]
     assert bars[0] == bars[2] != bars[1]
 
 
