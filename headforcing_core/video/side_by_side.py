@@ -55,8 +55,8 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     canvas = Image.new("RGB", size, _BACKGROUND)
     draw = ImageDraw.Draw(canvas)
     texts = [text for _, text in shown]
-    for i, (line, ink) in enumerate(zip(_title(texts, len(videos)), (_BRIGHT, _DIM), strict=True)):
-        draw.text((_MARGIN, _MARGIN + 22 * i), fitted(line, 17 - 3 * i, size[0] - 2 * _MARGIN), ink, font(17 - 3 * i))
+    for i, (title, ink) in enumerate(zip(_title(texts, len(videos)), (_BRIGHT, _DIM), strict=True)):
+        draw.text((_MARGIN, _MARGIN + 22 * i), fitted(title, 17 - 3 * i, size[0] - 2 * _MARGIN), ink, font(17 - 3 * i))
     for column, (start, text) in enumerate(shown):
         corner = (left + column * (_TILE + _GAP), _MARGIN + _TITLE)
         _draw_prompt(draw, corner, start, text, texts.index(text), returned(texts)[column] >= 0)
