@@ -103,6 +103,7 @@ def rooms(args: argparse.Namespace) -> Result:
         mend(journal)
         known = read_journals(args.out, weights)
         begun = time.monotonic()
+        torch.set_num_threads(1)  # several are slower for a model this small
         judge = RoomsJudge(str(trained.weights), str(trained.autoencoder), profile)
         measure(judge, list(jobs(tables, mine, args.deciding)), known, journal, weights, args.json)
         seconds = time.monotonic() - begun
