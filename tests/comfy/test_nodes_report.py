@@ -111,6 +111,7 @@ def test_stop_stops_the_measurement(comfy_server: ComfyServer):
 CODE = Path(__file__).parent / "programs" / "videos_in_buffers.py"
 
 
+@pytest.mark.repeat("0.3.75")
 def test_a_video_in_a_buffer_is_read_from_it_and_a_trimmed_one_only_where_it_is_shown(comfy_install: ComfyInstall):
     found = json.loads(run_in_comfy(comfy_install, CODE).splitlines()[-1])
     assert all("60 frames of 48x32" in heading for heading in found[:2])

@@ -27,6 +27,7 @@ import server
 import torch
 
 folder, repo, results = sys.argv[1], sys.argv[2], {}
+everything = "everything" in sys.argv
 
 
 class Spy:
@@ -354,8 +355,8 @@ def switched():
 @probe
 def other_methods():
     model, found = native(), {}
-    for name in methods.METHODS:
-        plan = make_plan(model, 5.0 if name == "causvid" else 7.5, method=name)  # that one rollout needs no VAE
+    for name in methods.METHODS if everything else ("longlive", "rolling_forcing", "causvid"):
+        plan = make_plan(model, 5.0, method=name)  # as long as one rollout of causvid, which needs no VAE
         found[name] = apart(hosted(model, plan)[0], own(weights(), plan)[0])
     return found
 
