@@ -30,7 +30,8 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def probes(comfy_install: ComfyInstall, tiny_files: Path, repo_root: Path) -> dict[str, Any]:
-    methods = "some" if comfy_install.version == FLOOR and not os.environ.get("HEADFORCING_EVERYTHING") else "everything"
+    some = comfy_install.version == FLOOR and not os.environ.get("HEADFORCING_EVERYTHING")
+    methods = "some" if some else "everything"
     told = run_in_comfy(comfy_install, PROBES, tiny_files, repo_root, methods, timeout=400)
     found = json.loads(told.rsplit("RESULTS", 1)[1])
     return found | {"version": comfy_install.version, "tree": str(comfy_install.tree)}
