@@ -60,7 +60,11 @@ def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_se
     settings = {"method": "self_forcing_window_21", "sigmas": "1, 0.9", "rope_jitter": 0.5}
     graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", **settings)}
     graph["sigmas"] = node("PreviewAny", source=["apply", 2])
+    logged = comfy_server.log()
     result = queued(comfy_server, scheduled(changed(graph, "empty", batch_size=2, length=33), 2))
+    told = comfy_server.log().removeprefix(logged)
+    for video in (1, 2):
+        assert f"Apply Head Forcing, video {video}: rope jitter 0.5: rotary bases from " in told
     assert "0.9000" in result.outputs["sigmas"]["text"][0]
     own_options = node("HeadForcingOptions", **settings | {"sigmas": "1, 0.8333333134651184"})
     graph = own_graph(options=["options", 0], batch_size=2, seconds=33 / 16) | {"options": own_options}
