@@ -120,6 +120,8 @@ class RolloutSampler(comfy.samplers.Sampler):
                 "with a vae"
             )
         needs = render.check_needs(plan, len(noise))
+        for line in bridge.ignored_patches(model):  # there is no report to put it in, here and below
+            log.warning("Apply Head Forcing: %s", line)
         progress = _Progress(callback, plan.steps * len(noise))
         made: list[Tensor] = []
         try:
@@ -149,7 +151,7 @@ def _one_video(
     hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
     attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim)
     made = job.run(hosted, device, attention, [kept], progress)
-    for line in [*(recall.describe() for recall in made.recalls), *made.guards]:  # there is no report to put them in
+    for line in [*(recall.describe() for recall in made.recalls), *made.guards]:
         log.info("Apply Head Forcing, video %d: %s", video + 1, line)
     if made.found_profile is not None:
         plan = render.plan(made.found_profile)
