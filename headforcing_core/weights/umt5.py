@@ -113,7 +113,8 @@ class StoredEmbedding(nn.Embedding):
     """
 
     def __init__(self, stored: Tensor, dtype: torch.dtype):
-        super().__init__(*stored.shape, _weight=stored, _freeze=True)
+        words, dim = stored.shape
+        super().__init__(words, dim, _weight=stored, _freeze=True)
         self.dtype = dtype
 
     def forward(self, input: Tensor) -> Tensor:
