@@ -142,6 +142,8 @@ class Compared:
         """Plain numbers."""
         numbers = {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
         numbers["pictures"] = numbers.pop("video_frames")  # the key in stored comparisons
+        if not self.guards:
+            del numbers["guards"]
         return numbers
 
 
