@@ -95,10 +95,10 @@ def load_text_encoder(
             setattr(model.get_submodule(parent), last, widened)
     if scales:
         raise HeadForcingError(f"{path.name} has a scale for {sorted(scales)[0]}, which is not stored in fp8.")
-    model.set_input_embeddings(model.shared)
-    table = ready["shared.weight"]
-    if _stays("shared", table.dtype, dtype) and table.shape == model.shared.weight.shape:
-        model.set_input_embeddings(StoredEmbedding(ready.pop("shared.weight").to(device), dtype))
+    words = model.shared
+    if _stays("shared", ready["shared.weight"].dtype, dtype):
+        words = StoredEmbedding(ready.pop("shared.weight").to(device), dtype)
+    model.set_input_embeddings(words)
     try:
         model.load_state_dict({k: ready.pop(k).to(device, dtype) for k in sorted(ready)}, strict=False, assign=True)
     except RuntimeError as error:
