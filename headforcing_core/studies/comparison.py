@@ -123,6 +123,7 @@ class Compared:
         cache_bytes: upper bound of the cache's size from its shape, temporary tensors of a prompt switch included.
         seconds_per_block: median without decoding; None if it is not known.
         drift: the metrics of `drift.metrics.GROUPS` for the whole video.
+        guards: a line for every guard that acted, see `cache.guards`.
     """
 
     entry: Entry
@@ -135,11 +136,14 @@ class Compared:
     reused_blocks: int
     seconds_per_block: float | None
     drift: Numbers
+    guards: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
         numbers = {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
         numbers["pictures"] = numbers.pop("video_frames")  # the key in stored comparisons
+        if not self.guards:
+            del numbers["guards"]
         return numbers
 
 
@@ -166,6 +170,7 @@ def measured(
         result.reused_blocks,
         result.seconds_per_block,
         report.whole,
+        tuple(result.guards),
     )
 
 
@@ -199,8 +204,9 @@ def left_out_notes(left_out: Mapping[str, str]) -> list[str]:
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
-    """Per published method in a table: its paper, the weights it is meant for, and notes."""
-    return [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
+    """Per published method in a table: its paper, the weights it is meant for, and notes; and what guards did."""
+    methods = [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
+    return methods + [f"guard: {row.entry.label}, seed {row.seed}: {line}" for row in rows for line in row.guards]
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "weights": "files model",
     "rollout": "files model timeline",
     "cache": "files kernels model timeline rollout",
-    "parallel": "files model timeline cache",
+    "parallel": "files model cache",
     "methods": "files model timeline cache rollout",
     "head_profiles": "files model cache rollout",
     "video": "files kernels timeline weights",
