@@ -21,7 +21,7 @@ from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..studies.answers import Answer, answer, measured_rows
 from ..studies.comparison import NOTE, Entry, grid, left_out_notes, table
 from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
-from ..studies.questions import QUESTIONS, SHUFFLES, UNJUDGED, Measure, Numbers, Question, Rendered, Shuffles
+from ..studies.questions import QUESTIONS, SHUFFLES, UNJUDGED, Measure, Numbers, Question, Rendered, with_shuffles
 from ..timeline.timeline import Timeline
 from .arguments import Result, farm_of, portable, read_text
 from .compare import (
@@ -36,6 +36,8 @@ from .compare import (
     written,
 )
 from .kept import Kept, check_roles
+from .metrics import add_metric_arguments, keys_of, panel_of
+from .vbench import export_videos
 
 MAX_SEEDS = 1000
 MAX_VIDEOS = 10_000
@@ -76,6 +78,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--only-known", action="store_true", help="with --known: make nothing, other rows stay empty")
     sub.add_argument("--demo-weights", help="with --demo: another model of the toy world, .safetensors")
     sub.add_argument("--demo-autoencoder", help="with --demo: the autoencoder that belongs to it")
+    sub.add_argument(
+        "--vbench", type=Path, metavar="FOLDER", help="lay out the videos for VBench; read-vbench reads its results"
+    )
+    add_metric_arguments(sub)
     add_source_arguments(sub)
 
 
@@ -87,13 +93,17 @@ def evaluate(args: argparse.Namespace) -> Result:
         raise HeadForcingError(
             "--prompts and --seconds are for --weights: with --demo each question has its own videos"
         )
+    if args.demo and (args.metric_models is not None or args.vbench is not None):
+        raise HeadForcingError(
+            "--metric-models and --vbench are for --weights: with --demo the truth about the videos is known"
+        )
     if not 0 <= args.shuffles <= MAX_VIDEOS:
         raise HeadForcingError(f"--shuffles must be from 0 to {MAX_VIDEOS}, got {args.shuffles}")
     if args.only_known and args.known is None:
         raise HeadForcingError("--only-known needs --known FILE, an answer in JSON that the table is computed from")
     if args.known is not None and (len(args.questions) > 1 or not args.demo):
         raise HeadForcingError("--known is for one question, with --demo")
-    questions = {name: _with_shuffles(QUESTIONS[name], args.shuffles) for name in args.questions}
+    questions = {name: with_shuffles(QUESTIONS[name], args.shuffles) for name in args.questions}
     with claimed_folder(args.out):
         return _answers(args, questions)
 
@@ -124,16 +134,13 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
             about = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
             texts.append(written(args.out, name, _text(told), about)["text"])
             found[name] = about
+    if isinstance(videos, RealVideos) and args.vbench is not None:
+        texts.append(export_videos(args.vbench, args.questions, args.shuffles, videos.made()))
     return {"text": "\n\n".join(texts), "json": found}
 
 
 def _text(told: Answer) -> str:
     return "\n\n".join(filter(None, [told.question.asks, told.table(), told.question.note]))
-
-
-def _with_shuffles(question: Question, count: int) -> Question:
-    rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in question.rows]
-    return replace(question, rows=tuple(rows))
 
 
 def read_answer(path: Path) -> dict[str, Any]:
@@ -298,10 +305,16 @@ class RealVideos:
         }
         check_roles(jobs, farm)
         self.fingerprint = self._common.info.fingerprint
+        prompts = max(len(video.plan.timeline.segments) for video in self._videos.values())
+        self._modelled = keys_of(panel_of(args), prompts)
 
     def suited(self, question: Question) -> Question:
         rows = [row for row in question.rows if not isinstance(row, Rendered)]  # nobody knows the truth
-        return replace(question, rows=tuple(rows), columns=UNJUDGED, primary="motion")
+        return replace(question, rows=tuple(rows), columns=UNJUDGED + self._modelled, primary="motion")
+
+    def made(self) -> list[tuple[Entry, ComparedVideo]]:
+        """The videos of all rows in the order of their numbers."""
+        return [(entry, video) for (entry, _), video in self._videos.items()]
 
     def measure(self, story: str, rows: Sequence[Entry | Rendered], on_video: Callable[[], Any]) -> Measure:
         """Make all videos of the rows; returns how to look each of them up."""
@@ -314,7 +327,7 @@ class RealVideos:
             jobs[name] = video.job(self._args, self._stories[number], embeds, False, self._farm)
         for outcome in self._farm.run(render_compared, jobs):
             drift = outcome.get().drift
-            found[wanted[outcome.name]] = {key: drift[key] for key in UNJUDGED}
+            found[wanted[outcome.name]] = {key: drift.get(key) for key in UNJUDGED + self._modelled}
             on_video()
 
         def measured(entry: Entry | Rendered, number: int) -> Numbers:
