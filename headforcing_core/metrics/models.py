@@ -175,7 +175,7 @@ class Models:
         wrong = sorted(map(str, [*about["missing_keys"], *about["mismatched_keys"]]))
         if wrong:  # which it would have filled with random numbers
             raise HeadForcingError(
-                f"{folder.name} lacks {wrong[0]} as its config.json describes it: take all files from {needed[0].source}"
+                f"{folder.name} lacks {wrong[0]} by its config.json: take all files from {needed[0].source}"
             )
         return model.eval().float().to(self.device)  # CLIP is stored in float16 by some
 

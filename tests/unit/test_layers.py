@@ -11,7 +11,10 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_FLOORS = 11
 MOST_ROOT_FILES = 8
 
-_ENGINE = "files model timeline metrics weights rollout cache methods head_profiles video drift plots runs render studies demo"
+_ENGINE = (
+    "files model timeline metrics weights rollout cache methods head_profiles video drift plots runs render "
+    "studies demo"
+)
 # From the leaves up. A folder may import itself and what its line names; `files` are the modules beside the folders.
 MAY_IMPORT = {
     "files": "",
