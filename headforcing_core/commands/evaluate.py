@@ -16,7 +16,7 @@ from tqdm import tqdm
 from ..demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from ..errors import HeadForcingError
 from ..farm.farm import Farm
-from ..files import check_regular, claimed_folder
+from ..files import check_regular, check_writable, claimed_folder
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..studies.answers import Answer, answer, measured_rows
 from ..studies.comparison import NOTE, Entry, grid, left_out_notes, table
@@ -97,6 +97,8 @@ def evaluate(args: argparse.Namespace) -> Result:
         raise HeadForcingError(
             "--metric-models and --vbench are for --weights: with --demo the truth about the videos is known"
         )
+    if args.vbench is not None:
+        check_writable(args.vbench / "export.json")
     if not 0 <= args.shuffles <= MAX_VIDEOS:
         raise HeadForcingError(f"--shuffles must be from 0 to {MAX_VIDEOS}, got {args.shuffles}")
     if args.only_known and args.known is None:
@@ -286,6 +288,7 @@ class RealVideos:
             raise HeadForcingError(
                 "ask about one prompt and about six prompts in two commands, each with its --prompts"
             )
+        panel = panel_of(args)
         self._stories = story_texts(args.prompts, stories.pop(), args.videos)
         self._common = source_of_files(args, self._stories[0])
         sources = [self._common, *map(self._common.with_prompts, self._stories[1:])]
@@ -306,7 +309,7 @@ class RealVideos:
         check_roles(jobs, farm)
         self.fingerprint = self._common.info.fingerprint
         prompts = max(len(video.plan.timeline.segments) for video in self._videos.values())
-        self._modelled = keys_of(panel_of(args), prompts)
+        self._modelled = keys_of(panel, prompts)
 
     def suited(self, question: Question) -> Question:
         rows = [row for row in question.rows if not isinstance(row, Rendered)]  # nobody knows the truth

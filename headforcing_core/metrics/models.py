@@ -82,6 +82,8 @@ class Models:
         """The sentence about a file that is not there; None if it is."""
         if self._file(needed).is_file():
             return None
+        if self._file(needed) == self._head:
+            return f"{self._head} was not found: name the file of LAION's linear head, from {needed.source}"
         return f"{needed.paths[0]} is not in {self.folder}: take it from {needed.source}"
 
     def dino(self) -> ImageEncoder:

@@ -301,7 +301,7 @@ def test_the_head_may_lie_elsewhere(folder, tmp_path):
     moved.write_bytes((folder / "sa_0_4_vit_l_14_linear.pth").read_bytes())
     panel = load_panel(folder, ["aesthetic"], aesthetic_head=moved)
     assert numbers_of(panel, frames(2))["aesthetic_quality"] is not None
-    with pytest.raises(HeadForcingError, match="is not in"):
+    with pytest.raises(HeadForcingError, match="none.pth was not found"):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "none.pth")
 
 
