@@ -144,8 +144,8 @@ def test_frames_are_padded_for_raft_and_frames_that_are_too_small_have_no_flow()
         seen.append(before.shape[-2:])
         return torch.zeros(1, 2, *before.shape[-2:])
 
-    found = measured(FlowMeasurement(flow, 16), frames(3, size=(129, 140)))
-    assert seen == [(136, 144)] and found == {"dynamic_degree": 0.0, "top_flow": 0.0, "mean_flow": 0.0}
+    found = measured(FlowMeasurement(flow, 16), frames(5, size=(129, 140)))
+    assert seen == [(136, 144)] * 2 and found == {"dynamic_degree": 0.0, "top_flow": 0.0, "mean_flow": 0.0}
     assert set(measured(FlowMeasurement(flow, 16), frames(3)).values()) == {None}
 
 
