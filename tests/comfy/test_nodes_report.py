@@ -97,6 +97,7 @@ def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: Comfy
     assert "subject consistency" not in text
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_models_that_are_in_their_folder_are_measured_too(comfy_server: ComfyServer):
     pytest.importorskip("transformers")
     folder = comfy_server.model_path("metrics", "x").parent
@@ -131,10 +132,12 @@ CODE = Path(__file__).parent / "programs" / "videos_in_buffers.py"
 
 
 def test_a_video_in_a_buffer_is_read_from_it_and_a_trimmed_one_only_where_it_is_shown(comfy_install: ComfyInstall):
-    told = json.loads(run_in_comfy(comfy_install, CODE).splitlines()[-1])
+    newest = comfy_install.version == "0.30.0"
+    told = json.loads(run_in_comfy(comfy_install, CODE, *["flow"] * newest).splitlines()[-1])
     found = told["headings"]
     assert all("60 frames of 48x32" in heading for heading in found[:2])
     assert all("32 frames of 48x32" in heading for heading in found[2:])
-    assert len(found) == (3 if comfy_install.version == "0.30.0" else 2)
-    (mean,) = (line.split()[-3] for line in told["lines"] if "flow, all pixels" in line)
-    assert float(mean) == pytest.approx(told["mean_flow"], abs=0.006) and len(told["lines"]) == 2
+    assert len(found) == (3 if newest else 2)
+    if newest:
+        (mean,) = (line.split()[-3] for line in told["lines"] if "flow, all pixels" in line)
+        assert float(mean) == pytest.approx(told["mean_flow"], abs=0.006) and len(told["lines"]) == 2
