@@ -243,7 +243,7 @@ def render_compared(job: ComparedJob) -> Compared:
         source = compared_source(job.args, job.prompts)
         video = ComparedVideo.of(source, job.entry, job.seed, job.args.out)
         return video.render(kept_model(video.source, encodes=job.encodes), embeds, PATIENCE_SECONDS, panel)
-    return video.render(kept_model(video.source, encodes=job.encodes), embeds, panel=panel)
+    return video.render(kept_model(video.source, encodes=job.encodes), embeds, 0.0, panel)
 
 
 def check_videos(videos: Sequence[ComparedVideo]) -> None:
