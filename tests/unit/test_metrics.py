@@ -305,6 +305,18 @@ def test_the_head_may_lie_elsewhere(folder, tmp_path):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "none.pth")
 
 
+def test_weights_may_be_a_pytorch_file_as_some_are_published(folder, panel, tmp_path):
+    from safetensors.torch import load_file
+
+    place = tmp_path / "dino-vitb16"
+    place.mkdir()
+    (place / "config.json").write_bytes((folder / "dino-vitb16" / "config.json").read_bytes())
+    torch.save(load_file(folder / "dino-vitb16" / "model.safetensors"), place / "pytorch_model.bin")
+    video = frames(3)
+    found = numbers_of(load_panel(tmp_path), video)
+    assert found["subject_consistency"] == numbers_of(panel, video)["subject_consistency"]
+
+
 def test_damaged_and_wrong_files_are_named(folder, tmp_path):
     pytest.importorskip("transformers")
     place = tmp_path / "dino-vitb16"
