@@ -102,7 +102,7 @@ class HeadForcingSampler(io.ComfyNode):
         report += [*family, *start.notes, *(f"inexact: {what}" for what in precision.inexact(model))]
         report += bridge.ignored_patches(model)
         progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
-        story.check_plan = replace(render, runs=None).check_needs
+        story.room = lambda: checks.free_on(model)
         with live_story.running(story):
             videos, lines = _sample(render, planned, count, progress, needs)
         progress.completed()
@@ -156,7 +156,7 @@ def _told(made: RenderResult) -> list[str]:
     lines += [f"damaged: {problem}" for problem in made.problems]
     if made.events:
         lines.append(describe_events(made.events))
-    lines += [made.run.text(), *made.guards]
+    lines += [made.run.text(), *(recall.describe() for recall in made.recalls), *made.guards]
     if made.video is not None:
         lines.append(f"wrote output/{folders.shown(made.video.path).label}")
     if made.failure is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,18 +17,15 @@ from ..errors import HeadForcingError, one_line
 from ..farm.choose import farm_named
 from ..farm.farm import Farm
 from ..files import cache_folder, check_regular
-from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.registry import NOT_BUILT, method_names
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.options import DEFAULTS, RenderOptions
-from ..render.resources import room_on
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.switch import SWITCHES, Switch
 from ..timeline.timeline import MAX_TEXT_BYTES
 from ..video.codec import DECODERS
-from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -43,67 +39,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))
-
-
-@dataclass(frozen=True)
-class ModelFiles:
-    """The files of a model given by `--weights` and the arguments that go with it."""
-
-    weights: Path
-    num_heads: int | None = None
-    lora: Path | None = None
-    text_encoder: Path | None = None
-    embeddings: Path | None = None
-    vae: Path | None = None
-    decoder: str = "auto"
-    park_features: bool = False
-
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> ModelFiles:
-        """Take the fields from the arguments of the same names, as far as the command has them."""
-        given = vars(args)
-        return cls(**{file.name: given[file.name] for file in fields(cls) if file.name in given})
-
-    def inspect(self) -> CheckpointInfo:
-        """What the weights file holds; the fingerprint includes the LoRA, if one is given."""
-        info = inspect_checkpoint(self.weights, num_heads=self.num_heads)
-        lora = self.lora
-        if lora is None:
-            return info
-        return replace(info, identify=lambda: digest(info.fingerprint, file_hash(lora))[:16])
-
-    def encode(self, texts: list[str], device: torch.device) -> list[torch.Tensor]:
-        """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
-        from ..weights.umt5 import load_embeddings
-
-        if self.text_encoder is not None and self.embeddings is None:
-            return encode_texts(self.text_encoder, texts, device)
-        if self.embeddings is not None and self.text_encoder is None:
-            stored = load_embeddings(self.embeddings)
-            return [stored[text] for text in texts]
-        raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
-
-    def load(self) -> dict[str, torch.Tensor]:
-        """The weights under Wan names, LoRA merged."""
-        return load_state_dict(self.weights, num_heads=self.num_heads, lora=self.lora)[0]
-
-
-def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> list[torch.Tensor]:
-    """One text embedding per text, computed on `device` if the encoder fits there now, else on the CPU."""
-    from ..weights.umt5 import load_text_encoder
-
-    place = device if text_encoder_bytes(text_encoder, device) else torch.device("cpu")
-    if place != device:
-        sys.stderr.write(f"note: prompts are encoded on the CPU, {text_encoder.name} does not fit on {device}\n")
-    return load_text_encoder(text_encoder, place).encode(texts)
-
-
-def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
-    """Memory in bytes of encoding prompts on `device`; 0 where the encoder does not fit there now."""
-    from ..weights.umt5 import encoder_bytes
-
-    needed, room = encoder_bytes(text_encoder), room_on(device)
-    return needed if device.type == "cpu" or room is None or needed <= room else 0
 
 
 def find_profile(name: str) -> HeadProfile:
@@ -318,6 +253,25 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         help="noise levels, block, profile; auto goes by what the weights file states, or by its name (auto)",
     )
     sub.add_argument("--sigmas", default=DEFAULTS.sigmas, help="noise levels, such as '1, 0.9375, 0.8333, 0.625'")
+    _add_cache_arguments(sub)
+    sub.add_argument("--runs", type=Path, help="folder for finished blocks; the same command resumes from them")
+    sub.add_argument(
+        "--state-seconds",
+        type=float,
+        default=DEFAULTS.state_seconds,
+        help="seconds between two stored states of the cache in --runs; 0: never",
+    )
+    sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
+    sub.add_argument(
+        "--vae-device",
+        metavar="DEVICE",
+        help="decode on this device, such as cuda:1, while the next block is sampled; default: on --device, in turn",
+    )
+    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
+    _add_speed_arguments(sub)
+
+
+def _add_cache_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--episodic-frames", type=int, default=DEFAULTS.episodic_frames)
     sub.add_argument("--recent-frames", type=int, default=DEFAULTS.recent_frames)
     sub.add_argument("--novelty-threshold", type=float, default=DEFAULTS.novelty_threshold)
@@ -342,21 +296,6 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         help="how episodic memory chooses the tokens of a merge: by the prompt, or trigonometric, by the query "
         "statistics of a measured head profile (prompt)",
     )
-    sub.add_argument("--runs", type=Path, help="folder for finished blocks; the same command resumes from them")
-    sub.add_argument(
-        "--state-seconds",
-        type=float,
-        default=DEFAULTS.state_seconds,
-        help="seconds between two stored states of the cache in --runs; 0: never",
-    )
-    sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
-    sub.add_argument(
-        "--vae-device",
-        metavar="DEVICE",
-        help="decode on this device, such as cuda:1, while the next block is sampled; default: on --device, in turn",
-    )
-    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
-    _add_speed_arguments(sub)
 
 
 def _add_speed_arguments(sub: argparse.ArgumentParser) -> None:
@@ -370,11 +309,11 @@ def _add_speed_arguments(sub: argparse.ArgumentParser) -> None:
         "--compile",
         action="store_true",
         help="compile the parts of layers that do not use the cache with torch.compile, in place of the fused kernels: "
-        "takes a minute at the start and needs a C compiler; not yet tried on a GPU (off)",
+        "compiles first and needs a C compiler; not yet tried on a GPU (off)",
     )
     sub.add_argument(
         "--fp8-linears",
         action="store_true",
-        help="inexact: linear layers of all blocks in 8-bit floating point, which halves their memory and is faster "
-        "on GPUs that multiply it; not yet tried on a GPU (off)",
+        help="inexact: linear layers of all blocks in 8-bit floating point, which halves their memory; meant for "
+        "GPUs that multiply it, not yet tried on one (off)",
     )

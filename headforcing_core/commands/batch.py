@@ -9,7 +9,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ..render.resources import Needs, check_disk, in_turn
 from ..studies.markdown import markdown_table
 from .arguments import Result, add_farm_arguments, farm_of
 from .batch_jobs import read_jobs
-from .kept import PATIENCE_SECONDS, check_roles, claimed_after, kept_model
+from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
 from .source import Source
 
 Note = dict[str, Any]
@@ -64,12 +64,17 @@ class VideoJob:
 
 @dataclass(frozen=True)
 class Planned:
-    """A video that is not finished, checked before the first is begun."""
+    """A video that is not finished, checked before the first is begun.
+
+    Attributes:
+        starts: it begins with video frames, which are read and encoded where it is made.
+    """
 
     args: argparse.Namespace
     source: Source
     plan: RenderPlan
     needs: Needs
+    starts: bool
 
     @property
     def reads(self) -> Any:
@@ -114,9 +119,11 @@ def make_video(job: VideoJob) -> Note:
         known = finished(args)
         if known is not None:  # another process has just made it
             return known
+        source = source.with_start()
         plan = source.job(source.plan(), embeds).recall_roles(source.plan)
-        source.check_needs(plan, args.out)
-        loaded = kept_model(source, decodes=args.out is not None, encodes=bool(plan.restart_frames))
+        parts = {"decodes": args.out is not None, "encodes": bool(plan.restart_frames)}
+        source.check_needs(plan, args.out, loaded=has_model(source, **parts))
+        loaded = kept_model(source, **parts)
         result = loaded.render(source.job(plan, embeds), args.out, args.latents)
         note = {
             "identity": args.identity,
@@ -164,7 +171,9 @@ def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
         source = source_of(argparse.Namespace(**{**vars(args), **here}))
         plan = source.plan()
         source.check_encoder(plan)
-        return Planned(args, source, plan, source.check_needs(plan, args.out))
+        needs = source.check_needs(plan, args.out, elsewhere=farm.remote)
+        # a worker reads the video frames of a start itself: of many videos they would not fit into memory
+        return Planned(args, replace(source, start=None), plan, needs, source.start is not None)
     except HeadForcingError as error:
         raise HeadForcingError(f"{name}: {error}") from error
 
@@ -178,7 +187,8 @@ def _make(planned: Mapping[str, Planned], farm: Farm, made: dict[str, Outcome[No
     }
     check_roles({name: (job, planned[name].source) for name, job in renders.items()}, farm)
     progress = {
-        name: (len(job.keys), partial(finished_blocks, video.args.runs, job.setup, job.keys))
+        # the keys of a video that begins with video frames are known only where these are encoded
+        name: (len(job.keys), int if video.starts else partial(finished_blocks, video.args.runs, job.setup, job.keys))
         for (name, video), job in zip(planned.items(), renders.values(), strict=True)
     }
     del renders
@@ -190,7 +200,7 @@ def _make(planned: Mapping[str, Planned], farm: Farm, made: dict[str, Outcome[No
             name: VideoJob(
                 video.args,
                 tuple(shared[video.reads, text] for text in video.source.texts),
-                None if farm.parallel else video.source,
+                None if farm.parallel or video.starts else video.source,
                 patience,
             )
             for name, video in planned.items()

@@ -33,9 +33,10 @@ from ..studies.comparison import (
 )
 from ..versions import versions
 from .arguments import Result, add_farm_arguments, add_file_arguments, add_render_arguments, farm_of, portable
-from .kept import PATIENCE_SECONDS, check_roles, claimed_after, kept_model
+from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
+from .loaded import LoadedModel
 from .metrics import panel_of
-from .source import LoadedModel, Source
+from .source import Source
 
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
@@ -111,11 +112,12 @@ def fitting(args: argparse.Namespace, entries: Sequence[Entry]) -> tuple[list[En
     """The entries that can be rendered with these weights and arguments, in order, and why the others cannot."""
     check_prompts(args)
     source = Source.demo(args) if args.demo else source_of_files(args, args.prompts)
+    elsewhere = farm_of(args).remote
     fit, left_out = [], {}
     for entry in entries:
         try:
             video = ComparedVideo.of(source, entry, args.seed, args.out)
-            video.source.check_needs(video.plan, video.path)
+            video.source.check_needs(video.plan, video.path, elsewhere=elsewhere)
         except HeadForcingError as error:
             left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
         else:
@@ -135,8 +137,9 @@ def run_entries(
     check_prompts(args)
     source = compared_source(args, args.prompts)
     videos = {v.path.stem: v for v in (ComparedVideo.of(source, e, s, args.out) for e in entries for s in seeds)}
-    check_videos(list(videos.values()))
-    rows = render_all(videos, source.encode(), args, farm_of(args))
+    farm = farm_of(args)
+    check_videos(list(videos.values()), farm)
+    rows = render_all(videos, source.encode(), args, farm)
     return rows, {"seeds": list(seeds), **_about(args, source, next(iter(videos.values())).plan)}
 
 
@@ -242,13 +245,15 @@ def render_compared(job: ComparedJob) -> Compared:
     if video is None:
         source = compared_source(job.args, job.prompts)
         video = ComparedVideo.of(source, job.entry, job.seed, job.args.out)
+        loaded = has_model(video.source, encodes=job.encodes)
+        video.source.check_needs(video.plan, video.path, loaded=loaded)
         return video.render(kept_model(video.source, encodes=job.encodes), embeds, PATIENCE_SECONDS, panel)
     return video.render(kept_model(video.source, encodes=job.encodes), embeds, 0.0, panel)
 
 
-def check_videos(videos: Sequence[ComparedVideo]) -> None:
+def check_videos(videos: Sequence[ComparedVideo], farm: Farm) -> None:
     """Check all videos, and the disk space they need together, before anything is loaded."""
-    needs = [video.source.check_needs(video.plan, video.path) for video in videos]
+    needs = [video.source.check_needs(video.plan, video.path, elsewhere=farm.remote) for video in videos]
     check_disk(in_turn(needs), videos[0].source.machine.runs, videos[0].path.parent)
 
 

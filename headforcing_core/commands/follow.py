@@ -16,6 +16,7 @@ from ..errors import HeadForcingError
 from ..files import replacing
 from ..render.live_story import Story
 from ..render.plan import RenderPlan
+from ..render.resources import check_growth
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
 from .arguments import read_text
@@ -60,7 +61,7 @@ class FollowedStory(Story):
 
     Args:
         parse, encode: of the command, see `Source`.
-        check: as `Story.check`.
+        room: bytes of memory that are free where blocks are sampled; None if that is not known.
         seconds: as for `Story`.
     """
 
@@ -69,11 +70,11 @@ class FollowedStory(Story):
         file: FollowedFile,
         parse: Callable[[str], Timeline],
         encode: Callable[[list[str]], Sequence[Tensor]],
-        check: Callable[[RenderPlan], Any],
+        room: Callable[[], int | None],
         seconds: float,
     ):
         self._file, self._asked, self._parse, self._encode = file, file.text, parse, encode
-        self._check = check
+        self._room = room
         self.seconds = seconds
 
     def ask(self) -> Timeline | None:
@@ -83,8 +84,8 @@ class FollowedStory(Story):
         self._asked = text
         return self._parse(text)
 
-    def check(self, plan: RenderPlan) -> None:
-        self._check(plan)
+    def check(self, plan: RenderPlan, more: int) -> None:
+        check_growth(more, self._room())
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         try:

@@ -13,7 +13,8 @@ from ..errors import HeadForcingError
 from ..farm.farm import Farm
 from ..files import TargetInUse, claimed
 from ..render.job import RenderJob
-from .source import LoadedModel, Source
+from .loaded import LoadedModel
+from .source import Source
 
 
 class Kept:
@@ -25,11 +26,16 @@ class Kept:
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
         """The value of this key; makes it, after the last one is let go, if it is another."""
-        if key != self._key:
-            self._key = self._value = None  # two models may not fit into memory
+        if not self.has(key):
             self._value = make()
             self._key = key
         return self._value
+
+    def has(self, key: Any) -> bool:
+        """Whether the value is of this key; another one is let go, since two models may not fit into memory."""
+        if key != self._key:
+            self._key = self._value = None
+        return self._key is not None
 
 
 _models = Kept()
@@ -52,11 +58,19 @@ def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> N
 
 def kept_model(source: Source, decodes: bool = True, encodes: bool = False) -> LoadedModel:
     """The model of a source as `Source.load` loads it, or the one that is there from the last job."""
+    loaded = _models.get(_key(source, decodes, encodes), lambda: source.load(decodes, encodes))
+    return replace(loaded, machine=source.machine, scale=source.scale)
+
+
+def has_model(source: Source, decodes: bool = True, encodes: bool = False) -> bool:
+    """Whether `kept_model` has it already; another model is let go, so that its memory is free."""
+    return _models.has(_key(source, decodes, encodes))
+
+
+def _key(source: Source, decodes: bool, encodes: bool) -> Any:
     machine = source.machine
     devices = str(machine.device), str(machine.vae_device)
-    key = (source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes)
-    loaded = _models.get(key, lambda: source.load(decodes, encodes))
-    return replace(loaded, machine=machine, scale=source.scale)
+    return source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes
 
 
 @contextmanager

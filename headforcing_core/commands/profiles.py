@@ -25,7 +25,6 @@ from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
 from .arguments import (
     DTYPES,
-    ModelFiles,
     Result,
     add_farm_arguments,
     farm_of,
@@ -36,6 +35,7 @@ from .arguments import (
     seed_number,
 )
 from .kept import Kept
+from .model_files import ModelFiles
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:

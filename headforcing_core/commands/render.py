@@ -17,7 +17,7 @@ from ..files import check_writable, claimed, replacing
 from ..methods.registry import describe_method
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.describe import describe
-from ..render.resources import Needs, check_disk
+from ..render.resources import Needs, check_disk, room_on
 from ..render.result import RenderResult
 from ..studies.replay import Case
 from ..studies.replay import replay as run_case
@@ -150,9 +150,7 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
     seconds = source.options.seconds
-    story = FollowedStory(
-        source.follow, source.parse, source.encode, lambda plan: source.check_needs(plan, video), seconds
-    )
+    story = FollowedStory(source.follow, source.parse, source.encode, lambda: room_on(source.machine.device), seconds)
     result = loaded.render(replace(job, about={**job.about, **story.about()}), video, latents, story)
     for target in filter(None, [video or latents]):
         story.save(story_path(target))

@@ -47,7 +47,11 @@ def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outco
                 code, text = run(args)
             if code == 0:
                 peers.any(False)  # no rank leaves while another still writes files
-                return 0, text if peers.leads else ""
+                if peers.leads and not started_here():
+                    return 0, text
+                if peers.leads:
+                    say(peers.rank, (0, text))  # not printed: a rank that breaks while it ends changes nothing
+                return 0, ""
             if peers.leads or code != 130:  # all stop at an interrupt, and rank 0 knows what is kept
                 say(peers.rank, (code, text))
             if code == 130 and started_here():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,132 +12,42 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from ..cache.shape import Shape
 from ..demo import assets, word_hash
 from ..demo.autoencoder import ToyStreamingDecoder
 from ..errors import HeadForcingError
 from ..files import check_writable
-from ..hashing import digest
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..model import fp8
-from ..model.attention import AttentionFunction, attention_function, sdpa_priority
-from ..model.compiled import compiled_forward
-from ..model.cuda_graph import GraphedForward
 from ..model.wan import WanModel
-from ..render.block_keys import going_on
 from ..render.describe import format_bytes
 from ..render.family import with_family
-from ..render.job import RenderJob, Watcher
-from ..render.live_story import Story
+from ..render.job import RenderJob
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
-from ..render.provenance import about_video, file_tags
+from ..render.provenance import about_video
 from ..render.remedies import COMMAND_LINE
 from ..render.resources import NO_DECODER, Needs, room_on
-from ..render.result import RenderResult
-from ..render.sinks import DecodedBeside, LatentsFile, Mp4File, Sink, load_latents, partial_path
+from ..render.sinks import load_latents
 from ..render.start import Start
-from ..render.video_rollout import VideoRollout
-from ..rollout.wan_video_model import WanVideoModel
-from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .arguments import (
     DTYPES,
-    ModelFiles,
-    found_profiles_folder,
-    pick_device,
     read_text,
     render_options,
-    text_encoder_bytes,
 )
 from .follow import FollowedFile
+from .loaded import LoadedModel
+from .machine import Machine
+from .model_files import ModelFiles, text_encoder_bytes
 from .start import chosen_start
 
 if TYPE_CHECKING:
-    from ..parallel.peers import Peers
-
-OUT_OF_MEMORY = (
-    "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
-)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Devices, attention backend and run folder of a command.
-
-    Attributes:
-        vae_device: None for decoding in turn.
-        peers: the ranks that make one video together; None for one GPU.
-        shard_weights: whether they divide the weights, too.
-    """
-
-    device: torch.device
-    dtype: torch.dtype
-    attention: AttentionFunction
-    attention_choice: str
-    cuda_graph: bool
-    compile: bool
-    runs: Path | None
-    found_profiles: Path | None
-    quiet: bool
-    vae_device: torch.device | None
-    fp8_linears: bool = False
-    peers: Peers | None = None
-    shard_weights: bool = False
-
-    @classmethod
-    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
-        """Take the fields from the arguments of the same names."""
-        device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
-        attention = attention_function(args.attention, device, dtype, head_dim)
-        vae_device = None if args.vae_device is None else pick_device(args.vae_device, "--vae-device")
-        if vae_device is not None and vae_device.type != "cpu" and vae_device == device:
-            vae_device = None  # on one GPU sampling and decoding take turns
-        choices = args.attention, args.cuda_graph, args.compile
-        machine = cls(device, dtype, attention, *choices, *kept, args.json, vae_device, args.fp8_linears)
-        if (peers := vars(args).get("peers")) is None:
-            return machine
-        if args.shard_weights and args.fp8_linears:
-            raise HeadForcingError("--shard-weights divides weights of one dtype: leave out --fp8-linears")
-        machine = replace(machine, peers=peers, shard_weights=args.shard_weights)
-        # rank 0 alone has a run folder and shows progress
-        return machine if peers.leads else replace(machine, runs=None, quiet=True)
-
-    @property
-    def inexact(self) -> list[str]:
-        """What makes the numbers other than those of the dtype, for reports."""
-        if not self.fp8_linears:
-            return []
-        how = (
-            "" if fp8.has_product(self.device) else ", emulated: this device does not multiply them, nothing is faster"
-        )
-        return [f"{fp8.INEXACT} (--fp8-linears{how})"]
-
-    def identified(self, info: CheckpointInfo) -> CheckpointInfo:
-        """The model with an identity of its own where it is computed inexactly."""
-        if not self.fp8_linears:
-            return info
-        return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
-
-    @property
-    def rank(self) -> str:
-        """The beginning of messages about this rank alone; empty for one GPU."""
-        return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
-
-    def attention_for(self, shape: Shape) -> AttentionFunction:
-        """The backend for a render with a cache of this shape: `auto` times them at its sizes.
-
-        Not on several ranks, because each of them could choose another one.
-        """
-        if self.attention_choice != "auto" or self.peers is not None:
-            return self.attention
-        return attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
+    pass
 
 
 @dataclass(frozen=True)
@@ -277,8 +187,15 @@ class Source:
     def _inexact(self) -> dict[str, list[str]]:
         return {"inexact": self.machine.inexact} if self.machine.inexact else {}
 
-    def check_needs(self, plan: RenderPlan, video: Path | None) -> Needs:
-        """Estimate memory and disk use; refuses a render that is not possible or does not fit."""
+    def check_needs(
+        self, plan: RenderPlan, video: Path | None, *, loaded: bool = False, elsewhere: bool = False
+    ) -> Needs:
+        """Estimate memory and disk use; refuses a render that is not possible or does not fit.
+
+        Args:
+            loaded: model and decoder are on the device already.
+            elsewhere: another machine renders, so that the memory of this one says nothing.
+        """
         device, dtype, files = self.machine.device, self.machine.dtype, self.files
         if self.machine.cuda_graph and device.type != "cuda":
             raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
@@ -292,13 +209,15 @@ class Source:
             decoder = decoder_memory(files.vae, size, dtype, encodes, files.decoder)
             if files.park_features and device.type == "cuda":
                 decoder = replace(decoder, held=0)
-            decoder = self._check_vae_device(decoder)
+            decoder = self._check_vae_device(decoder, loaded)
         if files is not None and files.text_encoder is not None:
             text_encoder = text_encoder_bytes(files.text_encoder, device)
         weights = self.info.parameters * dtype.itemsize
         if self.machine.fp8_linears:
             weights -= fp8.saved_bytes(self.info.config, dtype)
-        room, peers = room_on(device), self.machine.peers
+        room, peers = None if elsewhere else room_on(device), self.machine.peers
+        if loaded and room is not None:
+            room += weights + decoder.weights
         needs = self.job(plan).check_needs(
             weights,
             room if peers is None else None,
@@ -317,12 +236,12 @@ class Source:
 
         return check_rank_memory(needs, plan, peers, self.machine.shard_weights, room)
 
-    def _check_vae_device(self, decoder: DecoderMemory) -> DecoderMemory:
+    def _check_vae_device(self, decoder: DecoderMemory, loaded: bool) -> DecoderMemory:
         """Refuse a decoder that is too large for `--vae-device`; what it takes where blocks are sampled."""
         device = self.machine.vae_device
         if device is None or device == self.machine.device:
             return decoder
-        room, wanted = room_on(device), decoder.weights + decoder.peak
+        room, wanted = room_on(device), decoder.peak + (0 if loaded else decoder.weights)
         if device.type == "cuda" and room is not None and wanted > room:
             raise HeadForcingError(
                 f"--vae-device {device} has {format_bytes(room)} free, decoding needs {format_bytes(wanted)}: choose a "
@@ -359,99 +278,6 @@ class Source:
         from ..video.codec import load_codec
 
         return load_codec(files.vae, device, self.machine.dtype, encodes, files.decoder, files.park_features)
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model and its VAE in memory."""
-
-    machine: Machine
-    backbone: Any
-    codec: FrameCodec | None
-    scale: int
-
-    def render(
-        self, job: RenderJob, video: Path | None, latents: Path | None = None, story: Story | None = None
-    ) -> RenderResult:
-        """Render one video to files and, if there is one, a run folder; on interruption the error says what is kept."""
-        machine, plan, job = self.machine, job.plan, replace(job, codec=self.codec)
-        model = WanVideoModel(self.backbone, job.embeds, machine.dtype, machine.device)
-        if machine.compile:
-            model.forward = compiled_forward()
-        if machine.cuda_graph:
-            model.forward = GraphedForward(forward=model.forward)
-        if machine.peers is not None:
-            from ..parallel.cache import parallel_forward
-
-            model.forward = partial(parallel_forward, forward=model.forward)
-        sinks: list[Sink] = []
-        mp4 = None
-        if video is not None and self.codec is not None:
-            decoder = self.codec.decoder(plan.restart_frames)
-            mp4 = Mp4File(video, plan, decoder, self.scale, file_tags(job.about))
-            sinks.append(mp4 if machine.vae_device is None else DecodedBeside(mp4, machine.vae_device))
-        if latents is not None:
-            sinks.append(LatentsFile(latents, plan))
-        bar = ProgressBar(plan, machine.quiet)
-        try:
-            with sdpa_priority(machine.device):
-                attention = machine.attention_for(plan.shape)
-                result = job.run(
-                    model, machine.device, attention, sinks, bar, machine.attention_choice, story, machine.peers
-                )
-        except torch.OutOfMemoryError as error:
-            raise HeadForcingError("; ".join([machine.rank + OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
-        except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(*bar.what_is_kept(video)) from stop
-        finally:
-            bar.close()
-        if machine.peers is not None and bar.rollout is not None:
-            from ..parallel.report import RanksReport
-
-            cache, device = bar.rollout.cache, str(machine.device)
-            result = replace(result, ranks=RanksReport.collect(cache, self.backbone, device, result.seconds))
-        return replace(result, video=None if mp4 is None else mp4.info, latents_file=latents)
-
-
-class ProgressBar(Watcher):
-    """A progress bar of denoising steps in the terminal."""
-
-    def __init__(self, plan: RenderPlan, quiet: bool):
-        self.plan, self.quiet = plan, quiet
-        self._bar: Any = None
-        self.rollout: VideoRollout | None = None
-
-    def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
-        self.rollout = rollout
-        self._bar = tqdm(
-            total=self.plan.steps, initial=rollout.reused_steps, unit="step", desc="sampling", disable=self.quiet
-        )
-
-    def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
-        self._bar.update(latents is not None)
-
-    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self.plan, self._bar.total = plan, plan.steps
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def what_is_kept(self, video: Path | None) -> list[str]:
-        """What is stored of a render that ended early, and how to resume it; empty if it had not begun.
-
-        Of several ranks only the first knows.
-        """
-        if self.rollout is None or (self.rollout.peers is not None and not self.rollout.peers.leads):
-            return []
-        run, keys = self.rollout.run, self.rollout.keys
-        kept = "without --runs FOLDER no block is kept"
-        if run is not None:
-            kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
-            kept += f"repeat the command to {going_on(self.plan)}"
-        if video is not None and partial_path(video).is_file():
-            kept += f"; the video so far is {partial_path(video)}"
-        return [kept]
 
 
 def _parsed(text: str, options: RenderOptions) -> Timeline:

@@ -15,7 +15,8 @@ from ..timeline.timeline import parse_timeline
 from ..video.codec import DECODERS
 from ..video.stream import write_video
 from ..weights.containers import read_weights
-from .arguments import DTYPES, Result, encode_texts, pick_device, read_text
+from .arguments import DTYPES, Result, pick_device, read_text
+from .model_files import encode_texts
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -45,7 +46,7 @@ def encode(args: argparse.Namespace) -> Result:
         raise HeadForcingError(f"the file of embeddings must end in .safetensors, got {args.out.name!r}")
     check_writable(args.out)
     timelines = [parse_timeline(read_text(text)) for text in args.prompts]
-    texts = list(dict.fromkeys(segment.text for timeline in timelines for segment in timeline.segments))
+    texts = list(dict.fromkeys(text for timeline in timelines for text in timeline.texts))
     with claimed(args.out):
         rows = encode_texts(args.text_encoder, texts, pick_device(args.device))
         save_embeddings(args.out, dict(zip(texts, rows, strict=True)))

@@ -16,7 +16,7 @@ from .farm import Farm, Job, Outcome, Shared, Value, log
 
 LOCAL = "local"
 RETRIES = 3  # of a job whose worker or machine died; its error is not tried again
-INSTALL = 'pip install "headforcing[farm]"'
+INSTALL = 'pip install -e ".[farm]"'
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 15.0  # a cancelled job may store what it has
 _OBJECT_STORE_BYTES = 500_000_000  # of a local Ray: jobs share text embeddings, and Ray moves to disk what is more

@@ -137,8 +137,8 @@ def grouped(shape: Shape) -> CacheShape:
     """The shape of a cache that is divided by heads; raises HeadForcingError for a method with a cache of its own."""
     if not isinstance(shape, CacheShape) or not isinstance(shape.policy, CachePolicy):
         raise HeadForcingError(
-            "several GPUs divide the caches of head_forcing, its ablations and self_forcing, and this method keeps a "
-            "cache of its own; choose one of those, or leave out --gpus"
+            "several GPUs divide caches that keep frames by role, as head_forcing and self_forcing do, and this method "
+            "has a cache of its own; choose another, or leave out --gpus"
         )
     if shape.policy.episodic.token_selection not in DIVIDED_SELECTIONS or shape.policy.guards:
         raise HeadForcingError(

@@ -54,7 +54,8 @@ class ShardedModel:
 def weight_bytes(model: Any) -> int:
     """Bytes of a model's weights on this rank, between two layers."""
     whole = model._model if isinstance(model, ShardedModel) else model
-    shares = (weight.to_local() if hasattr(weight, "to_local") else weight for weight in whole.parameters())
+    weights = (*whole.parameters(), *whole.buffers())  # those in 8-bit floating point are buffers
+    shares = (weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights)
     return sum(share.nbytes for share in shares)
 
 

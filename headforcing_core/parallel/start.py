@@ -58,6 +58,8 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
             ended = 1, text
         except SignalException:
             ended = 130, "interrupted"
+        finally:
+            del os.environ[FOLDER]
         return said(Path(folder)) or ended
 
 

@@ -90,7 +90,8 @@ def video_keys(
         if block in switches and switches[block].changes_cache:
             part = digest(part, switches[block].kind, switches[block].re_anchor)
         if block in recalled:
-            part = digest(part, "recall", recalled[block])
+            scenes = [start for start in sorted(switches) if start <= block]  # a number alone could mean others
+            part = digest(part, "recall", recalled[block], scenes)
         if block in seeds:
             part = digest(part, "seed", seeds[block])
         if plan.overlap is not None and block == plan.overlap.blocks:

@@ -241,7 +241,9 @@ class StoryTeller:
     ):
         self.job, self._rollout, self._story = job, rollout, story
         self._listeners, self._known_video, self._embeds = listeners, known, job.embeds
-        self._encoded = dict(zip(job.plan.timeline.texts, job.embeds.texts, strict=False))
+        # not the texts that tell scenes apart, which may be those of a longer timeline
+        texts = [segment.text for segment in job.plan.timeline.segments]
+        self._encoded = dict(zip(texts, job.embeds.texts, strict=False))
 
     def ask(self) -> None:
         """Take the story's latest text, or refuse it; to be called between two blocks."""
@@ -261,7 +263,8 @@ class StoryTeller:
         """Go on with this story; the first block with another prompt. An error leaves everything as it was."""
         plan = self.job.plan.with_timeline(timeline, self._story.seconds)
         block = first_change(self.job.plan, plan, self._rollout.begun, self.job.seed)
-        self._story.check(plan)
+        needs = (needs_of(plan, self.job.dtype, 0).rendering for plan in (plan, self.job.plan))
+        self._story.check(plan, next(needs) - next(needs))
         job = self._with(plan)
         finished = self._rollout.begun - (plan.blocks - plan.new_blocks) - (plan.blocks_per_pass - 1)
         if finished > 0 and job.keys[:finished] != self.job.keys[:finished]:

@@ -38,10 +38,12 @@ class Story:
         """
         return None
 
-    def check(self, plan: RenderPlan) -> None:
-        """Refuse a plan, with a HeadForcingError, that the device has no memory for: see `RenderJob.check_needs`.
+    def check(self, plan: RenderPlan, more: int) -> None:
+        """Refuse a plan with a HeadForcingError.
 
-        A story may bring the first switch that writes blocks again, which takes more than the plan before it.
+        Args:
+            more: bytes of memory that it takes beside the plan that is rendered: a story may bring the first switch
+                that writes blocks again. See `resources.check_growth`.
         """
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
@@ -92,9 +94,8 @@ def _told(plan: RenderPlan, seed: int | None) -> list[Any]:
     """For every block what `block_keys.video_keys` knows of the story, with texts in place of embeddings."""
     texts = [segment.text for segment in plan.timeline.segments]
     entries = [*texts, *((texts[blend.before], texts[blend.after], blend.weight) for blend in plan.blends)]
-    switches = {block: switch for block, switch in plan.switches.items() if switch.changes_cache}
     seeds = plan.later_seeds(seed)
-    return [(entries[number], switches.get(block), seeds.get(block)) for block, number in enumerate(plan.prompts)]
+    return [(entries[number], plan.switches.get(block), seeds.get(block)) for block, number in enumerate(plan.prompts)]
 
 
 class LiveNoise:

@@ -178,6 +178,15 @@ def _state_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
     return plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype)
 
 
+def check_growth(more: int, free: int | None) -> None:
+    """Refuse what takes `more` bytes beside a render under way, if its device has less than that free."""
+    if free is not None and more > max(0, free):
+        raise HeadForcingError(
+            f"not enough memory for the new story: it needs {format_bytes(more)} more, {format_bytes(max(0, free))} is "
+            "free; leave out the switches that it brings"
+        )
+
+
 def in_turn(renders: Sequence[Needs]) -> Needs:
     """The estimate for several renders in turn: memory of the one that needs most, disk of all of them."""
     most = max(renders, key=lambda needs: needs.memory)

@@ -79,6 +79,9 @@ class VideoRollout:
             start_latents = start_latents if stored is None else stored
         if peers is not None:
             start_latents = peers.from_first(start_latents)
+        given = 0 if start_latents is None else len(start_latents)
+        if given != plan.start_frames:
+            raise ValueError(f"the plan begins with {plan.start_frames} latent frames, {given} are given")
         self.start_latents = None if start_latents is None else start_latents.to(device)
         self._seed, self._video = seed, video
         self.noise = LiveNoise(self._noise_of(plan))

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import av
 import numpy as np
@@ -101,7 +102,7 @@ def read_section(
     says and fitted to `size` (width, height) as in `fitting.fit`; sound is not read. `window` as in `Clock.within`.
     Raises HeadForcingError for a file that cannot be read, is damaged in this section, or is shorter than one block.
     """
-    name, (width, height) = getattr(source, "name", "the video"), size
+    name, (width, height) = "the video" if isinstance(source, io.BytesIO) else Path(source).name, size
     clock = Clock.of(source, name).within(*window)
     available = min(clock.frames_at(fps), math.floor(seconds * fps + 1e-6))
     frames = 1 + (available - 1) // TEMPORAL_STRIDE

@@ -1,7 +1,7 @@
 """umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
 
-The encoder needs the optional packages of `pip install headforcing[text]`, which are imported only when used. Its
-matrices stay as the file stores them, fp8 with scales included, and are widened while they are used.
+The encoder needs optional packages (`pip install -e ".[text]"`), imported only when used. Its matrices stay
+as the file stores them, fp8 with scales included, and are widened while they are used.
 """
 
 from __future__ import annotations
@@ -259,8 +259,8 @@ def _optional(package: str) -> ModuleType:
         return importlib.import_module(package)
     except ImportError as error:
         raise HeadForcingError(
-            f"Encoding prompts needs the package {package} ({error}); run `pip install headforcing[text]`, "
-            "or use a file of precomputed embeddings."
+            f'Encoding prompts needs the package {package} ({error}); run `pip install -e ".[text]"` in the folder of '
+            "the pack, or use a file of precomputed embeddings."
         ) from error
 
 

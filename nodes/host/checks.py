@@ -63,6 +63,12 @@ def room_on(model: Any) -> int:
     return int(min(free, management.get_total_memory(device)) - management.extra_reserved_memory())
 
 
+def free_on(model: Any) -> int:
+    """Memory in bytes that is free on a MODEL's device while a render is under way."""
+    management = comfy.model_management
+    return int(management.get_free_memory(model.load_device) - management.extra_reserved_memory())
+
+
 def check_room(renders: Sequence[Needs]) -> None:
     """Refuse renders, made one after another, whose files do not fit on the disk."""
     check_disk(in_turn(renders), folders.output_folder(), folders.output_folder())

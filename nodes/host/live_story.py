@@ -17,6 +17,7 @@ from torch import Tensor
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.live_story import HasBegunError, Story
 from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.resources import check_growth
 from ...headforcing_core.timeline.clock import format_time
 from ...headforcing_core.timeline.timeline import Timeline
 from . import checks, helpers, queued_graph, routes
@@ -56,7 +57,7 @@ class LiveStory(Story):
     Attributes:
         node: the values of *Prompt Timeline* that are told now; None for prompts of another node.
         node_id: of that node in the queued graph; None where it is not in it.
-        check_plan: as `Story.check`.
+        room: returns the bytes of memory that are free where blocks are sampled.
         video_frames: the length of the videos that are finished; 0 before the first of a batch is.
         reload: puts the weights of the model back in place after the text encoder has run.
         notes: a line of the report for every change.
@@ -71,7 +72,7 @@ class LiveStory(Story):
         context = get_executing_context()
         self.prompt_id = "" if context is None else context.prompt_id
         self.reload: Callable[[], Any] = lambda: None
-        self.check_plan: Callable[[RenderPlan], Any] = lambda plan: None
+        self.room: Callable[[], int | None] = lambda: None
         self.video_frames = 0
         self.notes: list[str] = []
         self._hidden, self._model = hidden, model
@@ -125,10 +126,10 @@ class LiveStory(Story):
             self._asked, self._waiting = self._waiting, None
         return None if self._asked is None else self._asked.timeline
 
-    def check(self, plan: RenderPlan) -> None:
+    def check(self, plan: RenderPlan, more: int) -> None:
         if self.video_frames and plan.video_frames != self.video_frames:
             raise HeadForcingError("the videos of a batch have one length, and the first of this one is finished")
-        self.check_plan(plan)
+        check_growth(more, self.room())
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         assert self.node is not None

@@ -135,6 +135,7 @@ def test_length_and_switch_change_with_the_text_and_what_has_begun_stays(comfy: 
     """All widgets of the node are sent; the answer to each that cannot change is one sentence."""
     seed, longer = 66, f"{PLANNED}\n0:08 {CUBE}"
     graph = story_graph(PLANNED, seed, vae=["demo", 2], filename_prefix="video/live")
+    begins = [PLANNED, PLANNED]  # nothing to change; the second is answered after the first block
     wrong = [
         {"text": PLANNED, "shared_prompt": "grey weather"},
         {"text": PLANNED, "seconds": "long"},
@@ -142,9 +143,9 @@ def test_length_and_switch_change_with_the_text_and_what_has_begun_stays(comfy: 
         {"text": longer},
     ]
     right = {"text": longer, "seconds": 9.0, "switch": "recache", "shared_prompt": ""}
-    teller = Teller(comfy, *wrong, right)
+    teller = Teller(comfy, *begins, *wrong, right)
     result = queued(comfy, graph, extra_data={"extra_pnginfo": workflow(PLANNED)}, on_event=teller)
-    *refused, (status, taken) = teller.answers
+    _, _, *refused, (status, taken) = teller.answers
     sentences = [answer["error"] for status, answer in refused]
     assert sentences[0].startswith("prompt 1 has begun") and "shared_prompt" in sentences[0]
     assert sentences[0].endswith("put back what you changed there, and write words or tags into later prompts")

@@ -261,5 +261,5 @@ def test_what_cannot_be_divided_is_refused_with_what_fits(model):
     ):
         check_division(shape, 6)
     rolling = method_policy("rolling_forcing").shape(model.config, mixed(model), *SIZE, F, BLOCKS * F)
-    with pytest.raises(HeadForcingError, match="keeps a cache of its own"):
+    with pytest.raises(HeadForcingError, match="has a cache of its own"):
         check_division(rolling, 2)

@@ -133,7 +133,7 @@ class FlatGroup(HeadGroup):
 
     def rows(self, slot: int = 0) -> list[tuple[int, int]]:
         """Layer and first row of a slot of every head of the group, over all layers."""
-        s = self.rope.frame_tokens
+        s = self.flat.rope.frame_tokens
         return [
             (layer, self.flat.first_row[layer, head] + slot * s)
             for layer, heads in enumerate(self.heads)
@@ -141,7 +141,7 @@ class FlatGroup(HeadGroup):
         ]
 
     def _repeat(self, moves: Sequence[tuple[int, int, int]]) -> None:
-        s = self.rope.frame_tokens
+        s = self.flat.rope.frame_tokens
         chains = [
             [[row + source * s, row + target * s, self.flat.zero + by] for source, target, by in moves]
             for _, row in self.rows()
@@ -165,10 +165,10 @@ class FlatGroup(HeadGroup):
 
     def _flat_pooled(self, slot: int) -> Tensor:
         frames = [[row, self.flat.zero - self.indices[slot]] for _, row in self.rows(slot)]
-        return pooled_keys(self.flat.flat_k, self.flat.table(frames), self.flat.rotations, self.rope.frame_tokens)
+        return pooled_keys(self.flat.flat_k, self.flat.table(frames), self.flat.rotations, self.flat.rope.frame_tokens)
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        kept = torch.zeros(len(self.heads), self.rope.frame_tokens, dtype=torch.int32, device=self.flat.device)
+        kept = torch.zeros(len(self.heads), self.flat.rope.frame_tokens, dtype=torch.int32, device=self.flat.device)
 
         def recorded(layer: int, keys: Tensor) -> Tensor:
             kept[layer] = select(layer, keys)
@@ -192,7 +192,7 @@ class FlatCache(HeadCache):
 
     def __init__(self, shape: CacheShape, device: str = "cpu"):
         super().__init__(shape, torch.float32, device, attention=explicit)
-        self.groups = [FlatGroup(self, g.policy, g.heads, g.k, g.v, g.rope, g.reencode) for g in self.groups]
+        self.groups = [FlatGroup(self, g.policy, g.heads, g.k, g.v, self.rope, g.reencode) for g in self.groups]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         layers, heads, s = len(shape.roles), len(shape.roles[0]), self.rope.frame_tokens
         self.owner = {

@@ -56,6 +56,23 @@ def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
     assert third["videos"][1]["reused_blocks"] == 0, "another story is another video"
 
 
+def test_a_line_that_begins_with_a_video_takes_no_blocks_of_the_same_line_without_it(batch, tmp_path):
+    line = {**SHORT, "name": "ball", "latents": True}
+    assert batch({**line, "seconds": 2})[0] == 0
+    clip = (tmp_path / "out" / "ball.mp4").rename(tmp_path / "clip.mp4")
+    code, found = batch({**line, "seconds": 2, "start_video": str(clip), "start_seconds": 0.6})
+    assert code == 0 and states(found) == {"ball": "done"} and found["videos"][0]["reused_blocks"] == 0
+    alone = tmp_path / "alone.safetensors"
+    options = ["--seconds", "2", "--scale", "1", "--device", "cpu", "--start-video", clip, "--start-seconds", "0.6"]
+    assert (
+        main(
+            ["demo", *map(str, options), "--prompts", SHORT["prompts"], "--latents", str(alone), "--out", str(tmp_path)]
+        )
+        == 0
+    )
+    assert (tmp_path / "out" / "ball.safetensors").read_bytes() == alone.read_bytes()
+
+
 def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path):
     lines = [{**SHORT, "name": "held"}, {**SHORT, "name": "free", "seed": 5}]
     with claimed(tmp_path / "out" / "held.mp4"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from evidence_words import rounded
-from headforcing.headforcing_core.commands import evaluate
+from headforcing.headforcing_core.commands import evaluate, real_videos
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, one_prompt
@@ -20,7 +20,7 @@ from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.metrics.registry import METRICS
 from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.studies.answers import answer
+from headforcing.headforcing_core.studies.answers import answer, measured_rows
 from headforcing.headforcing_core.studies.comparison import Entry
 from headforcing.headforcing_core.studies.paper_tables import PAPER_TABLES
 from headforcing.headforcing_core.studies.questions import (
@@ -213,7 +213,8 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
     args = argparse.Namespace(demo_weights=None, demo_autoencoder=None, videos=2)
     videos = evaluate.ToyVideos(args, Farm())
     for name in ("length", "roles", "components"):
-        answer(QUESTIONS[name], 2, videos.measure(QUESTIONS[name], lambda: None))
+        question = QUESTIONS[name]
+        answer(question, 2, videos.measure(question.story, measured_rows(question, 2), lambda: None))
     assert len(made) == len(set(made)) and len(made) < 2 * sum(
         len(QUESTIONS[n].rows) for n in ("length", "roles", "components")
     ) + 2 * (SHUFFLES - 1)
@@ -255,6 +256,6 @@ def test_a_stored_answer_is_counted_again_without_a_model(tmp_path, repo_root, c
 
 def test_six_prompts_are_read_from_lines_of_json():
     line = json.dumps({"prompts": ["a", "b", "c", "d", "e", "f"]})
-    assert evaluate.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
+    assert real_videos.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
     with pytest.raises(HeadForcingError, match="each line must be JSON"):
-        evaluate.story_texts("just text", "six_prompts", 1)
+        real_videos.story_texts("just text", "six_prompts", 1)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.follow import FollowedFile
-from headforcing.headforcing_core.commands.source import ProgressBar, toy_codec
+from headforcing.headforcing_core.commands.loaded import ProgressBar
+from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
@@ -21,6 +22,7 @@ from headforcing.headforcing_core.render.job import RenderJob, Watcher
 from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.provenance import about_video, file_tags
+from headforcing.headforcing_core.render.resources import check_growth
 from headforcing.headforcing_core.render.sinks import KeptLatents, Mp4File
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
@@ -296,11 +298,10 @@ def test_a_story_whose_switches_need_more_memory_than_there_is_is_refused(backbo
     """The first switch that writes blocks again comes with the new story."""
 
     class Small(Told):
-        def check(self, plan):
-            replace(planned, plan=plan).check_needs(0, room, encodes=True, remedy="")
+        def check(self, plan, more):
+            check_growth(more, 0)
 
     planned = job(RED, "longlive")
-    room = planned.check_needs(0, None, encodes=True, remedy="").memory
     story = Small({1: f"0:00 {RED}\n0:05 {RING}"})
     _, result = render(backbone, planned, story)
     assert "not enough memory" in story.refusals[0] and result.plan == planned.plan

@@ -17,6 +17,7 @@ from headforcing.headforcing_core.commands.ranks import check_rank_memory, check
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.parallel.cache import parallel_forward
+from headforcing.headforcing_core.parallel.start import start
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.video_rollout import VideoRollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -131,12 +132,20 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
     assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5, "blocks of two, then of one"
 
 
+@linux
+@pytest.mark.slow
+def test_a_rank_that_breaks_when_all_is_done_changes_nothing(monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    assert start(2, "breaking_rank", []) == (0, "made")
+    assert capfd.readouterr().out == "", "printed once, by the process that started the ranks"
+
+
 @pytest.mark.slow
 def test_what_all_ranks_refuse_is_said_once(tmp_path):
     options = ("--gpus", 2, "--method", "rolling_forcing", "--seconds", 3, "--out", tmp_path)
     done = subprocess.run(demo(*options), env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == "", done.stderr
-    assert done.stderr.count("error: ") == done.stderr.count("keeps a cache of its own") == 1
+    assert done.stderr.count("error: ") == done.stderr.count("has a cache of its own") == 1
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core import devices
-from headforcing.headforcing_core.commands import arguments, source
+from headforcing.headforcing_core.commands import model_files, source
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.render.resources import MARGIN, room_on
@@ -83,14 +83,14 @@ def test_decoded_latents_are_the_video_that_is_decoded_at_once(text_encoder, gen
 
 def test_prompts_are_encoded_on_the_cpu_where_the_card_is_too_small(text_encoder, monkeypatch, capsys):
     """The device is never touched: none of this name is here."""
-    monkeypatch.setattr(arguments, "room_on", lambda device: 1000)
-    (rows,) = arguments.encode_texts(text_encoder, ["a red apple"], torch.device("cuda"))
+    monkeypatch.setattr(model_files, "room_on", lambda device: 1000)
+    (rows,) = model_files.encode_texts(text_encoder, ["a red apple"], torch.device("cuda"))
     assert rows.device.type == "cpu"
     assert "encoded on the CPU, umt5.safetensors does not fit on cuda" in capsys.readouterr().err
-    needed = arguments.text_encoder_bytes(text_encoder, torch.device("cpu"))
-    monkeypatch.setattr(arguments, "room_on", lambda device: needed)
-    assert arguments.text_encoder_bytes(text_encoder, torch.device("cuda")) == needed > 1000
-    arguments.encode_texts(text_encoder, ["a red apple"], torch.device("cpu"))
+    needed = model_files.text_encoder_bytes(text_encoder, torch.device("cpu"))
+    monkeypatch.setattr(model_files, "room_on", lambda device: needed)
+    assert model_files.text_encoder_bytes(text_encoder, torch.device("cuda")) == needed > 1000
+    model_files.encode_texts(text_encoder, ["a red apple"], torch.device("cpu"))
     assert capsys.readouterr().err == ""
 
 
