@@ -238,17 +238,22 @@ class ComparedJob:
     video: ComparedVideo | None
 
 
+def planned_video(job: ComparedJob) -> ComparedVideo:
+    """The video of a job, planned on the machine that makes it."""
+    if job.video is not None:
+        return job.video
+    return ComparedVideo.of(compared_source(job.args, job.prompts), job.entry, job.seed, job.args.out)
+
+
 def render_compared(job: ComparedJob) -> Compared:
     """Render and measure one video of a comparison; to be called in any process."""
-    video, embeds = job.video, [shared.get() for shared in job.embeds]
-    panel = panel_of(job.args)
-    if video is None:
-        source = compared_source(job.args, job.prompts)
-        video = ComparedVideo.of(source, job.entry, job.seed, job.args.out)
+    video, embeds = planned_video(job), [shared.get() for shared in job.embeds]
+    panel, patience = panel_of(job.args), 0.0
+    if job.video is None:
         loaded = has_model(video.source, encodes=job.encodes)
         video.source.check_needs(video.plan, video.path, loaded=loaded)
-        return video.render(kept_model(video.source, encodes=job.encodes), embeds, PATIENCE_SECONDS, panel)
-    return video.render(kept_model(video.source, encodes=job.encodes), embeds, 0.0, panel)
+        patience = PATIENCE_SECONDS
+    return video.render(kept_model(video.source, encodes=job.encodes), embeds, patience, panel)
 
 
 def check_videos(videos: Sequence[ComparedVideo], farm: Farm) -> None:

@@ -1,0 +1,123 @@
+"""`check-claim` on a tiny model in the real layouts: all steps, going on, rows left out, missing metrics, bad input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.commands import check_claim, claim_videos
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.source import Source
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.head_profiles.profiler import BUDGETS
+from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from headforcing.headforcing_core.studies.reserved_prompts import RESERVED_PROMPTS
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from metric_models import tiny_models
+from tiny_checkpoints import wan_vae
+
+STORY = ["a fox sits", "the fox runs"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, repo_root):
+    """The options of a tiny model, whose prompts have embeddings."""
+    folder = tmp_path_factory.mktemp("tiny")
+    texts = [*RESERVED_PROMPTS[:2], *PROFILING_PROMPTS[:1], *STORY]
+    save_embeddings(folder / "texts.safetensors", {text: torch.randn(12, 48) for text in texts})
+    return {
+        "--weights": repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
+        "--num-heads": 4,
+        "--vae": wan_vae(folder / "wan_2.1_vae.safetensors"),
+        "--embeddings": folder / "texts.safetensors",
+        "--videos": 2,
+        "--seconds": 0.9,
+        "--size": "96x64",
+        "--dtype": "fp32",
+        "--device": "cpu",
+    }
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Small budgets of the profile and the calibration."""
+    monkeypatch.setitem(BUDGETS, "full", (1, 2.25))
+    monkeypatch.setattr("headforcing.headforcing_core.commands.claim_cost.CALIBRATION_SECONDS", 0.75)
+
+
+def run(options, *more):
+    words = [str(part) for pair in options.items() for part in pair]
+    return main(["check-claim", *words, *map(str, more)])
+
+
+@pytest.mark.slow
+def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_stopped(
+    files, quick, tmp_path, capsys, monkeypatch
+):
+    pytest.importorskip("transformers")
+    out, options = tmp_path / "check", {**files, "--out": tmp_path / "check", "--rows": "A,random,D"}
+    (tmp_path / "stories.jsonl").write_text(2 * (json.dumps({"prompts": STORY}) + "\n"), encoding="utf-8")
+    options["--stories"] = f"@{tmp_path / 'stories.jsonl'}"
+
+    assert run(options, "--estimate") == 0
+    told = capsys.readouterr().err
+    assert "estimate, from 0.8 s of video" in told and "12 of 0.9 s to make" in told and "memory   about" in told
+    assert "profile  2.25 s of video" in told
+    assert not (out / "profile.json").exists() and not list(out.rglob("*.mp4"))
+
+    made, real = [], claim_videos.render_compared
+
+    def stopped(job):
+        made.append(job.seed)
+        if len(made) == 4:
+            raise KeyboardInterrupt
+        return real(job)
+
+    monkeypatch.setattr(claim_videos, "render_compared", stopped)
+    assert run(options) == 130
+    assert "3 of 12 videos are finished, the same command goes on" in capsys.readouterr().err
+    profile = (out / "profile.json").read_bytes()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.mp4")}
+
+    assert run(options) == 0
+    assert len(made) == 4 + 9, "finished videos are not made again"
+    assert (out / "profile.json").read_bytes() == profile
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())
+    assert not list((out / "runs").rglob("*.safetensors")), "finished blocks go when a video is scored"
+    found = json.loads((out / "verdict.json").read_text("utf-8"))
+    assert {line["row"] for line in found["lines"]} == {"A", "random"}
+    text = next(line for line in found["lines"] if line["row"] == "A" and line["column"] == "text")
+    assert text["verdict"] == "not measured" and "give --metric-models FOLDER with that of `text`" in text["remark"]
+    flicker = next(line for line in found["lines"] if line["column"] == "flicker")
+    assert flicker["verdict"] == "undecided" and "2 videos are fewer than 32" in flicker["remark"]
+    assert flicker["difference"]["count"] == 2
+    ours, theirs = (found["rows"][row]["one_prompt"] for row in ("D", "A"))
+    by_hand = sum(100 * (a["flicker"] - b["flicker"]) for a, b in zip(ours, theirs, strict=True)) / 2
+    assert flicker["difference"]["mean"] == pytest.approx(by_hand)
+
+    # models that come later score the same videos, and what VBench measured of them fills its columns
+    options |= {"--metric-models": tiny_models(tmp_path / "models"), "--vbench": tmp_path / "vbench"}
+    assert run(options) == 0 and len(made) == 13
+    assert "scores   12 finished videos" in capsys.readouterr().err
+    names = sorted(path for path in (tmp_path / "vbench" / "videos").glob("*/*.mp4"))
+    assert len(names) == 6
+    measured = [{"video_path": str(path), "video_results": 0.5} for path in names]
+    (tmp_path / "vbench" / "results").mkdir()
+    (tmp_path / "vbench" / "results" / "x_eval_results.json").write_text(
+        json.dumps({"motion_smoothness": [0.5, measured]}), encoding="utf-8"
+    )
+    monkeypatch.setattr(claim_videos, "report_video", None)  # nothing is measured twice
+    assert run(options) == 0
+    assert "all videos are made and scored" in capsys.readouterr().err
+    lines = {(line["row"], line["column"]): line for line in json.loads((out / "verdict.json").read_text())["lines"]}
+    assert lines["A", "text"]["difference"]["count"] == 2 and lines["A", "text"]["metric"] == "text_score"
+    assert lines["A", "smoothness"]["difference"]["mean"] == 0.0
+    assert "its files are not in --metric-models" in lines["A", "dynamic"]["remark"]
+    page = (out / "verdict.md").read_text("utf-8")
+    assert "## Head Forcing less (A) Baseline" in page and "+9.45 (Table 4)" in page and "**Agrees**" in page
+
+    assert run(options, "--seed", 5) == 2
+    assert "was made with other seed: choose another --out" in capsys.readouterr().err
