@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import HeadForcingError
-from ..files import check_regular, claimed_folder
+from ..files import check_regular, check_writable, claimed_folder
 from ..head_profiles.agreement import describe_profile
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.profiler import BUDGETS
@@ -79,6 +79,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_file_arguments(sub)
     add_render_arguments(sub)
     add_farm_arguments(sub)
+    sub.set_defaults(demo=False)
 
 
 def check_claim(args: argparse.Namespace) -> Result:
@@ -109,6 +110,8 @@ def settled(args: argparse.Namespace) -> None:
     for path in (args.weights, args.vae, args.text_encoder, args.embeddings, args.lora):
         if path is not None:
             check_regular(path)
+    if args.vbench is not None:
+        check_writable(args.vbench / "export.json")
     if args.profile == "auto":
         raise HeadForcingError("--profile auto finds roles while sampling: leave --profile out, and they are measured")
 
@@ -124,7 +127,7 @@ def texts_of(args: argparse.Namespace) -> dict[str, list[str]]:
         raise HeadForcingError(f"--videos asks for {args.videos} videos, but there are prompts for {len(lines)}")
     if used := next((line for line in lines[: args.videos] if line in PROFILING_PROMPTS), None):
         raise HeadForcingError(f"the head profile is measured on the prompt {used[:60]!r}: give others with --prompts")
-    found = {ONE_PROMPT: lines[: args.videos]}
+    found = {ONE_PROMPT: [_literal(line) for line in lines[: args.videos]]}
     if args.stories is not None:
         found[SIX_PROMPTS] = story_texts(args.stories, SIX_PROMPTS, args.videos)
     args.prompts = None  # of which each video has its own
@@ -159,6 +162,7 @@ class Check:
             return {"text": "stopped after the estimate (--estimate)", "json": {"estimate": cost.to_dict()}}
         if not measured:
             args.profile = str(self._measure_profile())
+            (args.out / "stand_in.json").unlink(missing_ok=True)
             fit = {name: row for name, row in self.rows.items() if name not in left_out}
             scores = Scores(planned_videos(args, fit, self.stories), metrics)
         scores.complete(farm, args.json)
@@ -297,6 +301,11 @@ def add_vbench(folder: Path, scores: Scores) -> str:
         for each, name in zip(videos, made.files[key], strict=True):
             scores.known[each.name] = scores.known[each.name] | results.get((key, name), {})
     return told
+
+
+def _literal(line: str) -> str:
+    """A line of a file of prompts, which is never the name of another file."""
+    return f"\n{line}" if line.startswith("@") else line
 
 
 def _spoken(story: str) -> str:

@@ -31,8 +31,9 @@ RULE = (
 LIMITS = (
     "What this page cannot say: whether a difference would be seen by people; anything about other weights, lengths or "
     "sizes; and, where a column is undecided, that there is no difference. Metrics are those of docs/metrics.md, not "
-    "VBench's programs; consistencies and the CLIP score are therefore compared with the paper by their sign only. In "
-    "the paper all rows of Table 5 have the same cache budget; here merged heads get the cache of a memory head."
+    "VBench's programs; consistencies and the CLIP score are therefore compared with the paper by their sign only. A "
+    "still video flickers least: read that column beside the dynamic degree. In the paper all rows of Table 5 have the "
+    "same cache budget; here merged heads get the cache of a memory head."
 )
 
 

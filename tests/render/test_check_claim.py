@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import pickle
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands import check_claim, claim_videos
+from headforcing.headforcing_core.commands import check_claim, claim_cost, claim_videos, profiles
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.profiler import BUDGETS
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.studies.reserved_prompts import RESERVED_PROMPTS
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from metric_models import tiny_models
@@ -119,5 +121,109 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     page = (out / "verdict.md").read_text("utf-8")
     assert "## Head Forcing less (A) Baseline" in page and "+9.45 (Table 4)" in page and "**Agrees**" in page
 
-    assert run(options, "--seed", 5) == 2
-    assert "was made with other seed: choose another --out" in capsys.readouterr().err
+
+def refusing(monkeypatch, *labels):
+    """Let the rows of these policies be too large for the card."""
+    real = Source.check_needs
+
+    def check_needs(source, plan, video, **how):
+        if source.options.method in labels:
+            raise HeadForcingError("not enough memory: 76.4 GB are needed, 24.0 GB are free")
+        return real(source, plan, video, **how)
+
+    monkeypatch.setattr(Source, "check_needs", check_needs)
+
+
+def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_path, capsys, monkeypatch):
+    given = tmp_path / "two.json"
+    HeadProfile("two-way", 4, 4, (("local", "local", "memory", "memory"),) * 4).save(given)
+    options = {**files, "--out": tmp_path / "check", "--rows": "A,uniform,D", "--profile": given, "--seconds": 0.5}
+    with monkeypatch.context() as patch:
+        refusing(patch, "self_forcing_window_21")
+        assert run(options) == 0
+    told = "left out: A: not enough memory: 76.4 GB are needed"
+    assert told in capsys.readouterr().err
+    found = json.loads((tmp_path / "check" / "verdict.json").read_text("utf-8"))
+    assert list(found["left_out"]) == ["A"] and {line["row"] for line in found["lines"]} == {"uniform"}
+    assert not (tmp_path / "check" / "profile.json").exists(), "a profile that is given is not measured"
+    page = (tmp_path / "check" / "verdict.md").read_text("utf-8")
+    assert "- Left out, A: not enough memory" in page and "does not have the paper's three roles" in page
+    assert "these have 0.5 s" in page
+
+    with monkeypatch.context() as patch:  # what is made already needs no memory
+        refusing(patch, "self_forcing_window_21", "uniform_memory", "head_forcing")
+        assert run(options | {"--rows": "uniform"}) == 0
+    # a damaged note or video is no note
+    note = next((tmp_path / "check" / "videos").rglob("uniform*.json"))
+    note.write_text('{"numbers": []}', encoding="utf-8")
+    capsys.readouterr()
+    assert run(options | {"--rows": "uniform"}) == 0
+    assert "1 of 0.5 s to make" in capsys.readouterr().err
+    for labels, message in (
+        (["head_forcing"], "Head Forcing does not fit, and all rows are compared with it: not enough memory"),
+        (["self_forcing_window_21", "uniform_memory"], "no row besides Head Forcing fits; A: not enough memory"),
+    ):
+        with monkeypatch.context() as patch:
+            refusing(patch, *labels)
+            assert run(options | {"--out": tmp_path / "other"}) == 2
+        assert message in capsys.readouterr().err
+    assert run(options | {"--size": "64x64"}) == 2
+    assert "was made with other width: choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"--rows": "A,E"}, "--rows are names such as A,D,random"),
+        ({"--rows": "D"}, "must name a row besides D"),
+        ({"--videos": 1}, "--videos must be from 2"),
+        ({"--videos": 33}, "there are prompts for 32"),
+        ({"--shuffles": 0}, "--shuffles must be from 1"),
+        ({"--profile": "auto"}, "leave --profile out, and they are measured"),
+        ({"--profile": "self_forcing"}, "30"),
+        ({"--vae": "nothing.safetensors"}, "nothing.safetensors was not found"),
+        ({"--text-encoder": "t5.safetensors"}, "either --text-encoder or --embeddings"),
+        ({"--metric-models": "nowhere"}, "--metric-models must name a folder"),
+        ({"--metrics": "flow"}, "--metrics needs --metric-models FOLDER"),
+        ({"--prompts": f"{PROFILING_PROMPTS[3]}\na fox"}, "the head profile is measured on the prompt"),
+        ({"--stories": "just text\nand more"}, "each line must be JSON"),
+        ({"--seconds": 1e9}, "seconds must be above 0"),
+        ({"--farm": "everywhere"}, "--farm must be local"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_in_one_sentence(change, message, files, tmp_path, capsys):
+    options = {**files, "--out": tmp_path / "check", **change}
+    assert run(options) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.mp4"))
+
+
+def test_other_weights_do_not_go_on_with_a_measured_profile(files, tmp_path, capsys):
+    (tmp_path / "profile.json").write_text("{}", encoding="utf-8")
+    sigmas = (1.0, 0.9375, 0.8333, 0.625)
+    HeadShares(ProfileSetup("others", 4, 4, ("a fox",), 3, sigmas, 3, 96, 64)).save(tmp_path / "profile.safetensors")
+    assert run({**files, "--out": tmp_path}, "--estimate") == 2
+    assert "was measured on other weights: choose another --out" in capsys.readouterr().err
+
+
+class Elsewhere(Farm):
+    """A farm whose workers get copies of their jobs."""
+
+    parallel = True
+
+    def run(self, function, jobs):
+        return super().run(function, {name: pickle.loads(pickle.dumps(job)) for name, job in jobs.items()})
+
+
+def test_a_farm_makes_the_same_videos(files, quick, tmp_path, capsys, monkeypatch):
+    options = {**files, "--rows": "A,D", "--seconds": 0.5, "--out": tmp_path / "here"}
+    assert run(options) == 0
+    for module in (check_claim, claim_cost, profiles):
+        monkeypatch.setattr(module, "farm_of", lambda args: Elsewhere())
+    options |= {"--out": tmp_path / "farm", "--farm": "local"}
+    assert run(options) == 0
+    assert "divided by the workers" in capsys.readouterr().err
+    here, farm = (json.loads((tmp_path / name / "verdict.json").read_text("utf-8")) for name in ("here", "farm"))
+    assert here["rows"] == farm["rows"] and here["lines"] == farm["lines"]
+    assert here["profile"]["counts"] == farm["profile"]["counts"]
+    assert not list((tmp_path / "farm" / "runs").rglob("*.safetensors"))
