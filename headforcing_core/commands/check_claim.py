@@ -20,7 +20,7 @@ from ..metrics.base import Panel
 from ..metrics.registry import found_metrics
 from ..render.family import with_family
 from ..render.resources import Needs, check_disk
-from ..studies.claims import OURS, QUICK_ROWS, lines_of, named_rows, page
+from ..studies.claims import OURS, QUICK_ROWS, RULE, lines_of, named_rows, page
 from ..studies.paper_numbers import COLUMNS, ONE_PROMPT, SIX_PROMPTS
 from ..studies.questions import Shuffles
 from ..studies.reserved_prompts import RESERVED_PROMPTS
@@ -242,8 +242,10 @@ class Check:
             "left_out": dict(left_out),
             "metrics": list(scores.metrics),
             "metrics_left_out": [] if panel is None else list(panel.left_out),
+            "rule": RULE,
             "lines": [line.to_dict() for line in lines],
-            "rows": {name: {s: list(v) for s, v in row.videos.items()} for name, row in rows.items()},
+            "rows": {name: dict(row.videos) for name, row in rows.items()},
+            "shuffles": [dict(each.videos) for each in rows["random"].shuffles] if "random" in rows else [],
             "versions": versions(),
         }
         return written(args.out, "verdict", text, found, exported)

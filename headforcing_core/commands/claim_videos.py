@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..files import replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.profile import HeadProfile, classify
 from ..render.resources import Needs, in_turn
-from ..studies.claims import Measured, mean_of
+from ..studies.claims import Measured
 from ..studies.comparison import Entry
 from ..studies.questions import Numbers, Shuffles
 from .compare import ComparedJob, ComparedVideo, planned_video, render_compared, source_of_files
@@ -261,17 +261,11 @@ class Scores:
 
     def measured(self) -> dict[str, Measured]:
         """The numbers by row."""
-        rows: dict[str, dict[str, list[Numbers]]] = {}
-        for row, story, videos in self._by_video():
-            rows.setdefault(row, {}).setdefault(story, []).append(mean_of(videos))
-        return {row: Measured(stories) for row, stories in rows.items()}
-
-    def _by_video(self) -> Iterator[tuple[str, str, list[Numbers]]]:
-        found: dict[tuple[str, str, int], list[Numbers]] = {}
+        rows: dict[str, dict[str, dict[str, list[Numbers]]]] = {}
         for each in self.videos:
-            found.setdefault((each.row, each.story, each.number), []).append(self.known[each.name])
-        for (row, story, _), videos in found.items():
-            yield row, story, videos
+            stories = rows.setdefault(each.row, {}).setdefault(each.video.entry.key, {})
+            stories.setdefault(each.story, []).append(self.known[each.name])
+        return {row: Measured.of_shuffles(list(map(Measured, made.values()))) for row, made in rows.items()}
 
 
 def _encoded(videos: Sequence[ClaimVideo]) -> dict[str, Tensor]:

@@ -26,14 +26,15 @@ RULE = (
     "is surely worse, or the difference is surely less than half of the paper's (where both are on one scale). "
     "**Undecided**: neither. Surely means that the 95 % t interval and a sign-flip test (all signs up to 16 "
     f"videos, else 20,000 draws) both say so, the test at p <= {LEVEL:.2f} after Holm's correction over all tests "
-    f"of this page, with at least {ENOUGH} videos."
+    f"of this page, with at least {ENOUGH} videos. "
+    "With several shuffles all but one of them must lie on the same side, too."
 )
 LIMITS = (
-    "What this page cannot say: whether a difference would be seen by people; anything about other weights, lengths or "
-    "sizes; and, where a column is undecided, that there is no difference. Metrics are those of docs/metrics.md, not "
-    "VBench's programs; consistencies and the CLIP score are therefore compared with the paper by their sign only. A "
-    "still video flickers least: read that column beside the dynamic degree. In the paper all rows of Table 5 have the "
-    "same cache budget; here merged heads get the cache of a memory head."
+    "What this page cannot say: whether a difference would be seen by people; anything about other weights, "
+    "prompts, lengths or sizes; and, where a column is undecided, that there is no difference. Metrics are those "
+    "of docs/metrics.md, not VBench's programs; consistencies and the CLIP score are therefore compared with the "
+    "paper by their sign only. A still video flickers least: read that column beside the dynamic degree. In the "
+    "paper all rows of Table 5 have the same cache budget; here merged heads get the cache of a memory head."
 )
 
 
@@ -64,9 +65,33 @@ def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:
 
 @dataclass(frozen=True)
 class Measured:
-    """The numbers of a row's videos by story, in the order of their numbers; of shuffles the means over them."""
+    """The numbers of a row's videos by story, in the order of their numbers.
+
+    Attributes:
+        shuffles: of a row of several shuffles each of them; `videos` are then the means over them.
+    """
 
     videos: Mapping[str, Sequence[Numbers]]
+    shuffles: tuple[Measured, ...] = ()
+
+    @classmethod
+    def of_shuffles(cls, shuffles: Sequence[Measured]) -> Measured:
+        """The row of these shuffles."""
+        if len(shuffles) == 1:
+            return shuffles[0]
+        means = {
+            story: [mean_of(made) for made in zip(*(each.videos[story] for each in shuffles), strict=True)]
+            for story in shuffles[0].videos
+        }
+        return cls(means, tuple(shuffles))
+
+    def below(self, ours: Measured, story: str, key: str) -> tuple[int, int] | None:
+        """Of how many shuffles the mean is below that of another row, and how many there are; None without."""
+        if not self.shuffles:
+            return None
+        theirs = [mean_interval(each.values(story, key)) for each in self.shuffles]
+        mine = mean_interval(ours.values(story, key))
+        return sum(mine is not None and it is not None and it.mean < mine.mean for it in theirs), len(theirs)
 
     def values(self, story: str, key: str) -> list[float | None]:
         return [video.get(key) for video in self.videos.get(story, ())]
@@ -99,6 +124,7 @@ class Line:
         key: the metric that was measured; None without.
         better: Head Forcing less the row.
         half: the same less half of the paper's difference; None where the scales differ.
+        below: as `Measured.below`.
         why: why there are no numbers.
     """
 
@@ -106,6 +132,7 @@ class Line:
     key: str | None = None
     better: Paired | None = None
     half: Paired | None = None
+    below: tuple[int, int] | None = None
     why: str = ""
 
     @property
@@ -117,6 +144,8 @@ class Line:
         """By `RULE`."""
         if self.better is None:
             return NOT_MEASURED
+        if self.below is not None and 1 < self.below[0] < self.below[1] - 1:
+            return UNDECIDED
         small = self.half is not None and self.half.surely(-1)
         if small or self.better.surely(-1):
             return DISAGREES
@@ -128,6 +157,8 @@ class Line:
         told = [self.why, self.reported.note]
         if self.better is not None and self.better.interval.count < ENOUGH:
             told.insert(0, f"{self.better.interval.count} videos are fewer than {ENOUGH}")
+        if self.below is not None:
+            told.insert(0, f"better than {self.below[0]} of {self.below[1]} shuffles")
         if self.verdict == DISAGREES and self.better is not None and not self.better.surely(-1):
             told.insert(0, "less than half of the paper's difference")
         return "; ".join(filter(None, told))
@@ -136,7 +167,14 @@ class Line:
         """Plain numbers."""
         tests = {name: test and {**asdict(test.interval), "p": test.p, "holm": test.holm} for name, test in self._tests}
         about = {**asdict(self.reported), "paper_difference": round(self.reported.difference, 2)}
-        return {**about, "metric": self.key, **tests, "verdict": self.verdict, "remark": self.remark}
+        return {
+            **about,
+            "metric": self.key,
+            **tests,
+            "below": self.below,
+            "verdict": self.verdict,
+            "remark": self.remark,
+        }
 
     @property
     def _tests(self) -> list[tuple[str, Paired | None]]:
@@ -172,7 +210,8 @@ def _line(reported: Reported, row: Measured, ours: Measured, why: str) -> Line:
         scaled = [None if value is None else scale * value for value in values]
         if (better := Paired.of(scaled)) is not None:
             half = [None if value is None else value - reported.difference / 2 for value in scaled]
-            return Line(reported, key, better, Paired.of(half) if column.same_scale else None)
+            below = row.below(ours, column.story, key)
+            return Line(reported, key, better, Paired.of(half) if column.same_scale else None, below)
     return Line(reported, why=why or column.otherwise or "no video has this number")
 
 

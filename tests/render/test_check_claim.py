@@ -134,6 +134,10 @@ def refusing(monkeypatch, *labels):
     monkeypatch.setattr(Source, "check_needs", check_needs)
 
 
+def failing(job):
+    raise HeadForcingError("out of memory")
+
+
 def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_path, capsys, monkeypatch):
     given = tmp_path / "two.json"
     HeadProfile("two-way", 4, 4, (("local", "local", "memory", "memory"),) * 4).save(given)
@@ -157,8 +161,14 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_pat
     note = next((tmp_path / "check" / "videos").rglob("uniform*.json"))
     note.write_text('{"numbers": []}', encoding="utf-8")
     capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(claim_videos, "render_compared", failing)
+        assert run(options | {"--rows": "uniform"}) == 2
+    told = capsys.readouterr().err
+    assert (
+        "1 of 0.5 s to make" in told and "out of memory (3 of 4 videos are finished, the same command goes on)" in told
+    )
     assert run(options | {"--rows": "uniform"}) == 0
-    assert "1 of 0.5 s to make" in capsys.readouterr().err
     for labels, message in (
         (["head_forcing"], "Head Forcing does not fit, and all rows are compared with it: not enough memory"),
         (["self_forcing_window_21", "uniform_memory"], "no row besides Head Forcing fits; A: not enough memory"),
@@ -215,6 +225,7 @@ class Elsewhere(Farm):
         return super().run(function, {name: pickle.loads(pickle.dumps(job)) for name, job in jobs.items()})
 
 
+@pytest.mark.slow
 def test_a_farm_makes_the_same_videos(files, quick, tmp_path, capsys, monkeypatch):
     options = {**files, "--rows": "A,D", "--seconds": 0.5, "--out": tmp_path / "here"}
     assert run(options) == 0

@@ -105,6 +105,21 @@ def test_rows_are_chosen_by_name_and_head_forcing_is_always_there():
         named_rows("A,E", 1)
 
 
+def test_of_several_shuffles_all_but_one_must_lie_on_the_same_side():
+    rng = np.random.default_rng(2)
+    ours = Measured({"one_prompt": [{"dynamic_degree": 0.5 + 0.01 * rng.normal()} for _ in range(32)]})
+
+    def verdict(*means):
+        videos = [[{"dynamic_degree": mean + 0.01 * rng.normal()} for _ in range(32)] for mean in means]
+        row = Measured.of_shuffles([Measured({"one_prompt": made}) for made in videos])
+        line = next(line for line in lines_of({"random": row, "D": ours}, {}) if line.better is not None)
+        return line.verdict, line.remark
+
+    assert verdict(0.3, 0.3, 0.3, 0.3, 0.6) == ("agrees", "better than 4 of 5 shuffles")
+    assert verdict(0.1, 0.1, 0.1, 0.6, 0.6) == ("undecided", "better than 3 of 5 shuffles")
+    assert verdict(0.3) == ("agrees", "")
+
+
 def test_shuffles_count_as_their_mean():
     assert mean_of([{"a": 1.0, "b": None}, {"a": 3.0, "b": 1.0}]) == {"a": 2.0, "b": None}
 
