@@ -33,6 +33,7 @@ from .arguments import (
     add_render_arguments,
     farm_of,
     find_profile,
+    parse_size,
     read_text,
     render_options,
 )
@@ -186,13 +187,16 @@ class Check:
         return str(path)
 
     def _measured_profile(self, fingerprint: str) -> Path | None:
-        """The profile that an earlier run has measured to its end, of the same weights."""
+        """The profile that an earlier run measured to its end; HeadForcingError for one of other settings."""
         path: Path = self.args.out / "profile.json"
         if not path.is_file():
             return None
         shares = HeadShares.load(path.with_suffix(".safetensors"))
-        if shares.setup.fingerprint != fingerprint:
-            raise HeadForcingError(f"{path} was measured on other weights: choose another --out")
+        size, found = parse_size(self.args.size), shares.setup
+        wanted = {"model": fingerprint, "size": size, "number of prompts, see --quick": BUDGETS[self._preset][0]}
+        there = (found.fingerprint, (found.width, found.height), len(found.prompts))
+        if other := next((name for (name, want), is_ in zip(wanted.items(), there, strict=True) if want != is_), None):
+            raise HeadForcingError(f"{path} was measured with another {other}: choose another --out")
         return None if shares.missing_prompts() else path
 
     def _measure_profile(self) -> Path:

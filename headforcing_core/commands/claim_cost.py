@@ -134,7 +134,7 @@ class Cost:
         profile, videos = (self.rate * s / 3600 for s in (self.profile_seconds, self.unmade * self.seconds))
         lines = [
             f"estimate, from {CALIBRATION_SECONDS:.1f} s of video made and scored by {self.where}: "
-            f"{self.rate:.3g} s for a second of video"
+            f"{self.rate:.3g} s for a second of video (of the row with the largest cache: others take less)"
         ]
         if self.profile_seconds:
             lines.append(f"profile  {self.profile_seconds:g} s of video: at most {_time(profile)}")

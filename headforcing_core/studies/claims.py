@@ -229,7 +229,7 @@ _VERDICTS = (AGREES, DISAGREES, UNDECIDED, NOT_MEASURED)
 
 
 def _table(lines: Sequence[Line]) -> str:
-    heads = ["column of the paper", "in the paper", "here (95 % t interval)", "p", "p after Holm", "verdict", ""]
+    heads = ["column of the paper", "in the paper", "here (95 % t interval)", "p", "p after Holm", "verdict", "remark"]
     return markdown_table(heads, [_cells(line) for line in lines])
 
 

@@ -208,12 +208,12 @@ def test_what_cannot_be_checked_is_refused_in_one_sentence(change, message, file
     assert not list(tmp_path.rglob("*.mp4"))
 
 
-def test_other_weights_do_not_go_on_with_a_measured_profile(files, tmp_path, capsys):
+def test_another_model_does_not_go_on_with_a_measured_profile(files, tmp_path, capsys):
     (tmp_path / "profile.json").write_text("{}", encoding="utf-8")
     sigmas = (1.0, 0.9375, 0.8333, 0.625)
     HeadShares(ProfileSetup("others", 4, 4, ("a fox",), 3, sigmas, 3, 96, 64)).save(tmp_path / "profile.safetensors")
     assert run({**files, "--out": tmp_path}, "--estimate") == 2
-    assert "was measured on other weights: choose another --out" in capsys.readouterr().err
+    assert "was measured with another model: choose another --out" in capsys.readouterr().err
 
 
 class Elsewhere(Farm):

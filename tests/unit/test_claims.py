@@ -15,6 +15,7 @@ from headforcing.headforcing_core.studies.intervals import holm, sign_flip_p
 from headforcing.headforcing_core.studies.paper_numbers import BESIDE, COLUMNS, REPORTED
 from headforcing.headforcing_core.studies.questions import UNJUDGED, Shuffles
 from headforcing.headforcing_core.studies.reserved_prompts import RESERVED_PROMPTS
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 
 def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, Measured]:
@@ -126,4 +127,5 @@ def test_shuffles_count_as_their_mean():
 
 def test_no_head_profile_is_measured_on_the_reserved_prompts():
     assert len(set(RESERVED_PROMPTS)) == len(RESERVED_PROMPTS) == 32
+    assert all(parse_timeline(prompt, 60.0).texts == [prompt] for prompt in RESERVED_PROMPTS), "no times, no tags"
     assert not {p.lower() for p in RESERVED_PROMPTS} & {p.lower() for p in PROFILING_PROMPTS}
