@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pickle
 
 import pytest
 import torch
 from headforcing.headforcing_core.commands import check_claim, claim_cost, claim_videos, profiles
+from headforcing.headforcing_core.commands.arguments import read_text
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -238,3 +240,11 @@ def test_a_farm_makes_the_same_videos(files, quick, tmp_path, capsys, monkeypatc
     assert here["rows"] == farm["rows"] and here["lines"] == farm["lines"]
     assert here["profile"]["counts"] == farm["profile"]["counts"]
     assert not list((tmp_path / "farm" / "runs").rglob("*.safetensors"))
+
+
+def test_a_line_of_a_file_of_prompts_names_no_other_file(tmp_path):
+    (tmp_path / "prompts.txt").write_text(f"@{tmp_path / 'secret.txt'}\n\na fox\n", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    args = argparse.Namespace(prompts=f"@{tmp_path / 'prompts.txt'}", videos=2, stories=None)
+    first, second = check_claim.texts_of(args)["one_prompt"]
+    assert read_text(first).strip() == f"@{tmp_path / 'secret.txt'}" and second == "a fox"
