@@ -1,5 +1,6 @@
 """Head Forcing Sampler: a minute-long video, block by block, on any Wan MODEL."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -99,32 +100,34 @@ class HeadForcingSampler(io.ComfyNode):
         report = ["", needs.describe()]
         if begins_with["start_frames"] is None and (width, height) != (settings["width"], settings["height"]):
             report.append(f"width and height: {width}x{height}, what the model was made for")
-        report += [*family, *start.notes, *(f"inexact: {what}" for what in precision.inexact(model))]
-        report += bridge.ignored_patches(model)
+        report += [*family, *start.notes, *_about_model(model)]
         progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
         story.room = lambda: checks.free_on(model)
         with live_story.running(story):
             videos, lines = _sample(render, planned, count, progress, needs)
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
-        told = replace(
-            planned,
-            timeline=plan.timeline,
-            prompts=plan.prompts,
-            blends=plan.blends,
-            video_frames=plan.video_frames,
-        )
-        head = [*describe_method(options.method), describe(told, bridge.compute_dtype(model)), *story.notes]
-        trim = {"pictures": plan.video_frames, "frames": plan.frames, "about": render.job(plan).about}
-        trim["restart_frames"] = list(plan.restart_frames)
+        told = describe(_with_story(planned, plan), bridge.compute_dtype(model))
+        head = [*describe_method(options.method), told, *story.notes]
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
-        samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
         return io.NodeOutput(
-            {"samples": samples, "head_forcing": trim},
+            _latents(videos, plan, render.job(plan).about),
             "\n".join([*head, *report, *lines]).rstrip(),
             [_video(made) for made in videos],
             ui=progress.player.output(files) if files else None,
         )
+
+
+def _about_model(model: Any) -> list[str]:
+    """Lines of the report about what other nodes and files have made of a MODEL."""
+    return [*(f"inexact: {what}" for what in precision.inexact(model)), *bridge.ignored_patches(model)]
+
+
+def _with_story(plan: RenderPlan, told: RenderPlan) -> RenderPlan:
+    """A plan with the story of another; roles that have been found since are not in it."""
+    return replace(
+        plan, timeline=told.timeline, prompts=told.prompts, blends=told.blends, video_frames=told.video_frames
+    )
 
 
 def _sample(
@@ -166,6 +169,13 @@ def _told(made: RenderResult) -> list[str]:
         found = f"found {describe_roles(made.found_profile)} heads"
         lines.append(found if kept is None else f"{found}; kept for the next run with this model in {kept.name}")
     return lines
+
+
+def _latents(videos: list[RenderResult], plan: RenderPlan, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The LATENT of a batch, with what *Decode Latents to Video* needs to know."""
+    samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
+    trim = {"pictures": plan.video_frames, "frames": plan.frames, "about": about}
+    return {"samples": samples, "head_forcing": {**trim, "restart_frames": list(plan.restart_frames)}}
 
 
 def _video(made: RenderResult) -> Any:

@@ -1,7 +1,8 @@
-"""Video Drift Report: how a video changes over its length, measured without neural networks."""
+"""Video Drift Report: how a video changes over its length; with models in `models/metrics` their metrics, too."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import comfy.model_management
@@ -10,12 +11,16 @@ import numpy as np
 from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.drift.report import DriftReport, report_frames, report_video
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.metrics.base import Panel
+from ..headforcing_core.metrics.registry import found_metrics, load_panel
 from ..headforcing_core.plots.drift import drift_picture
-from .host import helpers
+from .host import folders, helpers
 
 log = logging.getLogger(__name__)
 
 CHUNK_VIDEO_FRAMES = 16
+METRIC_MODELS_BYTES = 4 << 30  # of all metrics' models and what they compute at once, generously
 
 
 class VideoDriftReport(io.ComfyNode):
@@ -45,6 +50,11 @@ class VideoDriftReport(io.ComfyNode):
         return helpers.aliases(schema, "drift", "flicker", "video quality", "metrics", "evaluate")
 
     @classmethod
+    def fingerprint_inputs(cls, **_: Any) -> str:
+        """Measure again when models of metrics were added."""
+        return repr([(str(folder), names) for folder, names in _found()])
+
+    @classmethod
     @helpers.shows_errors
     def execute(cls, video: Any, theme: str = "dark") -> io.NodeOutput:
         progress: list[Any] = []
@@ -55,19 +65,43 @@ class VideoDriftReport(io.ComfyNode):
                 progress.append(comfy.utils.ProgressBar(expected or video.get_frame_count()))
             progress[0].update_absolute(done)
 
-        report = _measure(video, on_progress)
+        report = _measure(video, on_progress, _panel())
         picture = helpers.picture_or_nothing(lambda: drift_picture(report, theme))
         return io.NodeOutput(picture, report.text())
 
 
-def _measure(video: Any, on_progress: Any) -> DriftReport:
+def _found() -> list[tuple[Path, list[str]]]:
+    """The folders with models of metrics, and which metrics they have the files for."""
+    return [(folder, names) for folder in folders.metric_folders() if (names := found_metrics(folder))]
+
+
+def _panel() -> Panel | None:
+    """The metrics of the first folder with models for any; without those that cannot be loaded the report goes on."""
+    for folder, names in _found():
+        device = comfy.model_management.get_torch_device()
+        comfy.model_management.free_memory(METRIC_MODELS_BYTES, device)
+        try:
+            return load_panel(folder, names, device)
+        except HeadForcingError as error:
+            log.warning("Video Drift Report: %s", error)
+            return Panel((), [str(error)])
+    return None
+
+
+def _measure(video: Any, on_progress: Callable[[int, int], None], panel: Panel | None) -> DriftReport:
     if isinstance(video, InputImpl.VideoFromComponents):  # already in memory: no need to encode it first
         components = video.get_components()
         video_frames, fps = components.images, float(components.frame_rate)
-        return report_frames(_chunks(video_frames), fps, on_progress=on_progress, expected=len(video_frames))
+        return report_frames(
+            _chunks(video_frames), fps, on_progress=on_progress, expected=len(video_frames), panel=panel
+        )
     start, duration = video.get_active_trim_window() if hasattr(video, "get_active_trim_window") else (0.0, 0.0)
     return report_video(
-        video.get_stream_source(), on_progress=on_progress, start_seconds=start, duration_seconds=duration
+        video.get_stream_source(),
+        on_progress=on_progress,
+        start_seconds=start,
+        duration_seconds=duration,
+        panel=panel,
     )
 
 

@@ -14,7 +14,7 @@ from ..errors import HeadForcingError
 from ..files import reason
 from ..render.cards import CARDS
 from ..rollout.schedule import SCHEDULES
-from . import batch, compare, evaluate, files, profiles, render, report, rooms, runs, stages
+from . import batch, check_claim, compare, evaluate, files, profiles, render, report, rooms, runs, stages, vbench
 from .arguments import DTYPES, Parser
 
 
@@ -74,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_parsers(command)
     evaluate.add_parsers(command)
     rooms.add_parsers(command)
+    vbench.add_parsers(command)
+    check_claim.add_parsers(command)
     runs.add_parsers(command, group)
 
     sub = command("budget", files.budget, "Size of the 1.3B model's KV cache by method and length.")

@@ -16,6 +16,7 @@ from ..demo import assets
 from ..errors import HeadForcingError
 from ..farm.farm import Farm, Shared
 from ..files import claimed_folder, replacing
+from ..metrics.base import Panel
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
 from ..studies.comparison import (
@@ -36,6 +37,7 @@ from ..video.side_by_side import side_by_side
 from .arguments import Result, add_farm_arguments, add_file_arguments, add_render_arguments, farm_of, portable
 from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
 from .loaded import LoadedModel
+from .metrics import panel_of
 from .source import Source
 
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
@@ -216,13 +218,15 @@ class ComparedVideo:
             args.runs /= self.path.stem
         return ComparedJob(args, args.prompts, self.entry, seed, embeds, encodes, None)
 
-    def render(self, loaded: LoadedModel, embeds: Sequence[Tensor], patience: float = 0.0) -> Compared:
+    def render(
+        self, loaded: LoadedModel, embeds: Sequence[Tensor], patience: float = 0.0, panel: Panel | None = None
+    ) -> Compared:
         """Render and measure the video; with `--runs` its finished blocks are reused."""
         source = self.source
         plan = source.job(self.plan, embeds).recall_roles(source.plan)
         with claimed_after(patience, self.path):  # `generate --out` may name a file in a comparison's folder
             result = loaded.render(source.job(plan, embeds), self.path)
-        return measured(self.entry, source.options.seed, plan, source.machine.dtype, result)
+        return measured(self.entry, source.options.seed, plan, source.machine.dtype, result, panel=panel)
 
 
 @dataclass(frozen=True)
@@ -243,16 +247,22 @@ class ComparedJob:
     video: ComparedVideo | None
 
 
+def planned_video(job: ComparedJob) -> ComparedVideo:
+    """The video of a job, planned on the machine that makes it."""
+    if job.video is not None:
+        return job.video
+    return ComparedVideo.of(compared_source(job.args, job.prompts), job.entry, job.seed, job.args.out)
+
+
 def render_compared(job: ComparedJob) -> Compared:
     """Render and measure one video of a comparison; to be called in any process."""
-    video, embeds = job.video, [shared.get() for shared in job.embeds]
-    if video is None:
-        source = compared_source(job.args, job.prompts)
-        video = ComparedVideo.of(source, job.entry, job.seed, job.args.out)
+    video, embeds = planned_video(job), [shared.get() for shared in job.embeds]
+    panel, patience = panel_of(job.args), 0.0
+    if job.video is None:
         loaded = has_model(video.source, encodes=job.encodes)
         video.source.check_needs(video.plan, video.path, loaded=loaded)
-        return video.render(kept_model(video.source, encodes=job.encodes), embeds, PATIENCE_SECONDS)
-    return video.render(kept_model(video.source, encodes=job.encodes), embeds)
+        patience = PATIENCE_SECONDS
+    return video.render(kept_model(video.source, encodes=job.encodes), embeds, patience, panel)
 
 
 def check_videos(videos: Sequence[ComparedVideo], farm: Farm) -> None:

@@ -6,36 +6,27 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from tqdm import tqdm
 
 from ..demo.judge import Judge, mixed, one_prompt, six_prompts, there_and_back
 from ..errors import HeadForcingError
 from ..farm.farm import Farm
-from ..files import check_regular, claimed_folder
-from ..head_profiles.prompts import PROFILING_PROMPTS
+from ..files import check_regular, check_writable, claimed_folder
 from ..studies.answers import Answer, answer, measured_rows
 from ..studies.comparison import NOTE, Entry, grid, left_out_notes, table
 from ..studies.paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
-from ..studies.questions import QUESTIONS, SHUFFLES, UNJUDGED, Measure, Numbers, Question, Rendered, Shuffles
+from ..studies.questions import QUESTIONS, SHUFFLES, Measure, Numbers, Question, Rendered, with_shuffles
 from ..timeline.timeline import Timeline
-from .arguments import Result, farm_of, portable, read_text
-from .compare import (
-    ComparedVideo,
-    add_source_arguments,
-    check_videos,
-    fitting,
-    grid_tags,
-    render_compared,
-    run_entries,
-    source_of_files,
-    written,
-)
-from .kept import Kept, check_roles
+from .arguments import Result, farm_of, portable
+from .compare import add_source_arguments, fitting, grid_tags, run_entries, written
+from .kept import Kept
+from .metrics import add_metric_arguments
+from .real_videos import RealVideos
+from .vbench import export_videos
 
 MAX_SEEDS = 1000
 MAX_VIDEOS = 10_000
@@ -46,7 +37,6 @@ STORIES: dict[str, Callable[[int], list[Timeline]]] = {
     "six_prompts": lambda count: six_prompts(count, seconds=60.0),
     "there_and_back": lambda count: there_and_back(count, blocks=16),
 }
-ANY_WORLD = ("one_prompt", "six_prompts")  # stories that do not need the toy world
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -76,6 +66,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--only-known", action="store_true", help="with --known: make nothing, other rows stay empty")
     sub.add_argument("--demo-weights", help="with --demo: another model of the toy world, .safetensors")
     sub.add_argument("--demo-autoencoder", help="with --demo: the autoencoder that belongs to it")
+    sub.add_argument(
+        "--vbench", type=Path, metavar="FOLDER", help="lay out the videos for VBench; read-vbench reads its results"
+    )
+    add_metric_arguments(sub)
     add_source_arguments(sub)
 
 
@@ -87,13 +81,19 @@ def evaluate(args: argparse.Namespace) -> Result:
         raise HeadForcingError(
             "--prompts and --seconds are for --weights: with --demo each question has its own videos"
         )
+    if args.demo and (args.metric_models is not None or args.vbench is not None):
+        raise HeadForcingError(
+            "--metric-models and --vbench are for --weights: with --demo the truth about the videos is known"
+        )
+    if args.vbench is not None:
+        check_writable(args.vbench / "export.json")
     if not 0 <= args.shuffles <= MAX_VIDEOS:
         raise HeadForcingError(f"--shuffles must be from 0 to {MAX_VIDEOS}, got {args.shuffles}")
     if args.only_known and args.known is None:
         raise HeadForcingError("--only-known needs --known FILE, an answer in JSON that the table is computed from")
     if args.known is not None and (len(args.questions) > 1 or not args.demo):
         raise HeadForcingError("--known is for one question, with --demo")
-    questions = {name: _with_shuffles(QUESTIONS[name], args.shuffles) for name in args.questions}
+    questions = {name: with_shuffles(QUESTIONS[name], args.shuffles) for name in args.questions}
     with claimed_folder(args.out):
         return _answers(args, questions)
 
@@ -124,16 +124,13 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
             about = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
             texts.append(written(args.out, name, _text(told), about)["text"])
             found[name] = about
+    if isinstance(videos, RealVideos) and args.vbench is not None:
+        texts.append(export_videos(args.vbench, args.questions, args.shuffles, videos.made()))
     return {"text": "\n\n".join(texts), "json": found}
 
 
 def _text(told: Answer) -> str:
     return "\n\n".join(filter(None, [told.question.asks, told.table(), told.question.note]))
-
-
-def _with_shuffles(question: Question, count: int) -> Question:
-    rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in question.rows]
-    return replace(question, rows=tuple(rows))
 
 
 def read_answer(path: Path) -> dict[str, Any]:
@@ -264,84 +261,3 @@ def _key(story: str, row: Entry | Rendered, number: int) -> Any:
 
 def _name(row: Entry | Rendered) -> str:
     return row.label if isinstance(row, Rendered) else f"{row.label} ({row.roles}, shuffle {row.shuffle})"
-
-
-class RealVideos:
-    """Videos of real weights, written to the folder, with the metrics that need no ground truth."""
-
-    def __init__(self, args: argparse.Namespace, questions: dict[str, Question], farm: Farm):
-        self._args, self._farm = args, farm
-        stories = {question.story for question in questions.values()}
-        if strange := stories.difference(ANY_WORLD):
-            unfit = next(name for name, question in questions.items() if question.story in strange)
-            raise HeadForcingError(f"the question {unfit!r} can only be asked about the toy world: give --demo")
-        if len(stories) > 1:
-            raise HeadForcingError(
-                "ask about one prompt and about six prompts in two commands, each with its --prompts"
-            )
-        self._stories = story_texts(args.prompts, stories.pop(), args.videos)
-        self._common = source_of_files(args, self._stories[0])
-        sources = [self._common, *map(self._common.with_prompts, self._stories[1:])]
-        rows = dict.fromkeys(row for question in questions.values() for row in measured_rows(question, args.videos))
-        self._videos = {
-            (entry, number): ComparedVideo.of(source, entry, args.seed + number, args.out)
-            for entry in rows
-            if isinstance(entry, Entry)
-            for number, source in enumerate(sources)
-        }
-        check_videos(list(self._videos.values()), farm)
-        texts = list(dict.fromkeys(text for source in sources for text in source.texts))
-        self._embeds = dict(zip(texts, self._common.encode(texts), strict=True))
-        jobs = {
-            video.path.stem: (video.source.job(video.plan, self._embeds_of(video)), video.source)
-            for video in self._videos.values()
-        }
-        check_roles(jobs, farm)
-        self.fingerprint = self._common.info.fingerprint
-
-    def suited(self, question: Question) -> Question:
-        rows = [row for row in question.rows if not isinstance(row, Rendered)]  # nobody knows the truth
-        return replace(question, rows=tuple(rows), columns=UNJUDGED, primary="motion")
-
-    def measure(self, story: str, rows: Sequence[Entry | Rendered], on_video: Callable[[], Any]) -> Measure:
-        """Make all videos of the rows; returns how to look each of them up."""
-        wanted = {self._videos[key].path.stem: key for key in self._videos if key[0] in rows}
-        shared = {text: self._farm.share(embed) for text, embed in self._embeds.items()}
-        jobs, found = {}, {}
-        for name, (entry, number) in wanted.items():
-            video = self._videos[entry, number]
-            embeds = [shared[text] for text in video.source.texts]
-            jobs[name] = video.job(self._args, self._stories[number], embeds, False, self._farm)
-        for outcome in self._farm.run(render_compared, jobs):
-            drift = outcome.get().drift
-            found[wanted[outcome.name]] = {key: drift[key] for key in UNJUDGED}
-            on_video()
-
-        def measured(entry: Entry | Rendered, number: int) -> Numbers:
-            assert isinstance(entry, Entry)  # only the toy world can be rendered, see `ANY_WORLD`
-            return found[entry, number]
-
-        return measured
-
-    def _embeds_of(self, video: ComparedVideo) -> list[Tensor]:
-        return [self._embeds[text] for text in video.source.texts]
-
-
-def story_texts(given: str | None, story: str, count: int) -> list[str]:
-    """One timeline for each video: lines of one prompt, or lines of JSON such as `{"prompts": ["...", "..."]}`."""
-    if given is None and story == "one_prompt":
-        lines = list(PROFILING_PROMPTS)
-    elif given is None:
-        raise HeadForcingError('--prompts must name a file with a line {"prompts": [six texts]} for each video')
-    else:
-        lines = [line for line in read_text(given).splitlines() if line.strip()]
-    if len(lines) < count:
-        raise HeadForcingError(f"--videos asks for {count} videos, but there are prompts for {len(lines)}")
-    for line in lines[:count] if story == "six_prompts" else ():
-        try:
-            prompts = json.loads(line)["prompts"]
-        except (ValueError, KeyError, TypeError):
-            prompts = None
-        if not isinstance(prompts, list) or len(prompts) < 2:
-            raise HeadForcingError(f'each line must be JSON like {{"prompts": ["...", "..."]}}, got {line[:60]!r}')
-    return lines[:count]

@@ -62,6 +62,11 @@ def kept_model(source: Source, decodes: bool = True, encodes: bool = False) -> L
     return replace(loaded, machine=source.machine, scale=source.scale)
 
 
+def let_go() -> None:
+    """Forget the model of the last job, so that its memory is free."""
+    _models.has(None)
+
+
 def has_model(source: Source, decodes: bool = True, encodes: bool = False) -> bool:
     """Whether `kept_model` has it already; another model is let go, so that its memory is free."""
     return _models.has(_key(source, decodes, encodes))

@@ -15,10 +15,7 @@ from ..hashing import digest
 from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
 from ..weights.checkpoint import CheckpointInfo
-from .arguments import (
-    found_profiles_folder,
-    pick_device,
-)
+from .arguments import found_profiles_folder, pick_device
 
 if TYPE_CHECKING:
     from ..parallel.peers import Peers

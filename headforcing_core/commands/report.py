@@ -13,6 +13,7 @@ from ..errors import HeadForcingError
 from ..files import check_writable, replacing
 from ..timeline.timeline import parse_timeline
 from .arguments import Result, read_text
+from .metrics import add_metric_arguments, panel_of
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -23,6 +24,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the plot (light)")
     sub.add_argument("--frames-per-block", type=int, help="latent frames; default: read from the file, else 3")
     sub.add_argument("--prompts", help="the timeline it was made with, or @FILE; default: read from the file")
+    add_metric_arguments(sub)
 
 
 def report(args: argparse.Namespace) -> Result:
@@ -32,6 +34,7 @@ def report(args: argparse.Namespace) -> Result:
     if args.frames_per_block is not None and args.frames_per_block < 1:
         raise HeadForcingError(f"--frames-per-block must be 1 or more, got {args.frames_per_block}")
     check_writable(args.plot)
+    panel = panel_of(args)
     timeline = None if args.prompts is None else parse_timeline(read_text(args.prompts))
     prompts = None
     if timeline is not None:  # a time is rounded to a block with the file's own frame rate and block length
@@ -44,7 +47,7 @@ def report(args: argparse.Namespace) -> Result:
             bar.total = expected or None
             bar.update(done - bar.n)
 
-        found = report_video(args.video, prompts, args.frames_per_block, on_progress)
+        found = report_video(args.video, prompts, args.frames_per_block, on_progress, panel=panel)
     result = found.to_dict()
     text = found.text()
     if args.plot is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,19 +34,12 @@ from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
-from .arguments import (
-    DTYPES,
-    read_text,
-    render_options,
-)
+from .arguments import DTYPES, read_text, render_options
 from .follow import FollowedFile
 from .loaded import LoadedModel
 from .machine import Machine
 from .model_files import ModelFiles, text_encoder_bytes
 from .start import chosen_start
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

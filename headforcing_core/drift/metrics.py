@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..metrics.base import Metric, Numbers
 from .meter import LEVELS, REFERENCE_SECONDS, DriftMeter, flicker
 from .thumbnails import Repetition, repetition, self_similarity
 
 Array = NDArray[np.float64]
 Seconds = Mapping[str, Array]
-Numbers = dict[str, float | None]
 
 COMPARED_SECONDS = 10  # length of the compared end and beginning; halves of shorter videos
 _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
@@ -27,15 +26,6 @@ LEVEL_NAMES = {
     "cr_std": "std of Cr",
     "saturation": "saturation",
 }
-
-
-@dataclass(frozen=True)
-class Metric:
-    """Key, name and number format of a metric."""
-
-    key: str
-    name: str
-    form: Callable[[float], str] = "{:.3g}".format
 
 
 def _signed(value: float) -> str:
@@ -190,13 +180,15 @@ def _over(value: float | None, reference: float | None) -> float | None:
     return None if value is None or not reference else value / reference
 
 
-def number_lines(whole: Numbers, first: Numbers, first_seconds: float) -> list[str]:
+def number_lines(
+    whole: Numbers, first: Numbers, first_seconds: float, groups: Mapping[str, list[Metric]] = GROUPS
+) -> list[str]:
     """The metrics as lines of a table: whole video, beginning, and their ratio."""
     lines = [f"{'':<52}{'whole':>10}{f'first {first_seconds:.3g} s':>12}{'ratio':>8}"]
-    for title, rows in GROUPS.items():
+    for title, rows in groups.items():
         lines.append(title)
         for metric in rows:
-            a, b = whole[metric.key], first[metric.key]
+            a, b = whole[metric.key], first.get(metric.key)
             times = ratio(a, b)
             cells = ("-" if a is None else metric.form(a), "-" if b is None else metric.form(b))
             shown = "-" if times is None or times >= 1000 else f"{times:.2f}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import HeadForcingError
+from ..metrics.base import MeasuredVideo, Metric, Numbers, Panel, PanelMeasurement
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..timeline.timeline import Timeline
 from ..video.reader import VideoSource, open_video
 from .meter import DriftMeter
-from .metrics import Numbers, number_lines, numbers_of, series_of
+from .metrics import GROUPS, number_lines, numbers_of, series_of
 from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
 from .video_tags import VideoTags, read_tags
 
@@ -41,6 +42,8 @@ class DriftReport:
         series: curves with one value per second, by name.
         similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
         tags: what the file states about its origin.
+        modelled: the metrics with models of their own that were measured, by heading; their numbers are in `whole`.
+        left_out: why others were not, a sentence each.
     """
 
     name: str
@@ -57,6 +60,8 @@ class DriftReport:
     similarity: NDArray[np.float32] = field(repr=False)
     similarity_spacing: float = 1.0
     tags: VideoTags = field(default_factory=VideoTags)
+    modelled: Mapping[str, list[Metric]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -72,7 +77,12 @@ class DriftReport:
 
     def text(self) -> str:
         """The report as text, for a fixed-width font."""
-        lines = [self.heading(), NOTE, "", *number_lines(self.whole, self.first, self.first_seconds)]
+        lines = [
+            self.heading(),
+            NOTE,
+            "",
+            *number_lines(self.whole, self.first, self.first_seconds, {**GROUPS, **self.modelled}),
+        ]
         if self.switches:
             lines += [
                 "Prompt switches (fraction of the change reached in each following block)",
@@ -86,6 +96,7 @@ class DriftReport:
             lines.append(
                 "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
             )
+        lines += [f"not measured: {sentence}" for sentence in self.left_out]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,6 +117,7 @@ class DriftReport:
             "whole": self.whole,
             "first": {"seconds": self.first_seconds, **self.first},
             "switches": [switch.to_dict(self.fps) for switch in self.switches],
+            "left_out": list(self.left_out),
             "series": self.series,
             "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
         }
@@ -127,6 +139,7 @@ def report_video(
     start_seconds: float = 0.0,
     duration_seconds: float = 0.0,
     name: str | None = None,
+    panel: Panel | None = None,
 ) -> DriftReport:
     """Measure a video file, or a file in memory.
 
@@ -136,6 +149,7 @@ def report_video(
         on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
         start_seconds: where in the file the measurement starts.
         duration_seconds: length of the measured part; 0 for the rest of the file.
+        panel: metrics with models of their own that are measured, too.
 
     Raises HeadForcingError for anything but a video of at least 2 frames.
     """
@@ -151,7 +165,7 @@ def report_video(
         tags = read_tags(container.metadata, fps)
         video_frames = _video_frames(container, name, first, last)
         return report_frames(
-            video_frames, fps, timeline, frames_per_block, on_progress, expected, name, tags, first_video_frame=first
+            video_frames, fps, timeline, frames_per_block, on_progress, expected, name, tags, first, panel
         )
 
 
@@ -165,6 +179,7 @@ def report_frames(
     name: str = "video",
     tags: VideoTags | None = None,
     first_video_frame: int = 0,
+    panel: Panel | None = None,
 ) -> DriftReport:
     """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in `report_video`."""
     tags = tags or VideoTags()
@@ -175,16 +190,32 @@ def report_frames(
     prompts = _snapped(tags.prompts if timeline is None else timeline, clock, first_video_frame)
     begins = [round(start * fps) for start, _ in prompts[1:]]
     meter = DriftMeter(fps, per_block, begins, first_video_frame)
+    panel = panel or Panel(())
+    modelled = panel.begin(MeasuredVideo(fps, prompts), FIRST_SECONDS)
     size = (0, 0)
     for chunk in chunks:
         meter.add(chunk)
+        modelled.add(chunk)
         size = (chunk.shape[2], chunk.shape[1])
         if on_progress is not None:
             on_progress(meter.video_frames, expected)
     if meter.video_frames < 2:
         count = f"{meter.video_frames} frame{'s' * (meter.video_frames != 1)}"
         raise HeadForcingError(f"{name} has {count}: drift can only be measured in a video of 2 or more")
-    return _report(meter, name, size, prompts, tags)
+    found = _report(meter, name, size, prompts, tags)
+    return _with_models(found, panel, modelled)
+
+
+def _with_models(report: DriftReport, panel: Panel, modelled: PanelMeasurement) -> DriftReport:
+    """The report with the numbers of metrics that have models of their own."""
+    whole, first = modelled.numbers(), modelled.first_numbers()
+    return replace(
+        report,
+        whole=report.whole | whole,
+        first=report.first | first,
+        modelled=panel.groups(whole),
+        left_out=panel.left_out,
+    )
 
 
 def _report(

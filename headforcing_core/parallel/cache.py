@@ -22,7 +22,6 @@ from ..cache.shape import CacheShape, Shape
 from ..devices import upload
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
-from ..timeline.switch import Switch
 from .division import Division, grouped
 from .peers import Peers
 
@@ -135,19 +134,10 @@ class ParallelCache:
         ]
 
     def __getattr__(self, name: str) -> Any:
-        """What every rank knows of the whole cache: what its part knows."""
+        """Everything that is the same of the part as of the whole; `bytes` are those of this rank's keys and values."""
         if name == "part":  # not there yet
             raise AttributeError(name)
         return getattr(self.part, name)
-
-    @property
-    def block(self) -> int:
-        return self.part.block
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of this rank's keys and values."""
-        return self.part.bytes
 
     @property
     def occupied(self) -> int:
@@ -155,17 +145,8 @@ class ParallelCache:
         heads = [sum(map(len, layers)) for layers in self.shape.groups().values()]
         return sum(group.frames * count for group, count in zip(self.part.groups, heads, strict=True))
 
-    def begin_block(self) -> None:
-        self.part.begin_block()
-
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         return self.part.commit(PartPrompt(prompt.layers, prompt.valid_tokens, self._own))
-
-    def switch_blocks(self, switch: Switch) -> int:
-        return self.part.switch_blocks(switch)
-
-    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
-        self.part.apply_switch(switch, write_clean, latest)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from ..cache.method import Method
-from ..cache.roles import Roles, arrange_roles
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames
-from ..head_profiles.profile import HeadProfile, default_profile
+from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
@@ -24,6 +23,7 @@ from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_
 from ..timeline.likeness import word_features
 from ..timeline.switch import Blend, BlendedEmbeddings, Switch
 from ..timeline.timeline import Timeline, fit_timeline, format_timeline, lay_out_prompts, parse_timeline
+from .head_roles import head_roles
 
 if TYPE_CHECKING:
     from ..parallel.peers import Peers
@@ -90,16 +90,13 @@ class RenderPlan:
         timeline, wanted = _fitted(timeline, seconds, frames_per_block, start_frames)
         prompts, blends = _numbered(timeline, start_frames // frames_per_block)
 
-        source = "profile"
-        if profile is None and policy.needs_profile:
-            source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
-        name, head_roles, auto = _head_roles(config, policy, profile, source, roles, shuffle)
-        policy = policy.with_queries(profile.query_statistics if isinstance(profile, HeadProfile) else None, name)
+        name, by_head, auto, queries = head_roles(config, policy, profile, family, roles, shuffle)
+        policy = policy.with_queries(queries, name)
         sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
         policy = policy.for_video(seed, len(timeline.segments), timeline.recalls)
         policy.check_switches([segment.switch for segment in timeline.segments[1:]])
         policy.check_video(schedule, len(prompts), start_frames)
-        shape = policy.shape(config, head_roles, *sizes)
+        shape = policy.shape(config, by_head, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
             raise HeadForcingError(
@@ -328,35 +325,3 @@ def _numbered(timeline: Timeline, start_blocks: int) -> tuple[tuple[int, ...], t
     """The number of every block's text embedding, and the blends."""
     numbers, blends = lay_out_prompts(timeline)
     return (*[0] * start_blocks, *numbers), tuple(blends)
-
-
-def _bundled_or_auto(config: WanConfig, family: str | None, labelled: bool) -> HeadProfile | AutoProfile:
-    try:
-        return default_profile(config.num_layers, config.num_heads, family, labelled)
-    except HeadForcingError:
-        return AutoProfile()
-
-
-def _head_roles(
-    config: WanConfig,
-    policy: Method,
-    profile: HeadProfile | AutoProfile | None,
-    source: str,
-    arrangement: str,
-    shuffle: int,
-) -> tuple[str, Roles, AutoProfile | None]:
-    """The roles' name in reports, the roles, and how they are found if they are not known yet."""
-    policy.check_roles(arrangement, measured=not isinstance(profile, AutoProfile))
-    if profile is None or not policy.needs_profile:
-        return "one cache for every head", [["memory"] * config.num_heads] * config.num_layers, None
-    if isinstance(profile, AutoProfile):
-        if arrangement != "profile":
-            raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
-        return "to be found in the first seconds", profile.expected_roles(config.num_layers, config.num_heads), profile
-    profile.check_model(config.num_layers, config.num_heads)
-    name = f"{source} {profile.name!r}"
-    if policy.uses_labels:
-        return name + ("" if profile.labels else ", labels from its roles"), profile.heads_for(labelled=True), None
-    if arrangement != "profile":
-        name += f", roles {arrangement}" + (f" ({shuffle})" if arrangement == "shuffled" else "")
-    return name, arrange_roles(profile.roles, arrangement, shuffle), None

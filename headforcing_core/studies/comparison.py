@@ -17,6 +17,7 @@ from ..drift.metrics import Numbers
 from ..drift.report import Progress, report_video
 from ..errors import HeadForcingError, unknown_name
 from ..methods.registry import METHODS, check_built, describe_method, method_names, method_policy
+from ..metrics.base import Panel
 from ..render.describe import format_bytes
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
@@ -122,7 +123,8 @@ class Compared:
         slots_in_use: the largest number in use after a block; None if all blocks come from an earlier render.
         cache_bytes: upper bound of the cache's size from its shape, temporary tensors of a prompt switch included.
         seconds_per_block: median without decoding; None if it is not known.
-        drift: the metrics of `drift.metrics.GROUPS` for the whole video.
+        drift: the metrics of `drift.metrics.GROUPS` for the whole video, and of models for metrics.
+        guards: a line for every guard that acted, see `cache.guards`.
     """
 
     entry: Entry
@@ -135,11 +137,14 @@ class Compared:
     reused_blocks: int
     seconds_per_block: float | None
     drift: Numbers
+    guards: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
         numbers = {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
         numbers["pictures"] = numbers.pop("video_frames")  # the key in stored comparisons
+        if not self.guards:
+            del numbers["guards"]
         return numbers
 
 
@@ -150,11 +155,12 @@ def measured(
     dtype: torch.dtype,
     result: RenderResult,
     on_progress: Progress | None = None,
+    panel: Panel | None = None,
 ) -> Compared:
-    """Measure the finished video of a plan."""
+    """Measure the finished video of a plan, with these metrics, too."""
     assert result.video is not None
     video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
-    report = report_video(video, plan.timeline, plan.schedule.frames_per_block, on_progress)
+    report = report_video(video, plan.timeline, plan.schedule.frames_per_block, on_progress, panel=panel)
     return Compared(
         entry,
         seed,
@@ -166,6 +172,7 @@ def measured(
         result.reused_blocks,
         result.seconds_per_block,
         report.whole,
+        tuple(result.guards),
     )
 
 
@@ -199,8 +206,9 @@ def left_out_notes(left_out: Mapping[str, str]) -> list[str]:
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
-    """Per published method in a table: its paper, the weights it is meant for, and notes."""
-    return [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
+    """Per published method in a table: its paper, the weights it is meant for, and notes; and what guards did."""
+    methods = [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
+    return methods + [f"guard: {row.entry.label}, seed {row.seed}: {line}" for row in rows for line in row.guards]
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..cache.policy import CachePolicy, RolePolicy
+from ..metrics import registry, vbench
 from .comparison import Entry
 from .paper_tables import PAPER_TABLES
 
@@ -110,6 +111,7 @@ COLUMNS: dict[str, Column] = {
     "saturation_slope_per_minute": Column("saturation, a minute", "{:+.1%}".format),
 }
 COLUMNS |= {f"early_{key}": COLUMNS[key] for key in ("background", "pattern", "shape", "single", "landmarks")}
+COLUMNS |= {key: Column(metric.name, metric.form) for key, metric in (registry.COLUMNS | vbench.COLUMNS).items()}
 COLUMNS["early_area"] = Column("pixels of shape", _plain(0))
 COLUMNS |= {
     "layout": Column("layout", _plain(2)),
@@ -240,6 +242,12 @@ QUESTIONS: dict[str, Question] = {
     "compression": _paper("compression", "six_prompts", SWITCHING),
     "rope": _paper("rope", "one_prompt", DRIFTING),
 }
+
+
+def with_shuffles(question: Question, count: int) -> Question:
+    """The question with so many shuffles in its rows of shuffles."""
+    rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in question.rows]
+    return replace(question, rows=tuple(rows))
 
 
 def sharing(question: Question) -> str:

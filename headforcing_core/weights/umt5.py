@@ -1,7 +1,7 @@
 """umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
 
-The encoder needs optional packages (`pip install -e ".[text]"`), imported only when used. Its matrices stay
-as the file stores them, fp8 with scales included, and are widened while they are used.
+The encoder needs optional packages (`pip install -e ".[text]"`), imported only when used. Its matrices and
+its table of words stay as the file stores them, fp8 with scales included, and are widened while they are used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import importlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,28 +23,11 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError
 from ..files import replacing
 from .containers import WRITABLE, read_weights
+from .umt5_file import read_umt5, sizes_of
 
 MAX_TOKENS = 512
-MAX_LAYERS = 100  # umT5-xxl has 24
 _END = 1  # id of the end-of-sequence token
-_SCALES = (".scale_weight", ".weight_scale")  # of fp8 weights, in ComfyUI's older and newer files
-_NOT_NEEDED = (".scale_input", ".input_scale")  # for products computed in fp8
 _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
-
-# Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's files).
-_WAN_TOP = {"token_embedding.weight": "shared.weight", "norm.weight": "encoder.final_layer_norm.weight"}
-_WAN_BLOCK = {
-    "norm1.weight": "layer.0.layer_norm.weight",
-    "attn.q.weight": "layer.0.SelfAttention.q.weight",
-    "attn.k.weight": "layer.0.SelfAttention.k.weight",
-    "attn.v.weight": "layer.0.SelfAttention.v.weight",
-    "attn.o.weight": "layer.0.SelfAttention.o.weight",
-    "pos_embedding.embedding.weight": "layer.0.SelfAttention.relative_attention_bias.weight",
-    "norm2.weight": "layer.1.layer_norm.weight",
-    "ffn.gate.0.weight": "layer.1.DenseReluDense.wi_0.weight",
-    "ffn.fc1.weight": "layer.1.DenseReluDense.wi_1.weight",
-    "ffn.fc2.weight": "layer.1.DenseReluDense.wo.weight",
-}
 
 
 def clean_prompt(prompt: str) -> str:
@@ -88,10 +70,9 @@ def load_text_encoder(
     """
     transformers, sentencepiece = _optional("transformers"), _optional("sentencepiece")
     path = Path(path)
-    tensors = _read_tensors(path)
-    tokenizer = _load_tokenizer(path, tensors.pop("spiece_model", None), sentencepiece)
-    weights, scales = _without_scales(_to_transformers_names(tensors, path), path)
-    config = transformers.UMT5Config(**_sizes(weights, path))
+    weights, scales, tokenizer_model = read_umt5(path)
+    tokenizer = _load_tokenizer(path, tokenizer_model, sentencepiece)
+    config = transformers.UMT5Config(**sizes_of(weights, path))
     if tokenizer.get_piece_size() > config.vocab_size:
         raise HeadForcingError(
             f"The tokenizer of {path.name} has {tokenizer.get_piece_size()} tokens but the encoder only "
@@ -114,12 +95,30 @@ def load_text_encoder(
             setattr(model.get_submodule(parent), last, widened)
     if scales:
         raise HeadForcingError(f"{path.name} has a scale for {sorted(scales)[0]}, which is not stored in fp8.")
+    words = model.shared
+    if _stays("shared", ready["shared.weight"].dtype, dtype):
+        words = StoredEmbedding(ready.pop("shared.weight").to(device), dtype)
+    model.set_input_embeddings(words)
     try:
         model.load_state_dict({k: ready.pop(k).to(device, dtype) for k in sorted(ready)}, strict=False, assign=True)
     except RuntimeError as error:
         raise HeadForcingError(f"{path.name} is not a umT5 encoder: {error}") from error
-    model.set_input_embeddings(model.shared)
     return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
+
+
+class StoredEmbedding(nn.Embedding):
+    """A table of words that stays in the dtype of its file, `[words, dim]`; only rows that are read are widened.
+
+    Of a mapped file the system reads the pages of these rows alone; a widened copy would hold the table twice.
+    """
+
+    def __init__(self, stored: Tensor, dtype: torch.dtype):
+        words, dim = stored.shape
+        super().__init__(words, dim, _weight=stored, _freeze=True)
+        self.dtype = dtype
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.weight[input].to(self.dtype)
 
 
 class StoredLinear(nn.Module):
@@ -147,12 +146,12 @@ def encoder_bytes(path: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
     Only the names and shapes in the file are read; raises HeadForcingError if it is no umT5 encoder.
     """
     path = Path(path)
-    return weights_bytes(_without_scales(_to_transformers_names(_read_tensors(path), path), path)[0], dtype, path)
+    return weights_bytes(read_umt5(path)[0], dtype, path)
 
 
 def weights_bytes(weights: Mapping[str, Tensor], dtype: torch.dtype, path: Path = Path("umt5-xxl")) -> int:
     """`encoder_bytes` of weights with transformers' names, on any device."""
-    sizes, total = _sizes(weights, path), 0
+    sizes, total = sizes_of(weights, path), 0
     for name, tensor in weights.items():
         kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor.dtype, dtype)
         total += tensor.numel() * (tensor.dtype if kept else dtype).itemsize
@@ -162,41 +161,8 @@ def weights_bytes(weights: Mapping[str, Tensor], dtype: torch.dtype, path: Path 
 
 
 def _stays(layer: str, stored: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether a layer's matrix is kept as it is stored; embeddings and position biases are read by number."""
-    return stored != dtype and stored.itemsize <= dtype.itemsize and not layer.endswith(("shared", "attention_bias"))
-
-
-def _without_scales(tensors: Mapping[str, Tensor], path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights, and the scales of those in fp8 by the name of their layer; refuses other quantised weights."""
-    weights: dict[str, Tensor] = {}
-    scales: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        layer, dot, kind = name.rpartition(".")
-        if dot + kind in _SCALES:
-            scales[layer] = tensor
-        elif kind == "comfy_quant":
-            _check_format(tensor, path)
-        elif dot + kind not in _NOT_NEEDED:
-            weights[name] = tensor
-    for layer, scale in scales.items():
-        weight = weights.get(f"{layer}.weight")
-        fits = weight is not None and scale.dtype.is_floating_point and scale.numel() in (1, len(weight))
-        if not fits or not bool(torch.isfinite(scale.float()).all()):
-            raise HeadForcingError(f"{path.name} is damaged: the scale of {layer} does not belong to a weight.")
-    return weights, scales
-
-
-def _check_format(description: Tensor, path: Path) -> None:
-    """Refuse weights that are packed in another way than fp8; `description` is JSON, as bytes."""
-    try:
-        stored = json.loads(description.numpy().tobytes())["format"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        stored = "an unknown format"
-    if stored not in ("float8_e4m3fn", "float8_e5m2"):
-        raise HeadForcingError(
-            f"{path.name} holds weights quantised as {stored!s:.40}, of which only fp8 is supported here; use "
-            "umt5_xxl_fp8_e4m3fn_scaled.safetensors, umt5_xxl_fp16.safetensors or models_t5_umt5-xxl-enc-bf16.pth."
-        )
+    """Whether a layer's matrix is kept as it is stored; position biases are small, and transformers reads them."""
+    return stored != dtype and stored.itemsize <= dtype.itemsize and not layer.endswith("attention_bias")
 
 
 class PromptEmbeddings(dict[str, Tensor]):
@@ -264,16 +230,6 @@ def _optional(package: str) -> ModuleType:
         ) from error
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of the file, memory-mapped, without running code from it."""
-    if not os.path.isfile(path):
-        raise HeadForcingError(f"There is no text encoder at {path}.")
-    try:
-        return {str(name): tensor for name, tensor in read_weights(path)[1].items() if isinstance(tensor, Tensor)}
-    except HeadForcingError as error:
-        raise HeadForcingError(f"{path} cannot be read as text encoder weights ({error}).") from error
-
-
 def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleType) -> Any:
     beside = (path.parent / "spiece.model", path.parent / "google" / "umt5-xxl" / "spiece.model")
     source = next((file for file in beside if file.is_file()), None)
@@ -288,50 +244,3 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
         return sentencepiece.SentencePieceProcessor(model_file=str(source))
     except (OSError, RuntimeError) as error:
         raise HeadForcingError(f"The tokenizer of {path.name} is not a sentencepiece model ({error}).") from error
-
-
-def _to_transformers_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    if "shared.weight" in tensors:
-        return {name: tensor for name, tensor in tensors.items() if name.startswith(("shared.", "encoder."))}
-    if "token_embedding.weight" not in tensors:
-        raise HeadForcingError(
-            f"{path.name} is not a umT5 encoder: expected a tensor shared.weight (ComfyUI's file) or "
-            f"token_embedding.weight (Wan's file), found {', '.join(sorted(tensors)[:3]) or 'no tensors'}."
-        )
-    renamed = {}
-    for name, tensor in tensors.items():
-        block = re.fullmatch(r"blocks\.(\d+)\.(.+)", name)
-        new = f"encoder.block.{block[1]}.{_WAN_BLOCK.get(block[2], block[2])}" if block else _WAN_TOP.get(name, name)
-        renamed[new] = tensor
-    return renamed
-
-
-def _sizes(weights: Mapping[str, Tensor], path: Path) -> dict[str, Any]:
-    """Arguments of `UMT5Config`, inferred from the shapes."""
-    first = "encoder.block.0.layer."
-    layers = len([name for name in weights if name.endswith(".SelfAttention.q.weight")])
-    biases = len([name for name in weights if name.endswith(".relative_attention_bias.weight")])
-    if layers == 0 or biases != layers:
-        raise HeadForcingError(
-            f"{path.name} is not a umT5 encoder: umT5 has a position bias in every layer, found {biases} in {layers} "
-            "layers (a plain T5, as other models use?)."
-        )
-    if layers > MAX_LAYERS:
-        raise HeadForcingError(f"{path.name} is not a umT5 encoder: it has {layers} layers where umT5-xxl has 24")
-    try:
-        vocab_size, d_model = weights["shared.weight"].shape
-        buckets, heads = weights[first + "0.SelfAttention.relative_attention_bias.weight"].shape
-        d_kv = weights[first + "0.SelfAttention.q.weight"].shape[0] // heads
-        d_ff = weights[first + "1.DenseReluDense.wi_0.weight"].shape[0]
-    except (LookupError, ValueError, ZeroDivisionError) as error:
-        raise HeadForcingError(f"{path.name} is not a umT5 encoder: its first layer lacks tensors") from error
-    return {
-        "vocab_size": vocab_size,
-        "d_model": d_model,
-        "d_kv": d_kv,
-        "d_ff": d_ff,
-        "num_layers": layers,
-        "num_heads": heads,
-        "relative_attention_num_buckets": buckets,
-        "feed_forward_proj": "gated-gelu",
-    }

@@ -16,12 +16,18 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import TargetInUse, claimed, claimed_first, remove_matching
 
 PROFILE_FOLDER = "head_profiles"
+METRICS_FOLDER = "metrics"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 
 if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
     folder_paths.folder_names_and_paths[PROFILE_FOLDER] = (
         [str(Path(folder_paths.models_dir) / PROFILE_FOLDER)],
         {".json"},
+    )
+if METRICS_FOLDER not in folder_paths.folder_names_and_paths:
+    folder_paths.folder_names_and_paths[METRICS_FOLDER] = (
+        [str(Path(folder_paths.models_dir) / METRICS_FOLDER)],
+        {".safetensors", ".pth", ".bin"},
     )
 
 
@@ -126,6 +132,11 @@ def runs_folder() -> Path:
 def user_folder(name: str) -> Path:
     """The pack's own folder of that name in ComfyUI's user folder."""
     return Path(folder_paths.get_user_directory()) / "head_forcing" / name
+
+
+def metric_folders() -> list[Path]:
+    """Where the models of metrics are looked for: `models/metrics`, and what extra_model_paths.yaml adds."""
+    return [Path(folder) for folder in folder_paths.get_folder_paths(METRICS_FOLDER)]
 
 
 def profile_file(name: str) -> Path | None:

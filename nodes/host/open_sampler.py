@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from . import bridge, checks, helpers
 from .conditioning import _KEY as TIMELINE
 from .render import FOUND_PROFILES, HostRender
 
+log = logging.getLogger(__name__)
 _PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent")  # of a prompt's CONDITIONING
 
 
@@ -118,6 +120,8 @@ class RolloutSampler(comfy.samplers.Sampler):
                 "with a vae"
             )
         needs = render.check_needs(plan, len(noise))
+        for line in bridge.ignored_patches(model):  # there is no report to put it in, here and below
+            log.warning("Apply Head Forcing: %s", line)
         progress = _Progress(callback, plan.steps * len(noise))
         made: list[Tensor] = []
         try:
@@ -147,6 +151,8 @@ def _one_video(
     hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
     attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim)
     made = job.run(hosted, device, attention, [kept], progress)
+    for line in [*(recall.describe() for recall in made.recalls), *made.guards]:
+        log.info("Apply Head Forcing, video %d: %s", video + 1, line)
     if made.found_profile is not None:
         plan = render.plan(made.found_profile)
     return torch.cat(kept.blocks).transpose(0, 1), plan

@@ -60,7 +60,11 @@ def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_se
     settings = {"method": "self_forcing_window_21", "sigmas": "1, 0.9", "rope_jitter": 0.5}
     graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", **settings)}
     graph["sigmas"] = node("PreviewAny", source=["apply", 2])
+    logged = comfy_server.log()
     result = queued(comfy_server, scheduled(changed(graph, "empty", batch_size=2, length=33), 2))
+    told = comfy_server.log().removeprefix(logged)
+    for video in (1, 2):
+        assert f"Apply Head Forcing, video {video}: rope jitter 0.5: rotary bases from " in told
     assert "0.9000" in result.outputs["sigmas"]["text"][0]
     own_options = node("HeadForcingOptions", **settings | {"sigmas": "1, 0.8333333134651184"})
     graph = own_graph(options=["options", 0], batch_size=2, seconds=33 / 16) | {"options": own_options}
@@ -72,12 +76,20 @@ def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_se
     )  # one line for each video
 
 
-def test_a_misspelt_method_is_answered_with_the_one_that_was_meant(comfy_server: ComfyServer):
-    graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", method="head_forcin")}
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("head_forcin", "method has no 'head_forcin'; did you mean head_forcing?"),
+        ("krea_realtime", "with Krea's weights choose head_forcing or forcing_kv"),
+        ("shotstream", "with its weights choose head_forcing or echo_forcing"),
+    ],
+)
+def test_an_unknown_method_is_answered_with_what_to_choose(comfy_server: ComfyServer, method: str, answer: str):
+    graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", method=method)}
     result = comfy_server.queue(graph)
     (error,) = result.node_errors["options"]["errors"]
     assert error["extra_info"]["input_name"] == "method"
-    assert "method has no 'head_forcin'; did you mean head_forcing?" in error["details"]
+    assert answer in error["details"]
 
 
 def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: ComfyServer):

@@ -1,12 +1,14 @@
 """Video Drift Report in the real server of both tested ComfyUI versions."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comfy_harness import ComfyServer, RunResult, run_in_comfy
 from comfy_setup import ComfyInstall
+from metric_models import tiny_models
 from PIL import Image
 
 pytestmark = pytest.mark.comfy
@@ -92,6 +94,24 @@ def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: Comfy
     graph["video"] = node("CreateVideo", images=["frames", 0], fps=24.0)
     text = said(queued(comfy_server, graph))
     assert "105 frames of 64x64 at 24 fps" in text and "Prompt switches (" not in text
+    assert "subject consistency" not in text
+
+
+@pytest.mark.repeat("comfy_floor")
+def test_models_that_are_in_their_folder_are_measured_too(comfy_server: ComfyServer):
+    pytest.importorskip("transformers")
+    folder = comfy_server.model_path("metrics", "x").parent
+    tiny_models(folder)
+    try:
+        result = queued(comfy_server, demo_graph())
+    finally:
+        shutil.rmtree(folder)
+    text = said(result)
+    assert "drift" in result.executed
+    for name in ("subject consistency", "background consistency", "text score, prompt 2", "aesthetic quality"):
+        (line,) = (line for line in text.splitlines() if line.strip().startswith(f"{name}  "))
+        assert line.split()[-3] != "-", line
+    assert "subject consistency" not in said(queued(comfy_server, demo_graph()))
 
 
 @pytest.mark.repeat("comfy_floor")
@@ -111,8 +131,14 @@ def test_stop_stops_the_measurement(comfy_server: ComfyServer):
 CODE = Path(__file__).parent / "programs" / "videos_in_buffers.py"
 
 
+@pytest.mark.repeat("0.3.75")
 def test_a_video_in_a_buffer_is_read_from_it_and_a_trimmed_one_only_where_it_is_shown(comfy_install: ComfyInstall):
-    found = json.loads(run_in_comfy(comfy_install, CODE).splitlines()[-1])
+    newest = comfy_install.version == "0.30.0"
+    told = json.loads(run_in_comfy(comfy_install, CODE, *["flow"] * newest).splitlines()[-1])
+    found = told["headings"]
     assert all("60 frames of 48x32" in heading for heading in found[:2])
     assert all("32 frames of 48x32" in heading for heading in found[2:])
-    assert len(found) == (3 if comfy_install.version == "0.30.0" else 2)
+    assert len(found) == (3 if newest else 2)
+    if newest:
+        (mean,) = (line.split()[-3] for line in told["lines"] if "flow, all pixels" in line)
+        assert float(mean) == pytest.approx(told["mean_flow"], abs=0.006) and len(told["lines"]) == 2

@@ -121,6 +121,7 @@ def test_several_rollouts_without_a_vae_are_refused_before_sampling(comfy_server
     queued(comfy_server, changed(graph, "sampler", seconds=5.0))
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
     graph = changed(streaming_graph("growing/watch", seed=41), "timeline", seconds=30.0)
     seen = []
@@ -142,6 +143,7 @@ def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
     assert any("memory: admitted latent frame" in text for _, text in texts)
 
 
+@pytest.mark.repeat("comfy_floor")
 def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy_server: ComfyServer):
     graph = changed(streaming_graph("cancel/stream", seed=42), "timeline", seconds=30.0)
     with status_texts(comfy_server) as texts:
@@ -235,6 +237,7 @@ def test_what_a_node_says_is_no_html_and_for_one_browser(comfy_server: ComfyServ
 
 
 @pytest.mark.parametrize("background", [False, True])
+@pytest.mark.repeat("comfy_floor-False")
 def test_a_decoder_that_fails_costs_the_video_and_nothing_else(comfy_server: ComfyServer, background: bool):
     options = {"seed": 45 + background, "decode_in_background": background}
     graph = streaming_graph(f"broken/{background}", **options)

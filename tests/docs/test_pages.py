@@ -21,7 +21,8 @@ EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 COMMANDS = (
     "demo", "generate", "batch", "compare", "tables", "evaluate", "rooms", "convert", "inspect", "profile",
     "profiles merge", "profiles compare", "profiles show", "profiles plot", "report", "runs list", "runs takes",
-    "runs show", "runs prune", "budget", "replay", "encode", "decode", "memory",
+    "runs show", "runs prune", "budget", "replay", "encode", "decode", "memory", "read-vbench",
+    "check-claim",
 )  # fmt: skip
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")

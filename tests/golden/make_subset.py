@@ -32,7 +32,6 @@ FRAMES = {
         "paper_defaults": 24,
         "overflow": 24,
         "all_memory_small": 18,
-        "local_and_anchor_only": 12,
         "no_rope_reencoding": 12,
     },
 }
@@ -44,16 +43,16 @@ PEERS = {
     "infinity_rope": {"cut_w6_s1": 18, "early_switch_w12_s1": 15},
     "forcing_kv": {"dynamic_temporal2_keep2": 12},
     "dummy_forcing": {"ar1_mid1": 12},
-    "deep_forcing": {"ds_pc_sink10_budget18_recent4_reuse2": 36},
+    "deep_forcing": {"ds_pc_sink10_budget18_recent4_reuse2": 30},
     "memflow": {"single_bank2_interval2": 18, "single_bank3_interval3_sma": 12, "switch_early_bank3": 15},
     "causal_forcing": {"framewise_1step": 4, "framewise_2step_i2v": 4},
     "rolling_forcing": {"steps4_36": 36},
     "causvid": {"single_3step": 6},
     "rolling_sink": {"w9": 21},
-    "memrope": {"w9_s1_adaptive": 15, "w10_s4": 15},
+    "memrope": {"w9_s1_adaptive": 15},
     "echo_forcing": {"single": 24, "smooth_early": 24},
     "pyramid_forcing": {"mixed": 24, "mixed_leftover_and_stale_readout": 24},
-    "reward_forcing": {"w9_s3_alpha09": 15, "w10_s3": 15},
+    "reward_forcing": {"w9_s3_alpha09": 15},
 }
 NOTES = ("facts", "tensors", "patched_constants", "cache_states_last_layer")  # left out of the subset
 

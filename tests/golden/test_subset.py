@@ -10,7 +10,7 @@ import torch
 from headforcing.headforcing_core.studies.replay import Case
 
 GOLDEN = Path(__file__).parent
-MOST_BYTES = 12 * 2**20 + 2**19
+MOST_BYTES = 12 * 2**20
 RECORDINGS = ("golden.safetensors", "model.safetensors", "config.json")
 
 

@@ -51,6 +51,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_what_a_guard_did_is_told_below_the_table(tmp_path: Path):
+    assert compare(tmp_path, "--seed", "3", "--rope-jitter", "0.5", methods=METHODS[:1]) == 0
+    lines = (tmp_path / "comparison.md").read_text("utf-8").splitlines()
+    assert lines[-1].startswith("guard: head_forcing, seed 3: rope jitter 0.5: rotary bases from ")
+
+
 def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
     found = json.loads((made / "comparison.json").read_text("utf-8"))
     rows = found["rows"]

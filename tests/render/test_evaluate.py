@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from evidence_words import rounded
-from headforcing.headforcing_core.commands import evaluate
+from headforcing.headforcing_core.commands import evaluate, real_videos
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, one_prompt
@@ -18,6 +18,7 @@ from headforcing.headforcing_core.demo.training.training import initialise, save
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.metrics.registry import METRICS
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.studies.answers import answer, measured_rows
 from headforcing.headforcing_core.studies.comparison import Entry
@@ -32,6 +33,7 @@ from headforcing.headforcing_core.studies.questions import (
     window,
 )
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from metric_models import tiny_models
 from tiny_checkpoints import wan_vae
 
 BEFORE, AFTER = Entry("before", "self_forcing"), Entry("after", "head_forcing")
@@ -151,6 +153,7 @@ def test_the_command_writes_tables_of_the_embedded_model(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, repo_root):
+    pytest.importorskip("transformers")
     save_embeddings(tmp_path / "texts.safetensors", {text: torch.randn(12, 48) for text in ("a fox", "an owl")})
     HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
     (tmp_path / "prompts.txt").write_text("a fox\nan owl\n", encoding="utf-8")
@@ -167,14 +170,26 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
         "--dtype": "fp32",
         "--device": "cpu",
         "--out": tmp_path / "out",
+        "--metric-models": tiny_models(tmp_path / "models"),
+        "--metric-device": "cpu",
+        "--vbench": tmp_path / "for vbench",
     }
     assert main(["evaluate", "rope", "--json", *(str(part) for pair in options.items() for part in pair)]) == 0
     found = json.loads((tmp_path / "out" / "rope.json").read_text("utf-8"))
     models = [row.label for row in QUESTIONS["rope"].rows if not isinstance(row, Rendered)]
     assert [row["label"] for row in found["rows"]] == models, "nobody knows the truth of real weights"
     assert [row["label"] for row in found["rows"]][2:] == [entry.label for entry in PAPER_TABLES["rope"].rows]
-    assert all(set(video) == set(UNJUDGED) and video["motion"] > 0 for row in found["rows"] for video in row["videos"])
-    assert len(list((tmp_path / "out").glob("*.mp4"))) == 8
+    modelled = {column.key for name in ("subject", "background", "aesthetic") for column in METRICS[name].columns}
+    expected = {*UNJUDGED, *modelled, "text_score"}
+    videos = [video for row in found["rows"] for video in row["videos"]]
+    assert all(set(video) == expected and video["motion"] > 0 for video in videos)
+    for key in ("subject_consistency", "background_consistency", "text_score", "aesthetic_quality"):
+        assert all(video[key] is not None for video in videos), key
+    made = sorted((tmp_path / "out").glob("*.mp4"))
+    assert len(made) == 8
+    laid_out = sorted((tmp_path / "for vbench" / "videos").glob("*/*.mp4"))
+    assert {path.name for path in laid_out} == {"a fox-0.mp4", "an owl-1.mp4"} and len(laid_out) == 8
+    assert {path.stat().st_ino for path in laid_out} == {path.stat().st_ino for path in made}
 
 
 def test_a_video_is_made_once_for_all_questions(monkeypatch):
@@ -209,6 +224,7 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
     ("arguments", "message"),
     [
         (["horizon", "--demo", "--videos", "0"], "--videos must be from 1"),
+        (["horizon", "--demo", "--vbench", "x"], "--metric-models and --vbench are for --weights"),
         (["roles", "--demo", "--shuffles", "-1"], "--shuffles must be from 0"),
         (["roles", "--demo", "--only-known"], "--only-known needs --known FILE"),
         (["roles", "rope", "--demo", "--known", "x.json"], "--known is for one question"),
@@ -240,6 +256,6 @@ def test_a_stored_answer_is_counted_again_without_a_model(tmp_path, repo_root, c
 
 def test_six_prompts_are_read_from_lines_of_json():
     line = json.dumps({"prompts": ["a", "b", "c", "d", "e", "f"]})
-    assert evaluate.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
+    assert real_videos.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
     with pytest.raises(HeadForcingError, match="each line must be JSON"):
-        evaluate.story_texts("just text", "six_prompts", 1)
+        real_videos.story_texts("just text", "six_prompts", 1)

@@ -70,7 +70,10 @@ SWITCHED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SWITCHED)
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
-@pytest.mark.repeat("flush]", "one frame a block", "rebuilt-recache, everything kept", "rebuilt-blend 3")
+@pytest.mark.repeat(
+    "flush]", "one frame a block", "rebuilt-recache, everything kept", "rebuilt-blend 3",
+    "rebuilt-flush, re-anchor", "rebuilt-recache, absolute", "rebuilt-recache, roles", "restored-flush, roles",
+)  # fmt: skip
 def test_a_render_with_a_switch_goes_on_to_the_same_bytes_right_before_and_after_it(
     backbone, tmp_path, setting, state_seconds
 ):

@@ -11,25 +11,29 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_FLOORS = 11
 MOST_ROOT_FILES = 8
 
-_ENGINE = "files model timeline weights rollout cache methods head_profiles video drift plots runs render studies demo"
+_ENGINE = (
+    "files model timeline metrics weights rollout cache methods head_profiles video drift plots runs render "
+    "studies demo"
+)
 # From the leaves up. A folder may import itself and what its line names; `files` are the modules beside the folders.
 MAY_IMPORT = {
     "files": "",
     "kernels": "",
     "model": "files kernels",
     "timeline": "files",
+    "metrics": "files",
     "weights": "files model",
     "rollout": "files model timeline",
     "cache": "files kernels model timeline rollout",
-    "parallel": "files model timeline cache",
+    "parallel": "files model cache",
     "methods": "files model timeline cache rollout",
     "head_profiles": "files model cache rollout",
     "video": "files kernels timeline weights",
-    "drift": "files timeline cache rollout video",
+    "drift": "files timeline metrics cache rollout video",
     "plots": "files timeline head_profiles drift",
     "runs": "files timeline cache drift",
     "render": "files model timeline weights cache rollout parallel methods head_profiles video drift runs",
-    "studies": "files model timeline weights rollout cache methods head_profiles video drift render",
+    "studies": "files model timeline metrics weights rollout cache methods head_profiles video drift render",
     "demo": "files model timeline weights rollout cache methods head_profiles video drift render",
     "farm": "files",
     "commands": f"{_ENGINE} farm parallel",

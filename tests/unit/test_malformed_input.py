@@ -21,9 +21,9 @@ from headforcing.headforcing_core.render.sinks import load_latents
 from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES, parse_timeline
 from headforcing.headforcing_core.video import contact_sheet
 from headforcing.headforcing_core.video.writer import VideoWriter
-from headforcing.headforcing_core.weights import umt5
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
 from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
+from headforcing.headforcing_core.weights.umt5_file import sizes_of
 from peak_memory import peak_bytes
 from safetensors.torch import save_file
 
@@ -177,7 +177,7 @@ def layers_of_an_encoder(count: int) -> dict[str, torch.Tensor]:
     ],
 )
 def test_the_sizes_of_an_encoder_are_checked(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    assert "not a umT5 encoder" in refusal(lambda: umt5._sizes(tensors, tmp_path / "x.safetensors"))
+    assert "not a umT5 encoder" in refusal(lambda: sizes_of(tensors, tmp_path / "x.safetensors"))
 
 
 @pytest.mark.parametrize("heads", ["9" * 5000, "1" * 4400, "٣", "1e999", "-1", ""])

@@ -89,7 +89,7 @@ def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
         from headforcing.headforcing_core.model.wan import WanConfig, WanModel
         def render(width, height):
             plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),
-                parse_timeline("x", 2.0), width, height, profile=profile)
+                parse_timeline("x", 1.3), width, height, profile=profile)
             video = VideoRollout(plan, 0, dtype=torch.float32)
             for _ in video.blocks(model):
                 pass

@@ -29,6 +29,7 @@ OPTIONAL = {
     "xformers",
     "matplotlib",
     "transformers",
+    "torchvision",
     "diffusers",
     "sentencepiece",
     "ftfy",
@@ -87,6 +88,7 @@ def test_importing_the_command_line_imports_no_optional_package(tmp_path):
     assert "torch" in found
     assert not found & {
         "transformers",
+        "torchvision",
         "diffusers",
         "matplotlib",
         "flash_attn",

@@ -6,6 +6,7 @@ import io
 import math
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -235,8 +236,25 @@ def test_matrices_stay_in_memory_as_the_file_has_them(tmp_path, wan_weights, tok
     held = {id(tensor): tensor for tensor in model.state_dict().values()}
     matrices = sum(tensor.numel() for tensor in held.values() if tensor.dtype == torch.float8_e4m3fn)
     assert matrices == LAYERS * (4 * HEADS * HEAD_DIM + 3 * FFN) * DIM
-    others = [tensor for tensor in held.values() if tensor.dtype != torch.float8_e4m3fn]
+    assert model.get_input_embeddings().weight.dtype == torch.float16
+    others = [tensor for tensor in held.values() if tensor.dtype.itemsize > 1 and tensor.shape != (VOCABULARY, DIM)]
     assert {tensor.dtype for tensor in others} == {torch.bfloat16}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells own memory from mapped files")
+def test_the_table_of_words_is_not_held_beside_that_of_the_file(tmp_path, wan_weights, tokenizer_bytes):
+    def own_bytes():
+        return 1024 * int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+    words = 2**20
+    tensors, _ = scaled_fp8(wan_weights, tokenizer_bytes)
+    save_file(tensors, tmp_path / "small.safetensors")
+    load_text_encoder(tmp_path / "small.safetensors").encode(PROMPTS)  # imports, and what libraries keep
+    save_file({**tensors, "shared.weight": torch.ones(words, DIM).half()}, tmp_path / "scaled.safetensors")
+    before = own_bytes()
+    encoder = load_text_encoder(tmp_path / "scaled.safetensors")
+    encoder.encode(PROMPTS)
+    assert own_bytes() - before < words * DIM, "half of the table in float16"
 
 
 def test_the_estimate_of_an_encoder_counts_its_weights_as_they_are_held(tmp_path, wan_weights, tokenizer_bytes):

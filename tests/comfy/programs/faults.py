@@ -8,6 +8,7 @@ import errno
 import gc
 import importlib
 import json
+import sys
 import threading
 import types
 import weakref
@@ -118,9 +119,12 @@ def left(folder):
 output = folders.output_folder()
 results = {}
 straight = run(output / "straight", False)
+wanted = sys.argv[1:] or list(KINDS)
 for background in (False, True):
     for stage, (owner, name, at) in STAGES.items():
         for kind, error in KINDS.items():
+            if kind not in wanted:
+                continue
             if kind == "disk" and stage not in ("storing", "writer", "last_of_video"):
                 continue
             folder = output / f"{stage}-{kind}-{background}"

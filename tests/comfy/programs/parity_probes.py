@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import importlib
 import json
+import logging
 import pathlib
 import sys
 import tempfile
@@ -27,6 +28,7 @@ import server
 import torch
 
 folder, repo, results = sys.argv[1], sys.argv[2], {}
+everything = "everything" in sys.argv
 
 
 class Spy:
@@ -354,8 +356,8 @@ def switched():
 @probe
 def other_methods():
     model, found = native(), {}
-    for name in methods.METHODS:
-        plan = make_plan(model, 5.0 if name == "causvid" else 7.5, method=name)  # that one rollout needs no VAE
+    for name in methods.METHODS if everything else ("longlive", "rolling_forcing", "causvid"):
+        plan = make_plan(model, 5.0, method=name)  # as long as one rollout of causvid, which needs no VAE
         found[name] = apart(hosted(model, plan)[0], own(weights(), plan)[0])
     return found
 
@@ -718,7 +720,7 @@ def open_sampler():
     options = core.options.RenderOptions(profile=core.profile.HeadProfile("tiny", 2, 2, ROLES), width=80, height=48)
 
     @torch.inference_mode()
-    def run(videos, seconds):
+    def run(videos, seconds, model=model):
         request = rollout.Request(options, core.timeline.parse_timeline("one | two", seconds), EMBEDS)
         guider = comfy.samplers.CFGGuider(rollout.applied(model, request))
         guider.inner_set_conds({"positive": [[EMBEDS[0][None], {"pooled_output": None}]]})
@@ -732,9 +734,17 @@ def open_sampler():
         render = render_video.HostRender(model, dataclasses.replace(options, seed=7), timeline, EMBEDS)
         return render_video.sample(render, render.plan(), 0, Watcher(lambda *_: None)).latents
 
-    kept = []
+    kept, said = [], []
     found = leftovers(lambda: kept.append(run(1, 3.0)))
+    patched = model.clone()
+    patched.set_model_attn2_patch(lambda *args: args)
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    rollout.log.addHandler(handler)
+    run(1, 1.5, patched)
+    rollout.log.removeHandler(handler)
     return found | {
+        "said": said,
         "asked": [asked_for(lambda: run(1, 120.0)), asked_for(lambda: run(2, 120.0))],
         "own": asked_for(lambda: own(120.0)),
         "difference": apart(kept[0][0].transpose(0, 1), own(3.0)),

@@ -1,0 +1,64 @@
+"""The arguments of metrics with models of their own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from ..errors import HeadForcingError
+from ..metrics.base import MeasuredVideo, Panel
+from ..metrics.registry import COLUMNS, METRICS, load_panel
+from .arguments import pick_device
+from .kept import Kept
+
+_panels = Kept()
+
+
+def add_metric_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of metrics that have models of their own."""
+    sub.add_argument(
+        "--metric-models",
+        type=Path,
+        metavar="FOLDER",
+        help="models of further metrics, see docs/metrics.md; nothing is downloaded (extra `metrics`)",
+    )
+    sub.add_argument(
+        "--metrics",
+        nargs="+",
+        choices=METRICS,
+        default=(),
+        metavar="METRIC",
+        help=f"which of them: {', '.join(METRICS)} (those that have their files in the folder)",
+    )
+    sub.add_argument("--aesthetic-head", type=Path, metavar="FILE", help="LAION's linear head, if not in the folder")
+    sub.add_argument("--metric-device", default="auto", help="where they run: auto, cpu, cuda, mps (auto)")
+
+
+def panel_of(args: argparse.Namespace) -> Panel | None:
+    """The metrics that the arguments ask for, loaded once in a process; None if they ask for none."""
+    given = vars(args)
+    folder: Path | None = given.get("metric_models")
+    if folder is None:
+        for name in ("metrics", "aesthetic_head"):
+            if given.get(name):
+                raise HeadForcingError(f"--{name.replace('_', '-')} needs --metric-models FOLDER")
+        return None
+    if not folder.is_dir():
+        raise HeadForcingError(f"--metric-models must name a folder, got {str(folder)!r}")
+    device = pick_device(args.metric_device, "--metric-device")
+    key = folder.absolute(), tuple(args.metrics), device, args.aesthetic_head
+    return _panels.get(key, lambda: _loaded(args, device))
+
+
+def _loaded(args: argparse.Namespace, device: torch.device) -> Panel:
+    return load_panel(args.metric_models, args.metrics, device, args.aesthetic_head)
+
+
+def keys_of(panel: Panel | None, prompts: int) -> tuple[str, ...]:
+    """The keys of the numbers that videos with up to so many prompts have, those that tables have columns for."""
+    if panel is None:
+        return ()
+    video = MeasuredVideo(1.0, [(float(start), "") for start in range(prompts)])
+    return tuple(key for key in panel.begin(video).numbers() if key in COLUMNS)

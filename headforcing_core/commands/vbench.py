@@ -1,0 +1,61 @@
+"""Videos of `evaluate` for VBench, and the command `read-vbench`, which reads what it measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import HeadForcingError
+from ..metrics import vbench
+from ..studies.answers import answer
+from ..studies.comparison import Entry
+from ..studies.questions import QUESTIONS, Numbers, Rendered, with_shuffles
+from .arguments import Result
+from .compare import ComparedVideo, written
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `read-vbench` to the command line."""
+    sub = command("read-vbench", read_vbench, "Read what VBench measured of `evaluate --vbench FOLDER` into tables.")
+    sub.add_argument("folder", type=Path)
+
+
+def export_videos(
+    folder: Path, questions: Sequence[str], shuffles: int, videos: Iterable[tuple[Entry, ComparedVideo]]
+) -> str:
+    """Lay out the videos of all rows for VBench; returns the lines that say what to do with them."""
+    rows: dict[str, list[tuple[Path, str]]] = {}
+    for entry, video in videos:
+        prompt = " ".join(segment.text for segment in video.plan.timeline.segments)
+        rows.setdefault(entry.key, []).append((video.path, prompt))
+    vbench.export(folder, questions, shuffles, rows)
+    return f"for VBench:\n{vbench.command(folder)}\nheadforcing read-vbench {folder}"
+
+
+def read_vbench(args: argparse.Namespace) -> Result:
+    """Write `QUESTION-vbench.md` and `QUESTION-vbench.json` into the folder of an export."""
+    folder: Path = args.folder
+    exported, measured = vbench.read_export(folder), vbench.read_results(folder)
+    if unknown := set(exported.questions) - set(QUESTIONS):
+        raise HeadForcingError(
+            f"{folder} is about {unknown.pop()!r}, which is no question of `evaluate`: export it anew"
+        )
+
+    def numbers(row: Entry | Rendered, number: int) -> Numbers:
+        assert isinstance(row, Entry)  # videos without a model are not exported
+        if row.key not in exported.files:
+            raise HeadForcingError(f"{folder} has no row {row.key!r}: export it anew")
+        return dict.fromkeys(vbench.COLUMNS) | measured.get((row.key, exported.files[row.key][number]), {})
+
+    texts, found = [], {}
+    for name in exported.questions:
+        question = with_shuffles(QUESTIONS[name], exported.shuffles)
+        rows = tuple(row for row in question.rows if not isinstance(row, Rendered))
+        question = replace(question, rows=rows, columns=tuple(vbench.COLUMNS), primary=vbench.PRIMARY)
+        told = answer(question, exported.videos, numbers)
+        text = "\n\n".join(filter(None, [question.asks, told.table(), question.note]))
+        texts.append(written(folder, f"{name}-vbench", text, told.to_dict())["text"])
+        found[name] = told.to_dict()
+    return {"text": "\n\n".join(texts), "json": found}

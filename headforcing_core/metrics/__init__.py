@@ -1,0 +1,1 @@
+"""Metrics of finished videos that need the weights of other models; the extra `metrics` installs their packages."""

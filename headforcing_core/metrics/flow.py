@@ -1,0 +1,89 @@
+"""Dynamic degree: whether a video moves, by optical flow, and how much."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .base import MeasuredVideo, Measurement, Metric, Numbers, VideoMetric
+from .models import RAFT, Flow, Models
+
+SAMPLED_FPS = 8
+THRESHOLD = 6.0  # pixels between two sampled frames whose shorter side is `SIDE`
+SIDE = 256
+TOP = 0.05  # the share of pixels with the largest flow, whose mean decides
+LEAST_SIDE = 128  # pixels; RAFT takes no smaller frames
+_KEYS = ("dynamic_degree", "top_flow", "mean_flow")
+
+
+class FlowMeasurement(Measurement):
+    """One video under way; keeps one frame."""
+
+    def __init__(self, flow: Flow, fps: float):
+        self._flow, self._every = flow, max(1, round(fps / SAMPLED_FPS))
+        self._before: Tensor | None = None
+        self._frames, self._sampled, self._above = 0, 0, 0
+        self._top_total, self._mean_total = 0.0, 0.0
+
+    def add(self, video_frames: Tensor) -> None:
+        if min(video_frames.shape[1:3]) < LEAST_SIDE:
+            return
+        for video_frame in video_frames:
+            if self._frames % self._every == 0:
+                self._sample(video_frame.permute(2, 0, 1)[None].float())
+            self._frames += 1
+
+    def _sample(self, image: Tensor) -> None:
+        if self._before is not None:
+            scale = min(image.shape[-2:]) / SIDE
+            top, mean = magnitudes(self._flow(*(_padded(each) for each in (self._before, image))))
+            self._above += top > THRESHOLD * scale
+            self._top_total += top / scale
+            self._mean_total += mean / scale
+        self._before, self._sampled = image, self._sampled + 1
+
+    def numbers(self) -> Numbers:
+        pairs = self._sampled - 1
+        if pairs < 1:
+            return dict.fromkeys(_KEYS)
+        moves = self._above >= round(4 * self._sampled / 16)
+        values = float(moves), self._top_total / pairs, self._mean_total / pairs
+        return dict(zip(_KEYS, values, strict=True))
+
+
+def magnitudes(flow: Tensor) -> tuple[float, float]:
+    """The mean length of the 5 % longest vectors of a flow `[1, 2, h, w]`, and that of all, in pixels."""
+    lengths = flow[0].float().square().sum(dim=0).sqrt().flatten()
+    longest = torch.topk(lengths, max(1, int(len(lengths) * TOP))).values
+    return float(longest.mean()), float(lengths.mean())
+
+
+def _padded(image: Tensor) -> Tensor:
+    """An image with sides divisible by 8, its edge repeated on both sides."""
+    missing = [-size % 8 for size in image.shape[-2:]]
+    (top, left) = (amount // 2 for amount in missing)
+    return functional.pad(image, (left, missing[1] - left, top, missing[0] - top), mode="replicate")
+
+
+class DynamicDegree(VideoMetric):
+    """VBench's rule on RAFT's flow, at about 8 frames a second, and the flow itself.
+
+    A video moves if the mean of the 5 % largest flow is above 6 pixels, at a shorter side of 256, in a quarter of the
+    sampled frames.
+    """
+
+    name = "flow"
+    title = "Optical flow (RAFT, 8 frames a second; pixels as if the shorter side had 256)"
+    columns = (
+        Metric("dynamic_degree", "dynamic degree (VBench's rule: 1 moves)", "{:.2f}".format),
+        Metric("top_flow", "flow, largest 5 % of pixels", "{:.2f}".format),
+        Metric("mean_flow", "flow, all pixels", "{:.2f}".format),
+    )
+    needs = (RAFT,)
+
+    def __init__(self, models: Models):
+        self._flow = models.flow()
+
+    def begin(self, video: MeasuredVideo) -> Measurement:
+        return FlowMeasurement(self._flow, video.fps)

@@ -1,0 +1,67 @@
+"""The head roles of a render: those of a profile, which may be rearranged, or to be found while sampling."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..cache.method import Method
+from ..cache.query_score import QueryStatistics
+from ..cache.roles import Roles, arrange_roles
+from ..errors import HeadForcingError
+from ..head_profiles.auto import AutoProfile
+from ..head_profiles.profile import HeadProfile, default_profile
+from ..model.wan import WanConfig
+
+
+class HeadRoles(NamedTuple):
+    """The roles of a render's heads.
+
+    Attributes:
+        name: of the profile, in reports.
+        auto: how they are found while sampling; None if they are known.
+        queries: the query statistics of the profile; None if it has none.
+    """
+
+    name: str
+    roles: Roles
+    auto: AutoProfile | None = None
+    queries: QueryStatistics | None = None
+
+
+def head_roles(
+    config: WanConfig,
+    policy: Method,
+    profile: HeadProfile | AutoProfile | None,
+    family: str | None,
+    arrangement: str,
+    shuffle: int,
+) -> HeadRoles:
+    """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not fit together."""
+    source = "profile"
+    if profile is None and policy.needs_profile:
+        source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
+    policy.check_roles(arrangement, measured=not isinstance(profile, AutoProfile))
+    queries = profile.query_statistics if isinstance(profile, HeadProfile) else None
+    if profile is None or not policy.needs_profile:
+        every_head = [["memory"] * config.num_heads] * config.num_layers
+        return HeadRoles("one cache for every head", every_head, queries=queries)
+    if isinstance(profile, AutoProfile):
+        if arrangement != "profile":
+            raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
+        expected = profile.expected_roles(config.num_layers, config.num_heads)
+        return HeadRoles("to be found in the first seconds", expected, profile)
+    profile.check_model(config.num_layers, config.num_heads)
+    name = f"{source} {profile.name!r}"
+    if policy.uses_labels:
+        name += "" if profile.labels else ", labels from its roles"
+        return HeadRoles(name, profile.heads_for(labelled=True), queries=queries)
+    if arrangement != "profile":
+        name += f", roles {arrangement}" + (f" ({shuffle})" if arrangement == "shuffled" else "")
+    return HeadRoles(name, arrange_roles(profile.roles, arrangement, shuffle), queries=queries)
+
+
+def _bundled_or_auto(config: WanConfig, family: str | None, labelled: bool) -> HeadProfile | AutoProfile:
+    try:
+        return default_profile(config.num_layers, config.num_heads, family, labelled)
+    except HeadForcingError:
+        return AutoProfile()
