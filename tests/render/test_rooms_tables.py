@@ -11,7 +11,7 @@ import torch
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import rooms
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.demo import rooms_judge
+from headforcing.headforcing_core.demo import assets, rooms_judge
 from headforcing.headforcing_core.demo.rooms import Look
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder
 from headforcing.headforcing_core.demo.rooms_judge import STORIES, RoomsJudge, given_last_visits, timeline_of
@@ -220,3 +220,20 @@ def test_a_table_of_real_videos_and_a_profile_of_its_own(trained, tmp_path, monk
     assert all(f"| {row.label} |" in table for row in ROOMS_TABLES["h2_h5"].question.rows)
     assert "| – | – | – | – |" not in table and "sure" not in table
     assert (tmp_path / "profile.json").exists()
+
+
+@pytest.mark.slow
+def test_the_world_of_rooms_can_be_the_demo_s(tmp_path, monkeypatch):
+    """With its files in place and the one switch set, a comparison shows a full cache, a window and Head Forcing."""
+    torch.manual_seed(0)
+    save(WanModel(assets.TOY_CONFIG).state_dict(), tmp_path / assets.ROOMS.model, metadata=STRUCTURE)
+    save(RoomsAutoencoder().state_dict(), tmp_path / assets.ROOMS.autoencoder)
+    monkeypatch.setattr(assets, "_FOLDER", tmp_path)
+    monkeypatch.setattr(assets, "WORLD", assets.ROOMS)
+    monkeypatch.setattr(assets, "DEMO_STORY", assets.ROOMS.story)
+    given = ["--seconds", "2", "--scale", "1", "--device", "cpu", "--profile", "toy_world", "--json"]
+    assert main(["compare", "--demo", "--out", str(tmp_path / "out"), *given]) == 0
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [row["entry"]["label"] for row in found["rows"]] == list(assets.ROOMS.methods.values())
+    assert found["about"]["prompts"][0] == "a red ball bouncing in the navy checkerboard room"
+    assert (tmp_path / "out" / "picture.png").exists()
