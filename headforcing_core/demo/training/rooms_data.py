@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...timeline.clock import TEMPORAL_STRIDE
 from ..autoencoder import SPATIAL_FACTOR
-from ..rooms import FRAME_SIZE, Clip, Look, render
+from ..rooms import COLOURS, FRAME_SIZE, Clip, Look, looks_of_frames, render
 from ..rooms_autoencoder import RoomsAutoencoder
 from ..rooms_stories import BLOCKS, random_story, returns
 from .parallel_forward import BLOCK_FRAMES
@@ -20,6 +20,7 @@ from .training import word_vectors
 
 TRAINING_SEEDS = 10_000_000  # clips of worker r begin at (1 + r) times this; tests and tables use smaller numbers
 CROP = 32
+EMBLEM_WEIGHT = 12  # of an emblem's pixels in the autoencoder's loss, above 1: they are few, and tell who the actor is
 _CROP_FRAMES = 1 + 2 * TEMPORAL_STRIDE  # a latent frame that begins a video, one after it, one after another
 _NO_PROMPT, _NO_WORD = 0.15, 0.05
 
@@ -99,14 +100,14 @@ class Crops:
         self._clips: dict[int, tuple[Tensor, Tensor]] = {}
 
     def draw(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        """Video frames `[count, 9, 3, 32, 32]` in 0..1, and their weights `[count, 9, 1, 32, 32]` from 1 to 4."""
+        """Video frames `[count, 9, 3, 32, 32]` in 0..1, and their weights `[count, 9, 1, 32, 32]`, at least 1."""
         rng = np.random.default_rng((self.seed, self.rank, step))
         first = step // self.pace
         for gone in [index for index in self._clips if index < first]:
             del self._clips[gone]
         parts = [self._crop(first + int(rng.integers(self.size)), rng) for _ in range(count)]
         video_frames, weights = (torch.stack(part) for part in zip(*parts, strict=True))
-        return video_frames.float().movedim(-1, 2) / 255, 1 + 3 * weights.float()[:, :, None] / 255
+        return video_frames.float().movedim(-1, 2) / 255, 1 + EMBLEM_WEIGHT * weights.float()[:, :, None] / 255
 
     def _crop(self, index: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         video_frames, things = self._clip(index)
@@ -124,9 +125,19 @@ class Crops:
         if index not in self._clips:
             clip = training_clip(TRAINING_SEEDS * (20 + self.rank + 2 * self.seed) + index)
             around = F.max_pool2d(clip.shape[:, None], 5, 1, 2)[:, 0]
-            things = torch.maximum(around, 0.4 * clip.pictures.float())
+            emblem = F.max_pool2d(emblem_cover(clip)[:, None], 3, 1, 1)[:, 0]
+            things = torch.stack((emblem, 0.3 * around, 0.12 * clip.pictures.float())).amax(0)
             self._clips[index] = _bytes(clip.video_frames), _bytes(things)
         return self._clips[index]
+
+
+def emblem_cover(clip: Clip) -> Tensor:
+    """Pixels of the actor that are nearer to the emblem's colour than to its own, `[video frames, 64, 64]`, 0 or 1."""
+    body = torch.tensor([COLOURS[look.colour] for look in looks_of_frames(clip.looks)])[:, None, None]
+    to_body, to_mark = (
+        (clip.video_frames - colour).square().sum(-1) for colour in (body, torch.tensor(COLOURS[clip.marking.colour]))
+    )
+    return ((to_mark < to_body) & (clip.shape > 0.5)).float()
 
 
 def _bytes(values: Tensor) -> Tensor:

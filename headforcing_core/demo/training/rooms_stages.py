@@ -38,7 +38,7 @@ class Recipe:
 
     out: Path
     seed: int = 1
-    autoencoder_steps: int = 5000
+    autoencoder_steps: int = 8000
     autoencoder_batch: int = 16  # crops per worker and step
     base_steps: int = 2000
     base_batch: int = 8  # clips per worker and step
