@@ -53,7 +53,8 @@ class Sighting:
         tint: factors of the colour channels of the named wall.
         pictures: whole pictures that nothing hides, at their places in the frame.
         hidden: `[64, 64]`, where nothing can be said about the wall, because the actor is there.
-        marking: None where no emblem can be told, for instance because it has turned away.
+        mark: the second colour on the actor; None where there is none, for instance because it has turned away.
+        emblem: what has that colour; None where that cannot be told, though there may be a second colour.
     """
 
     count: int
@@ -67,7 +68,13 @@ class Sighting:
     tint: tuple[float, ...]
     pictures: tuple[Picture, ...]
     hidden: Tensor
-    marking: Marking | None
+    mark: str | None
+    emblem: str | None
+
+    @property
+    def marking(self) -> Marking | None:
+        """The marking, where both its parts can be told."""
+        return Marking(self.emblem, self.mark) if self.emblem and self.mark else None
 
 
 def sightings(video_frames: Tensor) -> list[Sighting]:
@@ -84,16 +91,16 @@ def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Ten
     background, pattern, tint = _wall(video_frame, hidden, pictures)
     by_size = sorted(regions(actors, MIN_ACTOR), key=lambda region: -int(region[1].sum()))
     if not by_size:
-        return Sighting(0, 0, None, None, {}, None, background, pattern, tint, pictures, hidden, None)
+        return Sighting(0, 0, None, None, {}, None, background, pattern, tint, pictures, hidden, None, None)
     place, mask = by_size[0]
     overlaps = _overlaps(mask, place)
     shape = max(overlaps, key=overlaps.__getitem__)
     colour = nearest(_vivid(video_frame[mask].median(0).values).tolist(), _VIVID)
     area = int(mask.sum())
     radius = math.sqrt(area / _unit_areas()[shape])
-    marking = _marking(video_frame, mask, place, radius)
+    mark, emblem = _marking(video_frame, mask, place, radius)
     return Sighting(
-        len(by_size), area, colour, shape, overlaps, place, background, pattern, tint, pictures, hidden, marking
+        len(by_size), area, colour, shape, overlaps, place, background, pattern, tint, pictures, hidden, mark, emblem
     )
 
 
@@ -190,13 +197,18 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
     return name, names[best], tuple(c / named for c, named in zip(colour, BACKGROUNDS[name], strict=True))
 
 
-def _marking(video_frame: Tensor, mask: Tensor, place: tuple[float, float], radius: float) -> Marking | None:
-    """The emblem on an actor: what has another colour inside its outline, compared with every emblem at every turn."""
+def _marking(
+    video_frame: Tensor, mask: Tensor, place: tuple[float, float], radius: float
+) -> tuple[str | None, str | None]:
+    """Colour and emblem of what has another colour inside an actor's outline, compared with every emblem at every turn.
+
+    The emblem is None where that looks like none of them.
+    """
     inside = mask & ~grow(~mask[None], 1)[0]
     contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(dim=-1) * inside
     other = contrast > max(MARK_CONTRAST, float(contrast.max()) / 2)
     if int(other.sum()) < MIN_EMBLEM:
-        return None
+        return None, None
     strongest = contrast >= contrast[other].median()
     colour = _vivid(video_frame[strongest].median(0).values)
     dx = np.arange(FRAME_SIZE) + 0.5 - place[0]
@@ -207,9 +219,7 @@ def _marking(video_frame: Tensor, mask: Tensor, place: tuple[float, float], radi
     emblems, views = _emblem_views(rows, columns, place, radius)
     overlap = (views & there).sum(1) / (views | there).sum(1).clip(1)
     best = int(overlap.argmax())
-    if overlap[best] < MARK_LIKENESS:
-        return None
-    return Marking(emblems[best], nearest(colour.tolist(), _VIVID))
+    return nearest(colour.tolist(), _VIVID), emblems[best] if overlap[best] >= MARK_LIKENESS else None
 
 
 def _emblem_views(
@@ -264,9 +274,9 @@ def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | 
     return sum(known) / len(known) if layout and known else None
 
 
-def marking_of(seen: Sequence[Sighting]) -> Marking | None:
-    """The marking that most of these frames show; None if none does."""
-    shown = [sighting.marking for sighting in seen if sighting.marking is not None]
+def mark_of(seen: Sequence[Sighting]) -> str | None:
+    """The colour of the marking that most of these frames show; None if none does."""
+    shown = [sighting.mark for sighting in seen if sighting.mark is not None]
     return max(dict.fromkeys(shown), key=shown.count) if shown else None
 
 

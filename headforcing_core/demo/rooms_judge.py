@@ -22,7 +22,7 @@ from . import assets, word_hash
 from .judge import Judge
 from .rooms import CLOCK, FRAME_SIZE, Layout, Look, looks_of_frames, poses, render
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
-from .rooms_detector import Sighting, layout_kept, layout_overlap, marking_of, motion_word, sightings
+from .rooms_detector import Sighting, layout_kept, layout_overlap, mark_of, motion_word, sightings
 from .rooms_stories import last_visits, returning_story, round_story, visits
 
 Numbers = dict[str, float | None]
@@ -171,7 +171,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
 
     - `layout`: of the first blocks after a room comes back, how well its pictures are those of its first visit, mean
       over the rooms that do; `by_chance`: the same for pictures that another video's room has;
-    - `identity`: 1 if the marking of the last quarter is that of the first block, else 0; None without one there;
+    - `identity`: 1 if the last quarter's marking has the colour of the first block's, else 0; None without one there;
     - what the prompts say, in the last quarter: `background`, `pattern`, `shape`, `single`, the overlap with the named
       `outline`, and the word of the motion, `moves`.
     """
@@ -186,7 +186,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
         for _, back in pairs
         for i in back
     ]
-    start, end = marking_of([seen[i] for i in first]), marking_of([seen[i] for i in late])
+    start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in late])
     named = [looks_of_frames(looks)[STRIDE * i] for i in late]
     shown = [seen[i] for i in late]
     return {

@@ -115,7 +115,7 @@ def test_some_rooms_share_their_colour_and_differ_in_their_pattern():
 def test_the_detector_is_right_on_rendered_clips():
     right = accuracy(clips=3)
     assert right.pop("tint, largest error of a channel") < 0.02
-    assert right.pop("marking, of the whole clip") == 1
+    assert right.pop("colour of the marking, of the whole clip") == 1
     assert right.pop("overlap with the named outline") > 0.95
     assert all(value > 0.95 for value in right.values()), right
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ...files import replacing
 from ..rooms import FRAME_SIZE, Clip, Look, looks_of_frames
 from ..rooms_autoencoder import load_rooms_autoencoder
-from ..rooms_detector import Sighting, camera_words, layout_overlap, marking_of, motion_word, sightings
+from ..rooms_detector import Sighting, camera_words, layout_overlap, mark_of, motion_word, sightings
 from .rooms_data import training_clip
 
 STRIDE = 4
@@ -38,7 +38,7 @@ def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
         for name, value in _frame_accuracy(clip, index * STRIDE, looks[index * STRIDE], sighting).items():
             if value is not None:
                 numbers.setdefault(name, []).append(float(value))
-    numbers["marking, of the whole clip"] = [float(marking_of(seen) == clip.marking)]
+    numbers["colour of the marking, of the whole clip"] = [float(mark_of(seen) == clip.marking.colour)]
     start = 0
     for motion, group in groupby(looks[::STRIDE], key=lambda look: look.motion):
         stop = start + len(list(group))
@@ -65,8 +65,11 @@ def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[
         "pattern of the wall": seen.pattern == look.pattern,
         "tint, largest error of a channel": float(np.abs(np.array(seen.tint) - layout.tint).max()),
         "layout": layout_overlap(seen, hung),
+        "colour of the marking, facing the camera": seen.mark == clip.marking.colour
+        if clip.facing[frame] == 1
+        else None,
         "marking, facing the camera": seen.marking == clip.marking if clip.facing[frame] == 1 else None,
-        "no marking, turned away": seen.marking is None if clip.facing[frame] == 0 else None,
+        "no marking, turned away": seen.mark is None if clip.facing[frame] == 0 else None,
     }
 
 
