@@ -30,7 +30,7 @@ from .compare import (
     check_videos,
     fitting,
     grid_tags,
-    render_compared,
+    run_compared,
     run_entries,
     source_of_files,
     written,
@@ -297,6 +297,7 @@ class RealVideos:
             for video in self._videos.values()
         }
         check_roles(jobs, farm)
+        self._setups = {name: job.setup for name, (job, _) in jobs.items()}
         self.fingerprint = self._common.info.fingerprint
 
     def suited(self, question: Question) -> Question:
@@ -312,9 +313,8 @@ class RealVideos:
             video = self._videos[entry, number]
             embeds = [shared[text] for text in video.source.texts]
             jobs[name] = video.job(self._args, self._stories[number], embeds, False, self._farm)
-        for outcome in self._farm.run(render_compared, jobs):
-            drift = outcome.get().drift
-            found[wanted[outcome.name]] = {key: drift[key] for key in UNJUDGED}
+        for name, made in run_compared(jobs, self._setups, self._farm):
+            found[wanted[name]] = {key: made.drift[key] for key in UNJUDGED}
             on_video()
 
         def measured(entry: Entry | Rendered, number: int) -> Numbers:
