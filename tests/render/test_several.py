@@ -257,6 +257,13 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(options, message,
     assert message in capsys.readouterr().err
 
 
+def test_a_pytorch_without_nccl_is_refused(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cuda"]) == 2
+    assert "which this PyTorch is built without, as on Windows; use --vae-device" in capsys.readouterr().err
+
+
 def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypatch, tmp_path):
     for name, value in (("TORCHELASTIC_RUN_ID", "mine"), ("WORLD_SIZE", "4"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
