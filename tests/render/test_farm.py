@@ -126,6 +126,7 @@ def worker_of(task: str, besides: list[int]) -> int | None:
 
 @linux
 @pytest.mark.parametrize("how", ["ray", "auto"])
+@pytest.mark.repeat("ray")
 def test_a_cluster_is_reached_from_outside_and_as_the_one_of_this_machine(how, head, tmp_path, monkeypatch):
     if how == "ray":
         pytest.importorskip("grpc", reason='Ray\'s client needs it: pip install "ray[client]"')

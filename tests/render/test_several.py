@@ -118,7 +118,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_lost(case, alone
     sys.stdout.write(f"seed {seed}\n")
     chooser, times = random.Random(seed), 5 if "five" in case else 1
     runs, latents = tmp_path / "runs", tmp_path / "latents.safetensors"
-    options = ("--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs, "--shard-weights")
+    options = ("--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs)
     options += ("--rank-timeout", 15) if case == "hangs" else ()
     process, after = begun("--gpus", 2, *options), sorted(chooser.sample(range(1, 13), times))
     for number, blocks in enumerate(after):
@@ -145,16 +145,15 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_lost(case, alone
     assert sum(len(layer) for rank in report["ranks"] for layer in rank["heads"]) == 48
     assert sum(rank["cache_bytes"] for rank in report["ranks"]) == alone["cache_bytes"]
     assert all(rank["sent_bytes"]["tokens"] > 1e6 for rank in report["ranks"])
-    assert all(rank["weight_bytes"] <= 0.55 * alone["needs"]["weights"] for rank in report["ranks"])
     assert (tmp_path / "demo.mp4").is_file() and not (tmp_path / "demo.part.mp4").exists()
 
 
 @pytest.mark.slow
 def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print_it_once(alone, tmp_path):
-    """The second has twice the speed of the others: it holds more heads, and half of each frame."""
+    """The second has twice the speed of the others: it holds more heads, and half of each frame, and a third of the weights."""
     latents = tmp_path / "latents.safetensors"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
-    options = ["--gpu-speeds", "1,2,1", "--seconds", SECONDS, "--out", tmp_path, "--latents", latents]
+    options = ["--gpu-speeds", "1,2,1", "--shard-weights", "--seconds", 4.5, "--out", tmp_path, "--latents", latents]
     done = subprocess.run(
         [*torchrun, *demo(*options)[1:]], env=ENVIRONMENT, capture_output=True, text=True, timeout=240
     )
@@ -162,8 +161,10 @@ def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print
     found = json.loads(done.stdout)
     heads = [sum(map(len, rank["heads"])) for rank in found["ranks"]["ranks"]]
     assert sum(heads) == 48 and heads[1] > 1.5 * heads[0] and heads[1] > 1.5 * heads[2]
-    assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5
-    assert decisions(found) == decisions(alone)
+    assert all(rank["weight_bytes"] <= 0.4 * alone["needs"]["weights"] for rank in found["ranks"]["ranks"])
+    made = load_file(latents)["latents"]
+    assert len(made) >= 18 and (made - alone["made"][: len(made)]).abs().max() <= 1e-5
+    assert decisions(found) == decisions(alone)[: len(decisions(found))] and len(decisions(found)) > 1
 
 
 def test_what_goes_wrong_under_another_torchrun_is_said_with_the_rank(capsys):
