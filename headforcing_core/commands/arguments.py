@@ -230,9 +230,12 @@ def asks_for_several(args: argparse.Namespace) -> bool:
 
 
 def _speeds(text: str) -> tuple[float, ...]:
-    speeds = tuple(float(part) for part in text.split(","))
-    if not all(0 < speed < float("inf") for speed in speeds):
-        raise ValueError("speeds must be above 0")
+    try:
+        speeds = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed < float("inf") for speed in speeds):
+        raise argparse.ArgumentTypeError(f"expected numbers above 0 with commas between them, as 2,1, got {text!r}")
     return speeds
 
 

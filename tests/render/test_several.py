@@ -150,7 +150,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_lost(case, alone
 
 @pytest.mark.slow
 def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print_it_once(alone, tmp_path):
-    """The second has twice the speed of the others: it holds more heads, and half of each frame, and a third of the weights."""
+    """The second has twice the speed of the others: more heads and half of each frame, but a third of the weights."""
     latents = tmp_path / "latents.safetensors"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
     options = ["--gpu-speeds", "1,2,1", "--shard-weights", "--seconds", 4.5, "--out", tmp_path, "--latents", latents]
