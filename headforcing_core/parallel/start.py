@@ -32,7 +32,8 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what a user needs to know is said here
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what a user needs to know is said here
     with tempfile.TemporaryDirectory(prefix="headforcing-") as folder:
         os.environ[FOLDER] = folder
         config = LaunchConfig(
