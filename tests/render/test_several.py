@@ -1,5 +1,6 @@
 """One video on several GPUs, with processes on a CPU in their place: started, killed, interrupted, continued."""
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -14,8 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.commands import render as render_command
+from headforcing.headforcing_core.commands import source as source_command
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.ranks import check_rank_memory, check_ranks
+from headforcing.headforcing_core.commands.several import _as_rank
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.parallel.cache import parallel_forward
@@ -179,15 +183,39 @@ def stopped_rank(variables: dict[str, str]) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@linux
-def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(monkeypatch):
+def unclean_rank(variables: dict[str, str]) -> None:
+    def broken():
+        raise RuntimeError("a connection was closed")
+
+    os.environ.update(variables)
+    torch.distributed.destroy_process_group = broken
+    _as_rank(argparse.Namespace(device="cpu", rank_timeout=None, gpu_speeds=None), lambda args: (0, "made"))
+    os._exit(3)  # what a library may do when Python ends
+
+
+def forked(target, ranks: int) -> tuple[multiprocessing.Process, dict[str, str]]:
+    """The last of some ranks, which loads nothing, and the environment of the others."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    other = multiprocessing.get_context("fork").Process(target=stopped_rank, args=({**variables, "RANK": "1"},))
+    variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    given = {**variables, "RANK": str(ranks - 1)}
+    rank = multiprocessing.get_context("fork").Process(target=target, args=(given,))
+    rank.start()
+    return rank, variables
+
+
+@linux
+def test_a_rank_of_another_torchrun_that_ends_uncleanly_has_succeeded_and_printed(capfd):
+    rank, _ = forked(unclean_rank, 1)
+    rank.join(60)
+    assert (rank.exitcode, *capfd.readouterr()) == (0, "made\n", "")
+
+
+@linux
+def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(monkeypatch):
     handler = signal.getsignal(signal.SIGINT)
-    other.start()
+    other, variables = forked(stopped_rank, 2)
     for name, value in {**variables, "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     try:
@@ -280,7 +308,7 @@ def planned(peers, options=()):
     return args
 
 
-def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded():
+def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
     source = Source.demo(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
     plan = source.plan()
     needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
@@ -289,8 +317,13 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded():
         whole, plan, ThreadPeers(0, 2, Meeting(2)), False, None
     ).cache == pytest.approx(whole.cache, abs=1)
     assert needs.weights < whole.weights and needs.activations == whole.activations // 2
+    fast = ThreadPeers(1, 2, Meeting(2))
+    fast.speeds = (1.0, 3.0)
+    assert check_rank_memory(whole, plan, fast, False, None).activations == whole.activations * 3 // 4
+    monkeypatch.setattr(source_command, "room_on", lambda device: needs.memory - 1)
+    monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
-        check_rank_memory(whole, plan, source.machine.peers, True, needs.memory - 1)
+        render_command.follow(planned(source.machine.peers, ["--shard-weights"]))
 
 
 def test_out_of_memory_names_the_rank(monkeypatch):
