@@ -128,6 +128,7 @@ def worker_of(task: str, besides: list[int]) -> int | None:
 @pytest.mark.parametrize("how", ["ray", "auto"])
 @pytest.mark.repeat("ray")
 def test_a_cluster_is_reached_from_outside_and_as_the_one_of_this_machine(how, head, tmp_path, monkeypatch):
+    """And a video that fails there says why, while the other is made."""
     if how == "ray":
         pytest.importorskip("grpc", reason='Ray\'s client needs it: pip install "ray[client]"')
     ray.shutdown()
@@ -219,16 +220,6 @@ def running_with(variable: str) -> list[str]:
         except OSError:
             continue
     return found
-
-
-@on_workers
-def test_a_video_that_fails_on_the_farm_says_why_and_is_not_tried_again(tmp_path, monkeypatch):
-    lines = [{**SHORT, "name": "wrong", "seconds": 1}, {**SHORT, "name": "right", "seconds": 1, "seed": 4}]
-    monkeypatch.setattr(batch, "PATIENCE_SECONDS", 0.0)
-    with claimed(tmp_path / "out" / "wrong.mp4"):
-        found = rows(run(tmp_path, lines, "--farm", "local", code=1))
-    assert found["right"]["state"] == "done" and found["wrong"]["state"] == "failed"
-    assert "another process is writing" in found["wrong"]["why"]
 
 
 def same(folder: Path, *command: str, file: str) -> list:
