@@ -208,7 +208,35 @@ def add_gpus_arguments(sub: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --gpus: the weights, too, in equal shares on all GPUs, for models that do not fit on one (off)",
     )
+    sub.add_argument(
+        "--gpu-speeds",
+        type=_speeds,
+        metavar="A,B,...",
+        help="with --gpus: how fast the GPUs are relative to each other, as 2,1; work is divided in proportion (equal)",
+    )
+    sub.add_argument(
+        "--rank-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="with --gpus: a rank that does not answer the others for so long counts as dead, and all are started "
+        "again (600)",
+    )
     sub.set_defaults(peers=None)
+
+
+def asks_for_several(args: argparse.Namespace) -> bool:
+    """Whether any argument of `add_gpus_arguments` is given."""
+    return args.gpus != 1 or args.shard_weights or (args.gpu_speeds, args.rank_timeout) != (None, None)
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        speeds = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        speeds = ()
+    if not speeds or not all(0 < speed < float("inf") for speed in speeds):
+        raise argparse.ArgumentTypeError(f"expected numbers above 0 with commas between them, as 2,1, got {text!r}")
+    return speeds
 
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:

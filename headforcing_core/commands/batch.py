@@ -100,7 +100,8 @@ def batch(args: argparse.Namespace) -> Result:
             _make(planned, farm, made, args.json)
         except KeyboardInterrupt as stop:
             done = sum(row is not None for row in rows.values()) + sum(o.error is None for o in made.values())
-            said = f"{done} of {len(rows)} videos are finished, the same command goes on"
+            said = f"{done} of {len(rows)} videos are finished, what is made of the others is kept in {out / 'runs'}"
+            said += ", the same command goes on"
             raise KeyboardInterrupt(*stop.args, said) from stop
     told = [_row(name, row, made.get(name)) for name, row in rows.items()]
     return _result(told, farm, time.monotonic() - begun)

@@ -19,7 +19,8 @@ from .arguments import Parser, portable
 MAX_BYTES = 64 << 20
 MAX_VIDEOS = 100_000
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
-COMMANDS_OWN = {"out", "follow", "runs", "json", "run", "gpus", "shard_weights"}  # options that a line cannot have
+SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}  # options of one video on several GPUs
+COMMANDS_OWN = {"out", "follow", "runs", "json", "run"} | SEVERAL  # options that a line cannot have
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")
 
 

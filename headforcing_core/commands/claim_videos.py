@@ -255,7 +255,8 @@ class Scores:
     def _job(self, each: ClaimVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ClaimJob:
         made = each.name in self.made
         embeds = [] if made else [shared[text] for text in each.video.source.texts]
-        compared = each.video.job(each.args, each.text, embeds, False, farm)
+        own = argparse.Namespace(**{**vars(each.args), "runs": each.runs})  # where a worker plans the video
+        compared = each.video.job(own, each.text, embeds, False, farm)
         runs = None if each.args.keep_runs else each.runs.absolute()
         return ClaimJob(compared, each.made_from, self.metrics, runs)
 

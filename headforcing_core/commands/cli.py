@@ -15,14 +15,14 @@ from ..files import reason
 from ..render.cards import CARDS
 from ..rollout.schedule import SCHEDULES
 from . import batch, check_claim, compare, evaluate, files, profiles, render, report, rooms, runs, stages, vbench
-from .arguments import DTYPES, Parser
+from .arguments import DTYPES, Parser, asks_for_several
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130 interrupted."""
     args = _parser().parse_args(argv)
     under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if "gpus" in args and (args.gpus != 1 or args.shard_weights or under_torchrun):
+    if "gpus" in args and (under_torchrun or asks_for_several(args)):
         from .several import run_on_several
 
         code, text = run_on_several(args, sys.argv[1:] if argv is None else argv, _run, under_torchrun)

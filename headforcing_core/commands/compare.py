@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -162,11 +162,27 @@ def render_all(
     with farm, tqdm(total=len(videos), unit="video", disable=args.json or not farm.parallel) as bar:
         shared = [farm.share(embed) for embed in embeds]
         todo = {name: video.job(args, args.prompts, shared, encodes, farm) for name, video in videos.items()}
-        for outcome in farm.run(render_compared, todo):
-            rows[outcome.name] = outcome.get()
-            bar.set_postfix_str(outcome.name, refresh=False)
+        for name, row in run_compared(todo, {name: job.setup for name, (job, _) in jobs.items()}, farm):
+            rows[name] = row
+            bar.set_postfix_str(name, refresh=False)
             bar.update()
     return [rows[name] for name in videos]
+
+
+def run_compared(
+    jobs: Mapping[str, ComparedJob], setups: Mapping[str, str], farm: Farm
+) -> Iterator[tuple[str, Compared]]:
+    """Render jobs by name on a farm; `setups` are those of their run folders.
+
+    Run folders are those of a render without a farm. Only one process at a time can write to one, so all videos of a
+    setup are made by one worker, one after the other.
+    """
+    turns: dict[str, dict[str, ComparedJob]] = {}
+    for name, job in jobs.items():
+        shares = farm.parallel and job.args.runs is not None
+        turns.setdefault(setups[name] if shares else name, {})[name] = job
+    for outcome in farm.run(render_in_turn, {", ".join(turn): turn for turn in turns.values()}):
+        yield from outcome.get().items()
 
 
 def compared_source(args: argparse.Namespace, prompts: str | None) -> Source:
@@ -214,8 +230,6 @@ class ComparedVideo:
         if not farm.parallel:
             return ComparedJob(args, prompts, self.entry, seed, embeds, encodes, self)
         args = portable(argparse.Namespace(**{**vars(args), "prompts": prompts, "json": True}))
-        if args.runs is not None:  # a folder of runs for each video: of two in one folder, one would be refused
-            args.runs /= self.path.stem
         return ComparedJob(args, args.prompts, self.entry, seed, embeds, encodes, None)
 
     def render(
@@ -254,8 +268,13 @@ def planned_video(job: ComparedJob) -> ComparedVideo:
     return ComparedVideo.of(compared_source(job.args, job.prompts), job.entry, job.seed, job.args.out)
 
 
+def render_in_turn(jobs: Mapping[str, ComparedJob]) -> dict[str, Compared]:
+    """Render and measure some videos of a comparison, one after the other; to be called in any process."""
+    return {name: render_compared(job) for name, job in jobs.items()}
+
+
 def render_compared(job: ComparedJob) -> Compared:
-    """Render and measure one video of a comparison; to be called in any process."""
+    """Render and measure one video of a comparison."""
     video, embeds = planned_video(job), [shared.get() for shared in job.embeds]
     panel, patience = panel_of(job.args), 0.0
     if job.video is None:

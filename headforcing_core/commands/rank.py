@@ -1,5 +1,6 @@
 """The program of a rank that `--gpus` has started: the command line, with the same arguments."""
 
+import signal
 import sys
 
 from ..parallel.outcome import decided
@@ -7,6 +8,7 @@ from ..parallel.outcome import decided
 if __name__ == "__main__":
     if decided():  # asked before torch is imported, which takes seconds
         sys.exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word until `joined` takes it
     from .cli import main
 
     sys.exit(main())

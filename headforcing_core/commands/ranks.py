@@ -20,12 +20,12 @@ LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next
 def check_ranks(job: RenderJob, peers: Peers) -> None:
     """Refuse a video that cannot be divided, and ranks that would not make the same video."""
     plan = job.plan
-    check_division(plan.shape, peers.world)
+    check_division(plan.shape, peers.world, peers.speeds)
     if plan.auto is not None:
         raise HeadForcingError(
             "head roles cannot be found on several GPUs: load or measure a head profile, or leave out --gpus"
         )
-    division = Division.of(plan.shape, peers.world)
+    division = Division.of(plan.shape, peers.world, peers.speeds)
     peers.agree(
         versions=", ".join(f"{name} {version}" for name, version in versions().items()),
         weights=job.weights,
@@ -36,7 +36,7 @@ def check_ranks(job: RenderJob, peers: Peers) -> None:
 
 def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: bool, room: int | None) -> Needs:
     """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those of one GPU alone."""
-    division, rank = Division.of(plan.shape, peers.world), peers.rank
+    division, rank = Division.of(plan.shape, peers.world, peers.speeds), peers.rank
     layers = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
     own = replace(
         needs,

@@ -17,7 +17,7 @@ from ..studies.answers import measured_rows
 from ..studies.comparison import Entry
 from ..studies.questions import UNJUDGED, Measure, Numbers, Question, Rendered
 from .arguments import read_text
-from .compare import ComparedVideo, check_videos, render_compared, source_of_files
+from .compare import ComparedVideo, check_videos, run_compared, source_of_files
 from .kept import check_roles
 from .metrics import keys_of, panel_of
 
@@ -56,6 +56,7 @@ class RealVideos:
             for video in self._videos.values()
         }
         check_roles(jobs, farm)
+        self._setups = {name: job.setup for name, (job, _) in jobs.items()}
         self.fingerprint = self._common.info.fingerprint
         prompts = max(len(video.plan.timeline.segments) for video in self._videos.values())
         self._modelled = keys_of(panel, prompts)
@@ -77,9 +78,8 @@ class RealVideos:
             video = self._videos[entry, number]
             embeds = [shared[text] for text in video.source.texts]
             jobs[name] = video.job(self._args, self._stories[number], embeds, False, self._farm)
-        for outcome in self._farm.run(render_compared, jobs):
-            drift = outcome.get().drift
-            found[wanted[outcome.name]] = {key: drift.get(key) for key in UNJUDGED + self._modelled}
+        for name, made in run_compared(jobs, self._setups, self._farm):
+            found[wanted[name]] = {key: made.drift.get(key) for key in UNJUDGED + self._modelled}
             on_video()
 
         def measured(entry: Entry | Rendered, number: int) -> Numbers:

@@ -6,17 +6,20 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
+from typing import NoReturn
 
 import torch
+import torch.distributed as dist
 
 from ..errors import HeadForcingError
 from ..parallel.outcome import Outcome, say, started_here
 from ..parallel.peers import PeersLost
-from ..parallel.start import joined, local_rank, restarts, start
+from ..parallel.start import ANSWER_SECONDS, joined, local_rank, restarts, start
 from . import render
 
 RANK = f"{__package__}.rank"  # the program of a rank
+LEAST_SECONDS, MOST_SECONDS = 5, 86400  # of --rank-timeout
 
 
 def run_on_several(
@@ -30,15 +33,16 @@ def run_on_several(
             return start(args.gpus, RANK, argv)
     except HeadForcingError as error:
         return 2, f"error: {error}"
-    return _as_rank(args, run)
+    _as_rank(args, run)
 
 
-def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> Outcome:
+def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
+    """Take part in a render, say what came of it, and end this process: what breaks in its end changes nothing."""
     kind = _kind(args.device)
     device = torch.device(kind, local_rank()) if kind == "cuda" else torch.device(kind)
     try:
-        with joined(device) as peers:
-            args.peers, args.device = peers, str(device)
+        with joined(device, args.rank_timeout or ANSWER_SECONDS) as peers:
+            args.peers, args.device, peers.speeds = peers, str(device), args.gpu_speeds
             if not peers.leads:
                 args.run = render.follow
             elif restarts():
@@ -46,22 +50,25 @@ def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outco
             with redirect_stderr(sys.stderr if peers.leads else open(os.devnull, "w")):
                 code, text = run(args)
             if code == 0:
-                peers.any(False)  # no rank leaves while another still writes files
-                if peers.leads and not started_here():
-                    return 0, text
-                if peers.leads:
-                    say(peers.rank, (0, text))  # not printed: a rank that breaks while it ends changes nothing
-                return 0, ""
-            if peers.leads or code != 130:  # all stop at an interrupt, and rank 0 knows what is kept
+                with suppress(PeersLost):  # everything is made
+                    peers.any(False)  # no rank leaves while another still writes files
+            if peers.leads or code not in (0, 130):  # all stop at an interrupt, and rank 0 knows what is kept
                 say(peers.rank, (code, text))
             if code == 130 and started_here():
-                return 0, ""  # nothing to start again
-            sys.stderr.flush()
-            os._exit(code)  # the others may be waiting for this rank: torchrun ends them
+                code = 0  # nothing to start again
+            if code:
+                _end(code)  # the others may be waiting for this rank: torchrun ends them
     except PeersLost as lost:
         sys.stderr.write(f"note: rank {os.environ['RANK']} lost another rank: {lost}\n")
-        sys.stderr.flush()
-        os._exit(1)  # without waiting for threads that wait for the lost rank
+        _end(1)
+    _end(0)
+
+
+def _end(code: int) -> NoReturn:
+    """End this process without waiting for threads, which may wait for another rank."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _kind(device: str) -> str:
@@ -77,13 +84,26 @@ def _check(args: argparse.Namespace, under_torchrun: bool) -> None:
     if args.gpus not in (1, world):
         raise HeadForcingError(f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out")
     if world == 1:
-        raise HeadForcingError("--shard-weights divides the weights among several GPUs; give --gpus 2 or more")
+        raise HeadForcingError(
+            "--shard-weights, --gpu-speeds and --rank-timeout are about several GPUs; give --gpus 2 or more"
+        )
+    if args.gpu_speeds is not None and len(args.gpu_speeds) != world:
+        raise HeadForcingError(f"--gpu-speeds must be {world} numbers, one for each rank, got {len(args.gpu_speeds)}")
+    if args.rank_timeout is not None and not LEAST_SECONDS <= args.rank_timeout <= MOST_SECONDS:
+        raise HeadForcingError(
+            f"--rank-timeout must be from {LEAST_SECONDS} to {MOST_SECONDS} seconds, got {args.rank_timeout:g}"
+        )
     if (kind := _kind(args.device)) not in ("cpu", "cuda"):
         raise HeadForcingError(
             f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its own"
         )
     if kind == "cuda" and not under_torchrun and torch.cuda.device_count() < world:
         raise HeadForcingError(f"this machine has {torch.cuda.device_count()} GPUs, got --gpus {world}; choose fewer")
+    if kind == "cuda" and not dist.is_nccl_available():
+        raise HeadForcingError(
+            "several GPUs exchange data by NCCL, which this PyTorch is built without, as on Windows; use --vae-device "
+            "for the second GPU, or Linux"
+        )
     for given, name, reason in (
         (args.cuda_graph, "--cuda-graph", "a graph cannot hold the exchanges between ranks"),
         (args.follow is not None, "--follow", "the ranks would read the file at different times"),

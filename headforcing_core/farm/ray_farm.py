@@ -83,7 +83,7 @@ class RayFarm(Farm):
         except (OSError, RuntimeError, ValueError, ImportError) as error:
             raise HeadForcingError(
                 f"--farm {self.address} cannot be used ({first_sentence(error)}): start Ray with `ray start --head`, "
-                "check the address, or use --farm local"
+                "check the address and its token (RAY_AUTH_MODE), or use --farm local"
             ) from error
 
     def _options(self) -> dict[str, Any]:

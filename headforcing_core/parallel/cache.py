@@ -105,7 +105,7 @@ class ParallelCache:
 
     Args:
         shape: of the whole model's cache.
-        division: by default that of ranks of equal speed.
+        division: by default that for the speeds of the ranks.
 
     Attributes:
         part: the caches of this rank's heads.
@@ -122,7 +122,7 @@ class ParallelCache:
     ):
         shape = grouped(shape)
         self.peers, self.shape = peers, shape
-        self.division = division or Division.of(shape, peers.world)
+        self.division = division or Division.of(shape, peers.world, peers.speeds)
         self._own = self.division.heads[peers.rank]
         everywhere = SpreadMemoryHeads(peers, shape, self.division)
         self.part = HeadCache(PartShape.of(shape, self._own), dtype, device, attention, everywhere=everywhere)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor
 
@@ -39,22 +40,34 @@ class Strip:
         return self.of_frames(x.movedim(-1, 2)).movedim(2, -1)
 
 
-def strips(rows: int, columns: int, ranks: int) -> tuple[Strip, ...]:
-    """Cut a frame of tokens into a grid of one rectangle per rank, the grid whose largest rectangle is smallest."""
-    grids = [
-        tuple(
-            Strip(top, left, bottom - top, right - left)
-            for top, bottom in _cuts(rows, down)
-            for left, right in _cuts(columns, ranks // down)
-        )
-        for down in range(1, ranks + 1)
-        if ranks % down == 0
-    ]
-    return min(grids, key=lambda grid: (min(strip.tokens for strip in grid) == 0, max(strip.tokens for strip in grid)))
+def strips(rows: int, columns: int, ranks: int, speeds: Sequence[float] | None = None) -> tuple[Strip, ...]:
+    """Cut a frame of tokens into bands of rows, and these into one rectangle per rank, so that all finish together.
+
+    `speeds` as for `assign_heads`. Of all numbers of bands the one whose slowest rank finishes earliest.
+    """
+    speeds = speeds or [1.0] * ranks
+
+    def slowest(grid: tuple[Strip, ...]) -> tuple[bool, float]:
+        loads = [strip.tokens / speed for strip, speed in zip(grid, speeds, strict=True)]
+        return min(loads) == 0, max(loads)
+
+    widths = [across for across in range(ranks, 0, -1) if ranks % across == 0]
+    return min((_bands(rows, columns, speeds, across) for across in widths), key=slowest)
 
 
-def _cuts(length: int, parts: int) -> Iterator[tuple[int, int]]:
-    ends = [length * part // parts for part in range(parts + 1)]
+def _bands(rows: int, columns: int, speeds: Sequence[float], across: int) -> tuple[Strip, ...]:
+    """Bands of `across` rectangles each, of sizes in proportion to the speeds."""
+    bands = [speeds[first : first + across] for first in range(0, len(speeds), across)]
+    return tuple(
+        Strip(top, left, bottom - top, right - left)
+        for (top, bottom), band in zip(_cuts(rows, list(map(sum, bands))), bands, strict=True)
+        for left, right in _cuts(columns, band)
+    )
+
+
+def _cuts(length: int, parts: Sequence[float]) -> Iterator[tuple[int, int]]:
+    sums = list(accumulate(parts, initial=0.0))
+    ends = [int(length * part / sums[-1]) for part in sums]
     return zip(ends, ends[1:], strict=False)
 
 
@@ -97,17 +110,19 @@ class Division:
         heads: per rank and layer, the heads whose caches it holds and whose attention it computes.
         strips: per rank, the tokens of every frame that it computes outside self-attention.
         costs: per layer and head, see `head_costs`.
+        speeds: of the ranks, see `assign_heads`; None if all are equal.
     """
 
     heads: Heads
     strips: tuple[Strip, ...]
     costs: list[list[int]]
+    speeds: Sequence[float] | None = None
 
     @classmethod
     def of(cls, shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> Division:
         """The division of a cache of this shape; `speeds` as for `assign_heads`."""
         costs = head_costs(grouped(shape))
-        return cls(assign_heads(costs, ranks, speeds), strips(shape.rows, shape.columns, ranks), costs)
+        return cls(assign_heads(costs, ranks, speeds), strips(shape.rows, shape.columns, ranks, speeds), costs, speeds)
 
     @property
     def ranks(self) -> int:
@@ -115,8 +130,13 @@ class Division:
 
     @property
     def worst_over_mean(self) -> float:
-        """Attention of the slowest rank over the even share, in the layer where that is worst."""
-        return max(max(load) / (sum(load) / len(load)) for load in self._loads())
+        """Time of the slowest rank's attention over that of an ideal division, in the layer where that is worst."""
+        speeds = self.speeds or [1.0] * self.ranks
+
+        def worst(load: Sequence[int]) -> float:
+            return max(cost / speed for cost, speed in zip(load, speeds, strict=True)) / (sum(load) / sum(speeds))
+
+        return max(map(worst, self._loads()))
 
     def _loads(self) -> Iterator[list[int]]:
         """Per layer, the cost of every rank."""
@@ -150,14 +170,20 @@ def grouped(shape: Shape) -> CacheShape:
     return shape
 
 
-def check_division(shape: Shape, ranks: int) -> None:
-    """Refuse a method whose cache is not divided, and a number of ranks that leaves one of them without work."""
+def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> None:
+    """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work."""
     grouped(shape)
     if not _fits(shape, ranks):
         most = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
         raise HeadForcingError(
             f"{ranks} GPUs leave one without a head or without a part of the frame ({shape.heads} heads, "
             f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(most)}"
+        )
+    if min(strip.tokens for strip in strips(shape.rows, shape.columns, ranks, speeds)) == 0:
+        given = ",".join(f"{speed:g}" for speed in speeds or ())
+        raise HeadForcingError(
+            f"--gpu-speeds {given} leave one GPU without a part of the frame ({shape.rows}x{shape.columns} tokens); "
+            "give numbers closer to each other, or leave out the slowest GPU"
         )
 
 

@@ -25,7 +25,8 @@ def decided() -> bool:
 def say(rank: int, outcome: Outcome) -> None:
     """Hand `start` an outcome that another start would not change; print it where torchrun was started by hand."""
     if not started_here():
-        sys.stderr.write(f"rank {rank}: {outcome[1]}\n")
+        code, text = outcome
+        (sys.stderr if code else sys.stdout).write(f"rank {rank}: {text}\n" if code else f"{text}\n")
         return
     path = Path(os.environ[FOLDER]) / f"outcome-{rank:05}.json"
     written = path.with_suffix(".part")

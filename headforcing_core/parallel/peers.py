@@ -28,12 +28,14 @@ class Peers:
 
     Attributes:
         rank: of this process; rank 0 reads and writes files.
+        speeds: of all ranks, relative to each other; None if they are equal.
         sent: bytes that this rank sent to others, by kind.
         stopping: set, at any time and by any rank, to end the render on all ranks after the same pass.
     """
 
     def __init__(self, rank: int, world: int):
         self.rank, self.world = rank, world
+        self.speeds: Sequence[float] | None = None
         self.sent: Counter[str] = Counter()
         self.stopping = False
         self._waited = 0.0

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from .outcome import FOLDER, Outcome, said
-from .peers import DistributedPeers
+from .peers import DistributedPeers, losing_peers
 
 RESTARTS = 3
-ANSWER = timedelta(minutes=10)  # a rank that says nothing for so long is taken for dead
+ANSWER_SECONDS = 600.0  # a rank that says nothing for so long is taken for dead; loading may differ by minutes
 
 
 def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
@@ -32,7 +32,8 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what a user needs to know is said here
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what a user needs to know is said here
     with tempfile.TemporaryDirectory(prefix="headforcing-") as folder:
         os.environ[FOLDER] = folder
         config = LaunchConfig(
@@ -51,12 +52,12 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
             elastic_launch(config, sys.executable)("-m", module, *arguments)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            text = (
+            sys.stderr.write(
                 f"error: rank {rank} of {ranks} ended {RESTARTS + 1} times, at last with exit code {failure.exitcode}; "
-                "its messages stand above, and with --runs the same command goes on"
+                "its messages stand above, and with --runs the same command goes on\n"
             )
-            ended = 1, text
-        except SignalException:
+            ended = 1, ""  # what is printed with exit code 1 is a result, as of a batch in which one video failed
+        except (SignalException, KeyboardInterrupt):
             ended = 130, "interrupted"
         finally:
             del os.environ[FOLDER]
@@ -74,16 +75,24 @@ def restarts() -> int:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[DistributedPeers]:
-    """The ranks of this render, joined by NCCL on CUDA devices and by gloo on CPUs; an interrupt stops all of them."""
-    store, rank, world = next(dist.rendezvous("env://", timeout=ANSWER))
-    # the store outlives the ranks: those that are started again must not find the addresses of those that ended
-    store = dist.PrefixStore(f"start {restarts()}", store)
+def joined(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -> Iterator[DistributedPeers]:
+    """The ranks of this render, joined by NCCL on CUDA devices and by gloo on CPUs; an interrupt stops all of them.
+
+    A rank whose exchange is not answered for `answer_seconds`, or while it ends, raises PeersLost.
+    """
+    begins = timedelta(seconds=max(answer_seconds, ANSWER_SECONDS))  # processes do not start at the same time
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=ANSWER)
+    with losing_peers():
+        store, rank, world = next(dist.rendezvous("env://", timeout=begins))
+        # the store outlives the ranks: those that are started again must not find the addresses of those that ended
+        store = dist.PrefixStore(f"start {restarts()}", store)
+        store.set(f"here {rank}", "")
+        store.wait([f"here {other}" for other in range(world)], begins)
+        timeout = timedelta(seconds=answer_seconds)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     peers = DistributedPeers()
 
     def stop(number: int, frame: object) -> None:
@@ -91,4 +100,6 @@ def joined(device: torch.device) -> Iterator[DistributedPeers]:
 
     signal.signal(signal.SIGINT, stop)
     yield peers
-    dist.destroy_process_group()  # not after an error: it would wait for the others
+    # not after an error: it would wait for the others
+    with suppress(RuntimeError):  # of ranks that are gone already
+        dist.destroy_process_group()

@@ -88,6 +88,7 @@ def test_several_ranks_make_the_video_of_one(model, case):
     elif case == "unequal GPUs":
         division = Division.of(shape, 2, speeds=[1, 3])
         assert len(list(chain(*division.heads[0]))) < len(list(chain(*division.heads[1])))
+        assert [strip.tokens for strip in division.strips] == [3, 9]
     alone = HeadCache(shape, torch.float32)
     expected, events = film(model, alone)
     assert sum(event["merged"] is not None for event in events) >= 2
@@ -237,9 +238,15 @@ def test_the_parts_of_a_cache_add_up_to_the_whole(model):
     assert sum(parts) == HeadCache(shape, torch.float32).bytes and max(parts) <= 0.6 * sum(parts)
 
 
-def test_a_faster_rank_takes_more_heads():
+def test_a_faster_rank_takes_more_heads_and_more_of_the_frame(model):
     heads = assign_heads([[9, 7, 5, 4, 4, 1]] * 2, 2, speeds=[2, 1])
     assert [len(rank[0]) for rank in heads] == [4, 2]
+    assert [strip.tokens for strip in strips(30, 52, 2, [2, 1])] == [20 * 52, 10 * 52]
+    two_fast_ones = [strip.tokens for strip in strips(30, 52, 4, [2, 1, 2, 1])]
+    assert [round(tokens / 260) for tokens in two_fast_ones] == [2, 1, 2, 1]
+    by_speed, equal = (Division.of(shape_of(model, mixed(model, MIXED)), 2, speeds) for speeds in ([3, 1], None))
+    as_equal = Division(equal.heads, equal.strips, equal.costs, [3, 1])
+    assert 1 <= by_speed.worst_over_mean < as_equal.worst_over_mean
 
 
 @pytest.mark.parametrize(("rows", "columns", "ranks"), [(30, 52, 2), (30, 52, 4), (30, 52, 8), (4, 4, 3), (5, 1, 4)])
@@ -260,6 +267,8 @@ def test_what_cannot_be_divided_is_refused_with_what_fits(model):
         HeadForcingError, match=r"6 GPUs leave one .* \(5 heads, 4x3 tokens a frame\); choose --gpus 1, 2"
     ):
         check_division(shape, 6)
+    with pytest.raises(HeadForcingError, match=r"--gpu-speeds 1,9 leave one GPU .* \(4x3 tokens\)"):
+        check_division(shape, 2, [1, 9])
     rolling = method_policy("rolling_forcing").shape(model.config, mixed(model), *SIZE, F, BLOCKS * F)
     with pytest.raises(HeadForcingError, match="has a cache of its own"):
         check_division(rolling, 2)

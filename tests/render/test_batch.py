@@ -83,7 +83,7 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
     assert code == 0 and states(found) == {"held": "done", "free": "finished before"}
 
 
-def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch):
+def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch, tmp_path):
     make, made = batch_command.make_video, []
 
     def pressed(job):
@@ -96,7 +96,8 @@ def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(batch_command, "make_video", pressed)
         code, said = batch(*lines)
-    assert code == 130 and said == "interrupted; 1 of 2 videos are finished, the same command goes on\n"
+    kept = f"what is made of the others is kept in {tmp_path / 'out' / 'runs'}"
+    assert code == 130 and said == f"interrupted; 1 of 2 videos are finished, {kept}, the same command goes on\n"
     assert sorted(states(batch(*lines)[1]).values()) == ["done", "finished before"]
 
 

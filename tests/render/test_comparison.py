@@ -10,11 +10,13 @@ import av
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.commands import compare as compare_command
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.compare import fitting
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.drift.report import report_video
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.methods.registry import method_names
@@ -151,8 +153,6 @@ def test_all_methods_get_the_same_noise_and_another_seed_another_video(made: Pat
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, made: Path):
-    from headforcing.headforcing_core.commands import compare as compare_command
-
     runs, render, calls = tmp_path / "runs", compare_command.ComparedVideo.render, []
 
     def stopping(video, *args):
@@ -229,6 +229,24 @@ def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys,
     assert "not enough disk: the render writes about 995 kB" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.mp4")) and not list(tmp_path.rglob("block-*"))
     assert compare(tmp_path / "one", *runs, methods=["longlive"]) == 0
+
+
+@pytest.mark.parametrize(("runs", "turns"), [(None, ["a", "b", "c"]), (Path("runs"), ["a, c", "b"])])
+def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs: Path | None, turns: list[str], monkeypatch):
+    given = []
+
+    class Recording(Farm):
+        parallel = True
+
+        def run(self, function, jobs):
+            given.extend(jobs)
+            return super().run(function, jobs)
+
+    monkeypatch.setattr(compare_command, "render_compared", lambda job: job.seed)
+    jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=runs), seed=name * 2) for name in "abc"}
+    setups = {"a": "one", "b": "other", "c": "one"}
+    assert dict(compare_command.run_compared(jobs, setups, Recording())) == {"a": "aa", "b": "bb", "c": "cc"}
+    assert given == turns
 
 
 @pytest.mark.slow

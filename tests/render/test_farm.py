@@ -1,9 +1,16 @@
 """Videos made at the same time have the bits of those made one after the other, whatever happens to workers."""
 
+import importlib.util
 import json
 import os
 import random
+import secrets
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -11,10 +18,15 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.commands import batch, profiles
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.farm.ray_farm import RETRIES
 from headforcing.headforcing_core.files import claimed
 
+# of the cluster that these tests start; Ray reads it when it is imported
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 ray = pytest.importorskip("ray", reason="the farm's tests need Ray: pip install ray")
 pytestmark = pytest.mark.slow
+linux = pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="finds processes in /proc")
+on_workers = pytest.mark.usefixtures("two_workers")
 
 STORIES = (
     "a red ball bouncing on a teal floor",
@@ -25,13 +37,53 @@ SHORT = {"demo": True, "scale": 1, "device": "cpu", "seconds": 2, "latents": Tru
 LONG = {**SHORT, "seconds": 12, "prompts": STORIES[1], "seed": 9}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def two_workers():
-    """Ray is started once for all tests here: `--farm local` uses one that the process has started."""
-    os.environ["RAY_worker_niceness"] = "0"
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False)
-    yield
-    ray.shutdown()
+@pytest.fixture(scope="module")
+def head():
+    """A cluster of this machine alone: its port, and the one for Ray's client."""
+    with pytest.MonkeyPatch.context() as patch, socket.socket() as first, socket.socket() as second:
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # with it the server of Ray's client may die as it starts
+        for free in (first, second):
+            free.bind(("127.0.0.1", 0))
+        ports = [free.getsockname()[1] for free in (first, second)]
+        first.close(), second.close()
+        folder = tempfile.mkdtemp(prefix="ray")  # Ray's sockets need a short path
+        options = ["--num-cpus", "2", "--include-dashboard", "false", "--object-store-memory", "100000000"]
+        options += ["--node-ip-address", "127.0.0.1", "--port", str(ports[0]), "--temp-dir", folder]
+        if importlib.util.find_spec("grpc") is None:
+            ports.pop()
+        else:
+            options += ["--ray-client-server-port", str(ports[1])]
+        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *options]
+        process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: all(map(answers, ports)), process)
+            yield ports
+        finally:
+            ray.shutdown()
+            process.terminate()
+            process.wait(60)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(condition, process: subprocess.Popen | None = None) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until and (process is None or process.poll() is None), "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def two_workers(head):
+    """Ray is connected once for most tests here: `--farm local` uses one that the process has started."""
+    if not ray.is_initialized():
+        ray.init(address=f"127.0.0.1:{head[0]}", log_to_driver=False)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +92,16 @@ def straight(tmp_path_factory) -> dict:
     return rows(run(tmp_path_factory.mktemp("straight"), [{**LONG, "name": "long"}]))["long"]["files"]
 
 
-def run(folder: Path, lines: list, *more: str, code: int = 0) -> dict:
+def command(folder: Path, lines: list, *more: str) -> list[str]:
     (folder / "jobs.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    command = ["batch", str(folder / "jobs.jsonl"), "--out", str(folder / "out"), "--json", *more]
+    return ["batch", str(folder / "jobs.jsonl"), "--out", str(folder / "out"), "--json", *more]
+
+
+def run(folder: Path, lines: list, *more: str, code: int = 0) -> dict:
     output = folder / "said.json"
     with open(output, "w", encoding="utf-8") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", file)
-        assert main(command) == code
+        assert main(command(folder, lines, *more)) == code
     return json.loads(output.read_text("utf-8") or "{}")
 
 
@@ -58,30 +113,36 @@ def blocks(folder: Path, name: str) -> int:
     return len(list((folder / "out" / "runs" / name).glob("*/block-*.safetensors")))
 
 
-def once(condition, then) -> threading.Thread:
-    """Do something as soon as a condition holds, beside the test."""
-
-    def wait():
-        while not condition():
-            time.sleep(0.02)
-        then()
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread
-
-
-def worker_of(task: str) -> int:
+def worker_of(task: str, besides: list[int]) -> int | None:
     """The process that runs a task of this name, which Ray writes into its title."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if entry.read_bytes().rstrip(b"\0").decode() == f"ray::{task}":
+            if entry.read_bytes().rstrip(b"\0").decode() == f"ray::{task}" and int(entry.parent.name) not in besides:
                 return int(entry.parent.name)
         except OSError:
             continue
-    raise AssertionError(f"no process runs {task}")
+    return None
 
 
+@linux
+@pytest.mark.parametrize("how", ["ray", "auto"])
+@pytest.mark.repeat("ray")
+def test_a_cluster_is_reached_from_outside_and_as_the_one_of_this_machine(how, head, tmp_path, monkeypatch):
+    """And a video that fails there says why, while the other is made."""
+    if how == "ray":
+        pytest.importorskip("grpc", reason='Ray\'s client needs it: pip install "ray[client]"')
+    ray.shutdown()
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head[0]}")
+    address = "auto" if how == "auto" else f"ray://127.0.0.1:{head[1]}"
+    lines = [{**SHORT, "name": name, "seconds": 1, "prompts": STORIES[0]} for name in ("right", "wrong")]
+    with claimed(tmp_path / "out" / "wrong.mp4"), monkeypatch.context() as patch:
+        patch.setattr(batch, "PATIENCE_SECONDS", 0.0)
+        found = run(tmp_path, lines, "--farm", address, code=1)
+    assert found["farm"].startswith(f"Ray, {address}: 2 at a time") and not ray.is_initialized()
+    assert rows(found)["right"]["state"] == "done" and "another process is writing" in rows(found)["wrong"]["why"]
+
+
+@on_workers
 def test_six_videos_at_the_same_time_have_the_hashes_of_one_after_the_other(tmp_path):
     lines = [{**SHORT, "name": f"story{i}", "prompts": story, "seeds": [1, 2]} for i, story in enumerate(STORIES)]
     folders = tmp_path / "turn", tmp_path / "farm"
@@ -97,41 +158,68 @@ def test_six_videos_at_the_same_time_have_the_hashes_of_one_after_the_other(tmp_
     assert {row["state"] for row in again["videos"]} == {"finished before"} and again["seconds"]["all"] < 6
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").is_file(), reason="finds the worker in /proc")
-def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(tmp_path, straight):
-    """`kill -9` after a random number of blocks."""
-    after = random.randint(2, 10)
-    killed = []
+@linux
+@on_workers
+@pytest.mark.parametrize("kills", ["one kill", "five kills"])
+@pytest.mark.repeat("five kills")
+def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(kills, tmp_path, straight):
+    """`kill -9` at random moments; when it has been killed too often, the same command goes on."""
+    seed = random.randrange(10**6)
+    sys.stdout.write(f"seed {seed}\n")
+    chooser, killed = random.Random(seed), []
+    after = sorted(chooser.sample(range(2, 13), 5 if "five" in kills else 1))
 
     def kill():
-        killed.append(worker_of("long"))
-        os.kill(killed[0], signal.SIGKILL)
+        for count in after:
+            wait_for(lambda least=count: blocks(tmp_path, "long") >= least)
+            time.sleep(chooser.uniform(0, 0.3))
+            wait_for(lambda: worker_of("long", killed))
+            killed.append(worker_of("long", killed))
+            os.kill(killed[-1], signal.SIGKILL)
 
-    killer = once(lambda: blocks(tmp_path, "long") >= after, kill)
-    made = rows(run(tmp_path, [{**LONG, "name": "long"}], "--farm", "local"))["long"]
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    lines = [{**LONG, "name": "long"}]
+    if len(after) > RETRIES + 1:
+        failed = rows(run(tmp_path, lines, "--farm", "local", code=1))["long"]
+        assert f"its worker died {RETRIES + 1} times" in failed["why"]
+    made = rows(run(tmp_path, lines, "--farm", "local"))["long"]
     killer.join()
-    assert killed and made["reused_blocks"] >= after, after
+    assert len(set(killed)) == len(after) and made["reused_blocks"] >= after[-1]
     assert made["files"] == straight
 
 
-def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(tmp_path, straight):
-    once(lambda: blocks(tmp_path, "long") >= 2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    run(tmp_path, [{**LONG, "name": "long"}], "--farm", "local", code=130)
-    with claimed(tmp_path / "out" / "long.mp4"):  # nobody writes it any more
-        stored = blocks(tmp_path, "long")
-        time.sleep(0.5)
-        assert blocks(tmp_path, "long") == stored < 17
-    made = rows(run(tmp_path, [{**LONG, "name": "long"}]))["long"]
-    assert made["reused_blocks"] == stored >= 2 and made["files"] == straight
+@linux
+def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path, straight):
+    """A terminal sends it to the whole process group, so to what Ray has started, too."""
+    lines, mark = [{**LONG, "name": "long"}], f"STARTED_FOR={tmp_path}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict([mark.split("=", 1)])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headforcing.headforcing_core", *command(tmp_path, lines), "--farm", "local"],
+        env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(lambda: blocks(tmp_path, "long") >= 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "") and "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("interrupted; 0 of 1 videos are finished, what is made of the others is")
+    wait_for(lambda: not running_with(mark))
+    stored = blocks(tmp_path, "long")
+    assert 2 <= stored < 17
+    made = rows(run(tmp_path, lines))["long"]
+    assert made["reused_blocks"] == stored and made["files"] == straight
 
 
-def test_a_video_that_fails_on_the_farm_says_why_and_is_not_tried_again(tmp_path, monkeypatch):
-    lines = [{**SHORT, "name": "wrong", "seconds": 1}, {**SHORT, "name": "right", "seconds": 1, "seed": 4}]
-    monkeypatch.setattr(batch, "PATIENCE_SECONDS", 0.0)
-    with claimed(tmp_path / "out" / "wrong.mp4"):
-        found = rows(run(tmp_path, lines, "--farm", "local", code=1))
-    assert found["right"]["state"] == "done" and found["wrong"]["state"] == "failed"
-    assert "another process is writing" in found["wrong"]["why"]
+def running_with(variable: str) -> list[str]:
+    """The processes that were started with this variable in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable in (folder / "environ").read_text().split("\0"):
+                found.append((folder / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
 
 
 def same(folder: Path, *command: str, file: str) -> list:
@@ -144,22 +232,27 @@ def same(folder: Path, *command: str, file: str) -> list:
     return found
 
 
-def test_comparisons_have_the_same_table_on_a_farm(tmp_path, capsys):
-    options = ["--demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--runs", str(tmp_path / "runs")]
+@on_workers
+def test_comparisons_have_the_same_table_and_run_folders_on_a_farm(tmp_path, capsys):
+    options = ["--demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--runs", "{out}/runs"]
     methods = ["--methods", "head_forcing", "self_forcing_window_21"]
     found = same(tmp_path, "compare", *options, *methods, "--out", "{out}", file="comparison.json")
     for table in found:
         for row in table["rows"]:
             assert row.pop("seconds_per_block") > 0 and Path(row.pop("video")).is_file()
     assert found[0]["rows"] == found[1]["rows"] and len(found[0]["rows"]) == 2
+    here, farmed = ({path.name for path in (tmp_path / out / "runs").iterdir()} for out in ("out0", "out2"))
+    assert here == farmed and len(here) == 2, "what a farm has made goes on without one, and the other way"
 
 
+@on_workers
 def test_questions_have_the_same_answer_on_a_farm(tmp_path, capsys):
     found = same(tmp_path, "evaluate", "horizon", "--demo", "--videos", "1", "--out", "{out}", file="horizon.json")
     assert found[0].pop("minutes") > 0 and found[1].pop("minutes") > 0
     assert found[0] == found[1]
 
 
+@on_workers
 def test_profiles_measured_on_a_farm_are_the_same(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(profiles.BUDGETS, "quick", (2, 3.0))
     options = ["profile", "{out}/p.json", "--demo", "--preset", "quick", "--device", "cpu"]
