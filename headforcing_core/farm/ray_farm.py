@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any
 
 from ..errors import HeadForcingError, first_sentence
@@ -107,16 +109,34 @@ class RayFarm(Farm):
         task = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=RETRIES)(call)
         waiting = {task.options(name=name).remote(function, VERSION, job): name for name, job in jobs.items()}
         try:
-            while waiting:
-                # asked often: a task that failed at once says so only then, and Ctrl-C is seen between two questions
-                for done in ray.wait(list(waiting), timeout=_POLL_SECONDS)[0]:
-                    yield _outcome(waiting.pop(done), done)
+            with _interrupts() as interrupted:
+                while waiting:
+                    # asked often: a task that failed at once says so only then, and Ctrl-C is seen in between
+                    ready = ray.wait(list(waiting), timeout=_POLL_SECONDS)[0]
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt
+                    for done in ready:
+                        yield _outcome(waiting.pop(done), done)
         finally:
             _cancel(list(waiting))
 
     def describe(self) -> str:
         each = f", {self.gpus:g} GPU a video" if self.gpus else ""
         return f"Ray, {self.address}: {self.workers} at a time{each}"
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Whether there was a Ctrl-C: as an exception, it could be lost in a callback of Ray's."""
+    seen = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # which alone gets it
+        yield seen
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.set())
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def call(function: Callable[[Job], Value], version: str, job: Job) -> Value:

@@ -1,5 +1,6 @@
 """Videos made at the same time have the bits of those made one after the other, whatever happens to workers."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -13,12 +14,14 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.commands import batch, profiles
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.farm.ray_farm import RETRIES
+from headforcing.headforcing_core.farm import ray_farm
+from headforcing.headforcing_core.farm.ray_farm import RETRIES, RayFarm
 from headforcing.headforcing_core.files import claimed
 
 # of the cluster that these tests start; Ray reads it when it is imported
@@ -187,6 +190,21 @@ def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same
     killer.join()
     assert len(set(killed)) == len(after) and made["reused_blocks"] >= after[-1]
     assert made["files"] == straight
+
+
+def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
+    def wait(tasks: list, **options: object) -> tuple[list, list]:
+        with contextlib.suppress(KeyboardInterrupt):  # as in a callback, where Python only prints it
+            signal.raise_signal(signal.SIGINT)
+        return tasks, []
+
+    task = types.SimpleNamespace(options=lambda **options: task, remote=lambda *given: "task")
+    ray = types.SimpleNamespace(remote=lambda **options: lambda function: task, wait=wait, cancel=lambda *a, **b: None)
+    monkeypatch.setattr(ray_farm, "_ray", lambda: ray)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        next(RayFarm("local").run(print, {"one": 1}))
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @linux
