@@ -72,6 +72,7 @@ def test_activations_are_those_of_a_pass_at_real_size(size, dtype, kernels, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ffn_dim", [4480, 512])
+@pytest.mark.repeat("512")
 def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
     """By the peak of a process of its own, above what it had when the weights were in place."""
     program = textwrap.dedent(f"""
