@@ -272,11 +272,8 @@ def test_a_worker_waits_for_the_run_folder_too(tmp_path: Path):
     """A network disk may keep the lock of a machine that died; here it is kept for good."""
     options = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs"), "--seconds", "1", "--device", "cpu"]
     source = compare_command.compared_source(_parser().parse_args(["compare", "--demo", *options]), None)
-    video, embeds = (
-        compare_command.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path),
-        source.encode(),
-    )
-    loaded, seconds = source.load(), []
+    video = compare_command.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path)
+    loaded, embeds, seconds = source.load(), source.encode(), []
     with RunFolder(tmp_path / "runs", video.source.job(video.plan, embeds).setup, {}):
         for patience in (0.0, 0.6):
             begun = time.monotonic()
