@@ -346,16 +346,17 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
 def test_speeds_closer_to_each_other_are_a_remedy_where_a_smaller_part_fits():
     plan = Source.demo(planned(None)).plan()
     needs = Source.demo(planned(None)).check_needs(plan, None)
-    parts = {}
-    for rank, speeds in ((0, None), (0, (1.0, 3.0)), (1, (1.0, 3.0))):
-        peers = ThreadPeers(rank, 2, Meeting(2))
-        peers.speeds = speeds
-        parts[rank, speeds] = peers, check_rank_memory(needs, plan, peers, False, None).memory
-    slow, equal, fast = sorted(memory for _, memory in parts.values())
-    assert parts[0, None][1] == equal and parts[1, (1.0, 3.0)][1] == fast
+    unequal, parts = (1.0, 3.0), {}
+    for rank in (0, 1):
+        for speeds in (None, unequal):
+            peers = ThreadPeers(rank, 2, Meeting(2))
+            peers.speeds = speeds
+            parts[rank, speeds] = peers, check_rank_memory(needs, plan, peers, False, None).memory
+    slow, equal, fast = (parts[case][1] for case in ((0, unequal), (1, None), (1, unequal)))
+    assert slow < equal < fast
     closer = re.compile(r"choose --gpu-speeds closer to each other or more --gpus")
-    for case, room, helps in (((1, (1.0, 3.0)), equal, True), ((1, (1.0, 3.0)), equal - 1, False),
-                              ((0, (1.0, 3.0)), slow - 1, False), ((0, None), equal - 1, False)):  # fmt: skip
+    rooms = [((1, unequal), equal, True), ((1, unequal), equal - 1, False), ((0, unequal), slow - 1, False)]
+    for case, room, helps in [*rooms, ((1, None), equal - 1, False)]:
         with pytest.raises(HeadForcingError, match="not enough memory") as refused:
             check_rank_memory(needs, plan, parts[case][0], False, room)
         assert bool(closer.search(str(refused.value))) == helps
