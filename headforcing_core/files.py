@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from .errors import HeadForcingError
 
 ABANDONED_SECONDS = 3600.0  # a temporary file that was not written to for so long has no owner any more
+_ASK_AGAIN_SECONDS = 0.5  # while a lock is waited for
 _NAME_BYTES = 100  # of a target's name in those of its temporary files; file systems allow 255 in all
 
 
@@ -140,11 +141,11 @@ def _held(target: Path, lock_file: Path) -> Iterator[None]:
         unlock(held, remove=True)
 
 
-def lock(path: Path) -> FileLock | None:
-    """Hold a lock file until `unlock`, or until the process ends; None if somebody else holds it."""
+def lock(path: Path, patience: float = 0.0) -> FileLock | None:
+    """Hold a lock file until `unlock`, or until the process ends; None if somebody else holds it for `patience` s."""
     held = FileLock(path, thread_local=False)  # a render may be ended by another thread than began it
     try:
-        held.acquire(timeout=0)
+        held.acquire(timeout=patience, poll_interval=_ASK_AGAIN_SECONDS)
     except Timeout:
         return None
     except (OSError, NotImplementedError) as error:

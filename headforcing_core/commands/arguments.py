@@ -234,8 +234,10 @@ def _speeds(text: str) -> tuple[float, ...]:
         speeds = tuple(float(part) for part in text.split(","))
     except ValueError:
         speeds = ()
-    if not speeds or not all(0 < speed < float("inf") for speed in speeds):
-        raise argparse.ArgumentTypeError(f"expected numbers above 0 with commas between them, as 2,1, got {text!r}")
+    if not speeds or not all(0.001 <= speed <= 1000 for speed in speeds):
+        raise argparse.ArgumentTypeError(
+            f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}"
+        )
     return speeds
 
 

@@ -125,7 +125,7 @@ def make_video(job: VideoJob) -> Note:
         parts = {"decodes": args.out is not None, "encodes": bool(plan.restart_frames)}
         source.check_needs(plan, args.out, loaded=has_model(source, **parts))
         loaded = kept_model(source, **parts)
-        result = loaded.render(source.job(plan, embeds), args.out, args.latents)
+        result = loaded.render(replace(source.job(plan, embeds), patience=job.patience), args.out, args.latents)
         note = {
             "identity": args.identity,
             "files": {path.name: file_hash(path) for path in _files(args)},

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ..demo import assets
 from ..errors import HeadForcingError
-from ..farm.farm import Farm, Shared
+from ..farm.farm import Farm, Outcome, Shared
 from ..files import claimed_folder, replacing
 from ..metrics.base import Panel
 from ..render.plan import RenderPlan
@@ -175,14 +175,21 @@ def run_compared(
     """Render jobs by name on a farm; `setups` are those of their run folders.
 
     Run folders are those of a render without a farm. Only one process at a time can write to one, so all videos of a
-    setup are made by one worker, one after the other.
+    setup are made by one worker, one after the other. Raises the error of the first video that fails, with its name,
+    after those that its worker had made before.
     """
     turns: dict[str, dict[str, ComparedJob]] = {}
     for name, job in jobs.items():
         shares = farm.parallel and job.args.runs is not None
         turns.setdefault(setups[name] if shares else name, {})[name] = job
-    for outcome in farm.run(render_in_turn, {", ".join(turn): turn for turn in turns.values()}):
-        yield from outcome.get().items()
+    for turn in farm.run(render_in_turn, {_turn_name(list(turn)): turn for turn in turns.values()}):
+        for outcome in turn.get():
+            yield outcome.name, outcome.get()
+
+
+def _turn_name(names: Sequence[str]) -> str:
+    """The name of a turn: that of its first video, which no other turn has."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def compared_source(args: argparse.Namespace, prompts: str | None) -> Source:
@@ -239,7 +246,7 @@ class ComparedVideo:
         source = self.source
         plan = source.job(self.plan, embeds).recall_roles(source.plan)
         with claimed_after(patience, self.path):  # `generate --out` may name a file in a comparison's folder
-            result = loaded.render(source.job(plan, embeds), self.path)
+            result = loaded.render(replace(source.job(plan, embeds), patience=patience), self.path)
         return measured(self.entry, source.options.seed, plan, source.machine.dtype, result, panel=panel)
 
 
@@ -268,9 +275,18 @@ def planned_video(job: ComparedJob) -> ComparedVideo:
     return ComparedVideo.of(compared_source(job.args, job.prompts), job.entry, job.seed, job.args.out)
 
 
-def render_in_turn(jobs: Mapping[str, ComparedJob]) -> dict[str, Compared]:
-    """Render and measure some videos of a comparison, one after the other; to be called in any process."""
-    return {name: render_compared(job) for name, job in jobs.items()}
+def render_in_turn(jobs: Mapping[str, ComparedJob]) -> list[Outcome[Compared]]:
+    """Render and measure some videos of a comparison, one after the other until one fails; in any process.
+
+    An error that nobody expected is not caught: a farm reports it with its traceback.
+    """
+    made: list[Outcome[Compared]] = []
+    for name, job in jobs.items():
+        try:
+            made.append(Outcome(name, render_compared(job)))
+        except (HeadForcingError, OSError) as error:
+            return [*made, Outcome(name, error=error)]
+    return made
 
 
 def render_compared(job: ComparedJob) -> Compared:

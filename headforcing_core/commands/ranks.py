@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import HeadForcingError
 from ..hashing import digest
-from ..parallel.division import Division, check_division
+from ..parallel.division import Division
 from ..parallel.peers import Peers
 from ..render.describe import format_bytes
 from ..render.job import RenderJob
@@ -18,9 +19,8 @@ LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next
 
 
 def check_ranks(job: RenderJob, peers: Peers) -> None:
-    """Refuse a video that cannot be divided, and ranks that would not make the same video."""
+    """Refuse roles that are found while sampling, and ranks that would not make the same video."""
     plan = job.plan
-    check_division(plan.shape, peers.world, peers.speeds)
     if plan.auto is not None:
         raise HeadForcingError(
             "head roles cannot be found on several GPUs: load or measure a head profile, or leave out --gpus"
@@ -36,16 +36,22 @@ def check_ranks(job: RenderJob, peers: Peers) -> None:
 
 def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: bool, room: int | None) -> Needs:
     """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those of one GPU alone."""
-    division, rank = Division.of(plan.shape, peers.world, peers.speeds), peers.rank
-    layers = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
-    own = replace(
-        needs,
-        weights=round(needs.weights * layers) if sharded else needs.weights,
-        cache=round(needs.cache * division.share_of_cache(rank)),
-        activations=round(needs.activations * division.share_of_tokens(rank)),
-    )
+    rank, layers = peers.rank, min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
+
+    def part(speeds: Sequence[float] | None) -> Needs:
+        division = Division.of(plan.shape, peers.world, speeds)
+        return replace(
+            needs,
+            weights=round(needs.weights * layers) if sharded else needs.weights,
+            cache=round(needs.cache * division.share_of_cache(rank)),
+            activations=round(needs.activations * division.share_of_tokens(rank)),
+        )
+
+    own = part(peers.speeds)
     if room is not None and own.memory > room:
         remedies = ["more --gpus", "a smaller --size", *([] if sharded else ["--shard-weights"])]
+        if peers.speeds is not None and part(None).memory <= room:
+            remedies.insert(0, "--gpu-speeds closer to each other")
         raise HeadForcingError(
             f"rank {rank} of {peers.world}: not enough memory, its part needs {format_bytes(own.memory)} "
             f"({own.describe().splitlines()[0].partition(': ')[2]}) and its GPU has {format_bytes(room)}; choose "

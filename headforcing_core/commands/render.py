@@ -132,17 +132,21 @@ def replay(args: argparse.Namespace) -> Result:
 
 def _render(source: Source, video: Path | None, latents: Path | None = None) -> tuple[Needs, RenderResult]:
     """Render a source to files; all checks are done before weights are loaded."""
-    plan = source.plan()
+    plan, peers = source.plan(), source.machine.peers
+    if peers is not None:  # first, since it takes no time
+        from ..parallel.division import check_division
+
+        check_division(plan.shape, peers.world, peers.speeds)
     source.check_encoder(plan)
     if plan.auto is None:  # else roles that were found earlier may need less
         source.check_needs(plan, video)
     source = source.with_start()
     embeds = source.encode()
     plan = source.job(plan, embeds).recall_roles(source.plan)
-    if source.machine.peers is not None:
+    if peers is not None:
         from .ranks import check_ranks
 
-        check_ranks(source.job(plan, embeds), source.machine.peers)
+        check_ranks(source.job(plan, embeds), peers)
     needs = source.check_needs(plan, video)
     check_disk(needs, source.machine.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(plan.restart_frames))

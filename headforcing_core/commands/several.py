@@ -32,7 +32,11 @@ def run_on_several(
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
             return start(args.gpus, RANK, argv)
     except HeadForcingError as error:
-        return 2, f"error: {error}"
+        refused = 2, f"error: {error}"
+        if not under_torchrun:
+            return refused
+        say(int(os.environ["RANK"]), refused)
+        return refused[0], ""
     _as_rank(args, run)
 
 

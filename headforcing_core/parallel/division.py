@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
+from math import gcd, lcm
 
+import torch
 from torch import Tensor
 
 from ..cache.policy import CachePolicy
@@ -40,22 +43,34 @@ class Strip:
         return self.of_frames(x.movedim(-1, 2)).movedim(2, -1)
 
 
+def ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
+    """The speeds of all ranks as the smallest whole numbers in the same ratio; None stands for equal ones.
+
+    Speeds are taken as the decimals that they are written as: sums of binary fractions would depend on the way in which
+    equal speeds are written, and their rounding could leave a part of the frame to nobody.
+    """
+    exact = [Fraction(str(speed)) for speed in speeds or [1] * ranks]
+    scale = lcm(*(speed.denominator for speed in exact))
+    whole = [int(speed * scale) for speed in exact]
+    return [speed // gcd(*whole) for speed in whole]
+
+
 def strips(rows: int, columns: int, ranks: int, speeds: Sequence[float] | None = None) -> tuple[Strip, ...]:
     """Cut a frame of tokens into bands of rows, and these into one rectangle per rank, so that all finish together.
 
     `speeds` as for `assign_heads`. Of all numbers of bands the one whose slowest rank finishes earliest.
     """
-    speeds = speeds or [1.0] * ranks
+    parts = ratio(speeds, ranks)
 
     def slowest(grid: tuple[Strip, ...]) -> tuple[bool, float]:
-        loads = [strip.tokens / speed for strip, speed in zip(grid, speeds, strict=True)]
+        loads = [strip.tokens / speed for strip, speed in zip(grid, parts, strict=True)]
         return min(loads) == 0, max(loads)
 
     widths = [across for across in range(ranks, 0, -1) if ranks % across == 0]
-    return min((_bands(rows, columns, speeds, across) for across in widths), key=slowest)
+    return min((_bands(rows, columns, parts, across) for across in widths), key=slowest)
 
 
-def _bands(rows: int, columns: int, speeds: Sequence[float], across: int) -> tuple[Strip, ...]:
+def _bands(rows: int, columns: int, speeds: Sequence[int], across: int) -> tuple[Strip, ...]:
     """Bands of `across` rectangles each, of sizes in proportion to the speeds."""
     bands = [speeds[first : first + across] for first in range(0, len(speeds), across)]
     return tuple(
@@ -65,9 +80,9 @@ def _bands(rows: int, columns: int, speeds: Sequence[float], across: int) -> tup
     )
 
 
-def _cuts(length: int, parts: Sequence[float]) -> Iterator[tuple[int, int]]:
-    sums = list(accumulate(parts, initial=0.0))
-    ends = [int(length * part / sums[-1]) for part in sums]
+def _cuts(length: int, parts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    sums = list(accumulate(parts, initial=0))
+    ends = [length * part // sums[-1] for part in sums]  # the last one is `length`
     return zip(ends, ends[1:], strict=False)
 
 
@@ -86,13 +101,13 @@ def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[
         costs: per layer and head.
         speeds: of the ranks, relative to each other; by default all are equal.
     """
-    speeds = speeds or [1.0] * ranks
+    parts = ratio(speeds, ranks)
     held = [0.0] * ranks
     heads: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
     for row in costs:
         load, mine = [0.0] * ranks, [[] for _ in range(ranks)]  # type: list[float], list[list[int]]
         for head in sorted(range(len(row)), key=lambda head: (-row[head], head)):
-            done = [((load[rank] + row[head]) / speeds[rank], held[rank], rank) for rank in range(ranks)]
+            done = [((load[rank] + row[head]) / parts[rank], held[rank], rank) for rank in range(ranks)]
             rank = min(done)[2]
             load[rank] += row[head]
             held[rank] += row[head]
@@ -131,7 +146,7 @@ class Division:
     @property
     def worst_over_mean(self) -> float:
         """Time of the slowest rank's attention over that of an ideal division, in the layer where that is worst."""
-        speeds = self.speeds or [1.0] * self.ranks
+        speeds = ratio(self.speeds, self.ranks)
 
         def worst(load: Sequence[int]) -> float:
             return max(cost / speed for cost, speed in zip(load, speeds, strict=True)) / (sum(load) / sum(speeds))
@@ -171,7 +186,10 @@ def grouped(shape: Shape) -> CacheShape:
 
 
 def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> None:
-    """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work."""
+    """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work.
+
+    Also refuses parts that leave a token to nobody or to two ranks, whose flow would never be written.
+    """
     grouped(shape)
     if not _fits(shape, ranks):
         most = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
@@ -179,12 +197,25 @@ def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = No
             f"{ranks} GPUs leave one without a head or without a part of the frame ({shape.heads} heads, "
             f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(most)}"
         )
-    if min(strip.tokens for strip in strips(shape.rows, shape.columns, ranks, speeds)) == 0:
+    parts = strips(shape.rows, shape.columns, ranks, speeds)
+    if not _cover_once(parts, shape):
+        raise HeadForcingError(
+            f"the parts of {ranks} GPUs do not cover a frame of {shape.rows}x{shape.columns} tokens once; leave out "
+            "--gpu-speeds, or choose another --size"
+        )
+    if min(strip.tokens for strip in parts) == 0:
         given = ",".join(f"{speed:g}" for speed in speeds or ())
         raise HeadForcingError(
             f"--gpu-speeds {given} leave one GPU without a part of the frame ({shape.rows}x{shape.columns} tokens); "
             "give numbers closer to each other, or leave out the slowest GPU"
         )
+
+
+def _cover_once(parts: Sequence[Strip], shape: Shape) -> bool:
+    covered = torch.zeros(shape.rows, shape.columns, dtype=torch.int32)
+    for strip in parts:
+        strip.of_frames(covered).add_(1)
+    return bool((covered == 1).all())
 
 
 def _fits(shape: Shape, ranks: int) -> bool:

@@ -33,11 +33,18 @@ class RankReport:
 
 @dataclass(frozen=True)
 class RanksReport:
-    """All ranks; `worst_over_mean` is the attention of the slowest over the even share, in the worst layer."""
+    """All ranks.
+
+    Attributes:
+        worst_over_mean: time of the slowest rank's attention over that of an ideal division, in the worst layer.
+        seconds: of the whole render.
+        speeds: of the ranks, as given; None for equal ones.
+    """
 
     ranks: Sequence[RankReport]
     worst_over_mean: float
     seconds: float
+    speeds: Sequence[float] | None = None
 
     @classmethod
     def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:
@@ -45,7 +52,8 @@ class RanksReport:
         peers = cache.peers
         heads = cache.division.heads[peers.rank]
         own = RankReport(device, heads, weight_bytes(model), cache.bytes, dict(peers.sent), round(peers.waited, 3))
-        return cls(peers.share(own), cache.division.worst_over_mean, round(peers.from_first(seconds), 3))
+        seconds = round(peers.from_first(seconds), 3)
+        return cls(peers.share(own), cache.division.worst_over_mean, seconds, cache.division.speeds)
 
     @property
     def slowest(self) -> int:
@@ -58,9 +66,10 @@ class RanksReport:
 
     def describe(self) -> list[str]:
         """Lines of plain text."""
+        given = "" if self.speeds is None else f" with speeds {','.join(f'{speed:g}' for speed in self.speeds)}"
         lines = [
-            f"ranks    {len(self.ranks)}; attention of the worst layer {self.worst_over_mean:.3f} of the even share; "
-            f"slowest rank {self.slowest}"
+            f"ranks    {len(self.ranks)}{given}; attention of the worst layer {self.worst_over_mean:.3f} of the ideal "
+            f"share; slowest rank {self.slowest}"
         ]
         for number, rank in enumerate(self.ranks):
             heads, sent = sum(map(len, rank.heads)), sum(rank.sent_bytes.values())

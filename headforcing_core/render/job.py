@@ -66,6 +66,7 @@ class RenderJob:
         start_key: in block keys in place of them, see `start.Start.key`.
         codec: encodes a video frame between rollouts; needed where the plan has `restart_frames`.
         runs: folder for finished blocks; None keeps nothing.
+        patience: seconds to wait for another process that writes there.
         state_seconds: how often the cache is stored there; 0 never.
         found_profiles: folder for roles that were found; None keeps none.
         about: what to note in the run folder, see `provenance.about_video`.
@@ -81,6 +82,7 @@ class RenderJob:
     start_key: str = ""
     codec: FrameCodec | None = None
     runs: Path | None = None
+    patience: float = 0.0
     state_seconds: float = 0.0
     found_profiles: Path | None = None
     about: dict[str, Any] = field(default_factory=dict)
@@ -193,7 +195,7 @@ class RenderJob:
         """The rollout, with its run folder open where there is one, and whether that knew the video already."""
         known = False
         if self.runs is not None:
-            run = stack.enter_context(RunFolder(self.runs, self.setup, self.about))
+            run = stack.enter_context(RunFolder(self.runs, self.setup, self.about, self.patience))
             known = run.save_video(self.keys, self.about)
             options |= {"run": run, "keys": self.keys, "state_seconds": self.state_seconds}
         reencode = None if self.codec is None else self.codec.reencode

@@ -163,17 +163,17 @@ class RunFolder(RunReader):
     """Reads and writes the files of one setup. Use as a context manager: it locks the folder for one process.
 
     Damaged files are removed, so that they are generated again. Entering raises HeadForcingError if another process has
-    the lock or the folder cannot be written.
+    the lock and keeps it for `patience` seconds, or if the folder cannot be written.
     """
 
-    def __init__(self, parent: Path, setup: str, about: dict[str, Any]):
+    def __init__(self, parent: Path, setup: str, about: dict[str, Any], patience: float = 0.0):
         super().__init__(parent / setup[:SHORT], setup)
-        self.about = about
+        self.about, self.patience = about, patience
         self._lock: FileLock | None = None
 
     def __enter__(self) -> RunFolder:
         check_writable(self.folder / "run.json")
-        self._lock = lock(self.folder / "lock")
+        self._lock = lock(self.folder / "lock", self.patience)
         if self._lock is None:
             raise HeadForcingError(
                 f"another render is writing to {self.folder}; wait for it, or change the seed of this one"

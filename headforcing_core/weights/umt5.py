@@ -1,7 +1,7 @@
 """umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
 
-The encoder needs optional packages (`pip install -e ".[text]"`), imported only when used. Its matrices and
-its table of words stay as the file stores them, fp8 with scales included, and are widened while they are used.
+The encoder needs optional packages (`pip install -e ".[text]"`), imported only when used. Its matrices stay as the file
+stores them, fp8 with scales included, and so does a table of words in two bytes. They are widened while they are used.
 """
 
 from __future__ import annotations
@@ -161,7 +161,13 @@ def weights_bytes(weights: Mapping[str, Tensor], dtype: torch.dtype, path: Path 
 
 
 def _stays(layer: str, stored: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether a layer's matrix is kept as it is stored; position biases are small, and transformers reads them."""
+    """Whether a layer's matrix is kept as it is stored; position biases are small, and transformers reads them.
+
+    A table of words in fp8 is not: older PyTorch cannot read rows of it, and older transformers compute the attention
+    mask in the dtype of the encoder's first weight, which is the table.
+    """
+    if layer == "shared" and stored.itemsize == 1:
+        return False
     return stored != dtype and stored.itemsize <= dtype.itemsize and not layer.endswith("attention_bias")
 
 

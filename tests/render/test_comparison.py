@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.methods.registry import method_names
+from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.studies import comparison
 from headforcing.headforcing_core.studies.comparison import TABLE_COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
@@ -231,7 +233,7 @@ def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys,
     assert compare(tmp_path / "one", *runs, methods=["longlive"]) == 0
 
 
-@pytest.mark.parametrize(("runs", "turns"), [(None, ["a", "b", "c"]), (Path("runs"), ["a, c", "b"])])
+@pytest.mark.parametrize(("runs", "turns"), [(None, ["a", "b", "c"]), (Path("runs"), ["a and 1 more", "b"])])
 def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs: Path | None, turns: list[str], monkeypatch):
     given = []
 
@@ -247,6 +249,38 @@ def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs: Path | 
     setups = {"a": "one", "b": "other", "c": "one"}
     assert dict(compare_command.run_compared(jobs, setups, Recording())) == {"a": "aa", "b": "bb", "c": "cc"}
     assert given == turns
+
+
+def test_a_video_that_fails_names_itself_after_those_that_its_worker_has_made(monkeypatch):
+    def made(job):
+        if job.seed == "cc":
+            raise HeadForcingError("no room")
+        return job.seed
+
+    class Parallel(Farm):
+        parallel = True
+
+    monkeypatch.setattr(compare_command, "render_compared", made)
+    jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=Path("runs")), seed=name * 2) for name in "acd"}
+    rows = compare_command.run_compared(jobs, dict.fromkeys("acd", "one"), Parallel())
+    assert next(rows) == ("a", "aa")
+    with pytest.raises(HeadForcingError, match="^c: no room$"):
+        next(rows)
+
+
+def test_a_worker_waits_for_the_run_folder_too(tmp_path: Path):
+    """A network disk may keep the lock of a machine that died; here it is kept for good."""
+    options = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs"), "--seconds", "1", "--device", "cpu"]
+    source = compare_command.compared_source(_parser().parse_args(["compare", "--demo", *options]), None)
+    video = compare_command.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path)
+    loaded, embeds, seconds = source.load(), source.encode(), []
+    with RunFolder(tmp_path / "runs", video.source.job(video.plan, embeds).setup, {}):
+        for patience in (0.0, 0.6):
+            begun = time.monotonic()
+            with pytest.raises(HeadForcingError, match="another render is writing to"):
+                video.render(loaded, embeds, patience)
+            seconds.append(time.monotonic() - begun)
+    assert seconds[1] >= 0.6
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -298,7 +299,23 @@ def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypa
     for name, value in (("TORCHELASTIC_RUN_ID", "mine"), ("WORLD_SIZE", "4"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
     assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu"]) == 2
-    assert "torchrun has started 4 ranks, got --gpus 2" in capsys.readouterr().err
+    assert capsys.readouterr().err == "rank 0: error: torchrun has started 4 ranks, got --gpus 2; leave it out\n"
+
+
+@pytest.mark.parametrize("speeds", ["0,1", "0.0009,1", "1,1001", "1,nan", "1,inf", "1,x"])
+def test_speeds_that_are_no_ratio_of_gpus_are_refused(speeds, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["demo", "--out", str(tmp_path), "--gpus", "2", "--gpu-speeds", speeds])
+    assert "expected numbers from 0.001 to 1000 with commas between them" in capsys.readouterr().err
+
+
+def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_encoded(monkeypatch):
+    peers = ThreadPeers(0, 2, Meeting(2))
+    peers.speeds = (1.0, 99.0)
+    for step in ("check_needs", "with_start", "encode", "load"):
+        monkeypatch.setattr(Source, step, lambda *_, **__: pytest.fail("something was prepared"))
+    with pytest.raises(HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"):
+        render_command.follow(planned(peers))
 
 
 def planned(peers, options=()):
@@ -324,6 +341,25 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
     monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
         render_command.follow(planned(source.machine.peers, ["--shard-weights"]))
+
+
+def test_speeds_closer_to_each_other_are_a_remedy_where_a_smaller_part_fits():
+    plan = Source.demo(planned(None)).plan()
+    needs = Source.demo(planned(None)).check_needs(plan, None)
+    unequal, parts = (1.0, 3.0), {}
+    for rank in (0, 1):
+        for speeds in (None, unequal):
+            peers = ThreadPeers(rank, 2, Meeting(2))
+            peers.speeds = speeds
+            parts[rank, speeds] = peers, check_rank_memory(needs, plan, peers, False, None).memory
+    slow, equal, fast = (parts[case][1] for case in ((0, unequal), (1, None), (1, unequal)))
+    assert slow < equal < fast
+    closer = re.compile(r"choose --gpu-speeds closer to each other or more --gpus")
+    rooms = [((1, unequal), equal, True), ((1, unequal), equal - 1, False), ((0, unequal), slow - 1, False)]
+    for case, room, helps in [*rooms, ((1, None), equal - 1, False)]:
+        with pytest.raises(HeadForcingError, match="not enough memory") as refused:
+            check_rank_memory(needs, plan, parts[case][0], False, room)
+        assert bool(closer.search(str(refused.value))) == helps
 
 
 def test_out_of_memory_names_the_rank(monkeypatch):

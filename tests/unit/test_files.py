@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,9 @@ from headforcing.headforcing_core.files import (
     claimed,
     claimed_first,
     claimed_folder,
+    lock,
     replacing,
+    unlock,
 )
 
 
@@ -132,6 +135,17 @@ def test_long_names_that_begin_alike_have_temporary_files_of_their_own(tmp_path)
         assert left.exists()
     with claimed(one):
         assert not left.exists()
+
+
+def test_a_lock_that_is_let_go_in_time_is_taken_over(tmp_path):
+    held = lock(tmp_path / "lock")
+    assert lock(tmp_path / "lock") is None
+    release = threading.Timer(0.1, unlock, [held])
+    release.start()
+    taken = lock(tmp_path / "lock", patience=30)
+    release.join()
+    assert taken is not None and taken.is_locked
+    unlock(taken)
 
 
 @pytest.mark.parametrize("point", ["the block", "the rename"])

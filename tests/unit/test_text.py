@@ -241,6 +241,16 @@ def test_matrices_stay_in_memory_as_the_file_has_them(tmp_path, wan_weights, tok
     assert {tensor.dtype for tensor in others} == {torch.bfloat16}
 
 
+def test_a_table_of_words_in_one_byte_is_widened(tmp_path, wan_weights, tokenizer_bytes):
+    """Older PyTorch reads no rows of fp8, and older transformers take the mask's dtype from the first weight."""
+    small = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in wan_weights.items()}
+    path = save_comfy(tmp_path / "umt5_xxl_fp8_e4m3fn.safetensors", small, tokenizer_bytes)
+    model = load_text_encoder(path).model
+    assert model.get_input_embeddings().weight.dtype == next(model.encoder.parameters()).dtype == torch.bfloat16
+    activations = DIM * FFN * 2 + HEADS * 512**2 * 16
+    assert encoder_bytes(path) == sum(weight.nbytes for weight in model.parameters()) + activations
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells own memory from mapped files")
 def test_the_table_of_words_is_not_held_beside_that_of_the_file(tmp_path, wan_weights, tokenizer_bytes):
     def own_bytes():
