@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import HeadForcingError
-from .answers import ENOUGH
+from .answers import ENOUGH, ENOUGH_SHUFFLES, on_side
 from .comparison import Entry
 from .intervals import LEVEL, Interval, differences, holm, mean_interval, sign_flip_p
 from .markdown import markdown_table
@@ -18,7 +18,6 @@ from .questions import COLUMNS as METRIC_COLUMNS
 from .questions import Numbers, Shuffles
 
 OURS = "D"
-ENOUGH_SHUFFLES = 5  # from which on one may lie on the other side
 QUICK_ROWS = ("A", "random", OURS)
 AGREES, DISAGREES, UNDECIDED, NOT_MEASURED = "agrees", "disagrees", "undecided", "not measured"
 RULE = (
@@ -28,14 +27,16 @@ RULE = (
     "**Undecided**: neither. Surely means that the 95 % t interval and a sign-flip test (all signs up to 16 "
     f"videos, else 20,000 draws) both say so, the test at p <= {LEVEL:.2f} after Holm's correction over all tests "
     f"of this page, with at least {ENOUGH} videos. "
-    "With several shuffles all of them, or from 5 on all but one, must lie on the side of the verdict, too."
+    f"With several shuffles all of them, or from {ENOUGH_SHUFFLES} on all but one, must lie on the side of the "
+    "verdict, too."
 )
 LIMITS = (
     "What this page cannot say: whether a difference would be seen by people; anything about other weights, "
     "prompts, lengths or sizes; and, where a column is undecided, that there is no difference. Metrics are those "
-    "of docs/metrics.md, not VBench's programs; consistencies and the CLIP score are therefore compared with the "
-    "paper by their sign only. A still video flickers least: read that column beside the dynamic degree. In the "
-    "paper all rows of Table 5 have the same cache budget; here merged heads get the cache of a memory head."
+    "of docs/metrics.md, not VBench's programs; consistencies, the CLIP score and a dynamic degree of whole videos are "
+    "therefore compared with the paper by their sign only. A still video flickers least: read that column beside the "
+    "dynamic degree. In the paper all rows of Table 5 have the same cache budget; here merged heads get the cache of a "
+    "memory head."
 )
 
 
@@ -146,14 +147,14 @@ class Line:
         """By `RULE`."""
         if self.better is None:
             return NOT_MEASURED
-        if self._worse or (self._less and _allow(self.half_below, -1)):
+        if self._worse or (self._less and on_side(self.half_below, -1)):
             return DISAGREES
-        better = self.better.surely(1) and _allow(self.below, 1)
+        better = self.better.surely(1) and on_side(self.below, 1)
         return AGREES if better and not self._less else UNDECIDED
 
     @property
     def _worse(self) -> bool:
-        return self.better is not None and self.better.surely(-1) and _allow(self.below, -1)
+        return self.better is not None and self.better.surely(-1) and on_side(self.below, -1)
 
     @property
     def _less(self) -> bool:
@@ -189,15 +190,6 @@ class Line:
     @property
     def _tests(self) -> list[tuple[str, Paired | None]]:
         return [("difference", self.better), ("difference_less_half_of_the_papers", self.half)]
-
-
-def _allow(below: tuple[int, int] | None, sign: int) -> bool:
-    """Whether enough shuffles are below Head Forcing (sign 1) or not below it (-1); True without shuffles."""
-    if below is None:
-        return True
-    count, shuffles = below
-    strays = 1 if shuffles >= ENOUGH_SHUFFLES else 0
-    return count >= shuffles - strays if sign > 0 else count <= strays
 
 
 def lines_of(rows: Mapping[str, Measured], reasons: Mapping[str, str]) -> list[Line]:

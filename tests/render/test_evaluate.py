@@ -32,6 +32,7 @@ from headforcing.headforcing_core.studies.questions import (
     UNJUDGED,
     Question,
     Rendered,
+    Shuffles,
     window,
 )
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -60,6 +61,18 @@ def test_a_table_leaves_out_what_nobody_knows():
     assert before.startswith("| before | **0.4") and after.startswith("| after | 0.6")
     assert "**" not in before.split("|")[3] and "**" not in after
     assert any(line.startswith("Means of 32 videos with 95 % t intervals") for line in lines)
+
+
+@pytest.mark.parametrize(("away", "clear"), [((3.0, -0.1, -0.1), False), ((3.0, 0.1, 0.1), True)])
+def test_a_row_of_shuffles_is_marked_only_where_they_lie_on_the_side_of_the_mean(away, clear):
+    """Of three shuffles one with a large difference decides the mean; the two others are below the last row."""
+    row = Shuffles(Entry("shuffled", "head_forcing", roles="shuffled"), 3)
+    question = replace(QUESTION, rows=(row, AFTER), columns=("shape",), primary="shape")
+
+    def shuffled(entry, number):
+        return {"shape": 0.5 + 0.01 * (number % 3) * (entry is AFTER) + (0 if entry is AFTER else away[entry.shuffle])}
+
+    assert answer(question, 12, shuffled).compared(0, "shape").clear == clear
 
 
 def test_what_is_planned_is_told_without_an_interval():
