@@ -77,11 +77,11 @@ def _found() -> list[tuple[Path, list[str]]]:
 
 def _panel() -> Panel | None:
     """The metrics of the first folder with models for any; without those that cannot be loaded the report goes on."""
-    for folder, names in _found():
+    for folder, _ in _found():
         device = comfy.model_management.get_torch_device()
         comfy.model_management.free_memory(METRIC_MODELS_BYTES, device)
         try:
-            return load_panel(folder, names, device)
+            return load_panel(folder, device=device)
         except HeadForcingError as error:
             log.warning("Video Drift Report: %s", error)
             return Panel((), [str(error)])

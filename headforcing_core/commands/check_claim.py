@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.shares import HeadShares
 from ..metrics import vbench
 from ..metrics.base import Panel
-from ..metrics.registry import found_metrics
+from ..metrics.registry import stamps
 from ..render.family import with_family
 from ..render.resources import Needs, check_disk
 from ..studies.claims import OURS, QUICK_ROWS, RULE, lines_of, named_rows, page
@@ -42,11 +43,11 @@ from .claim_videos import ClaimVideo, Row, Scores, disk_of, fitting_rows, planne
 from .compare import written
 from .metrics import add_metric_arguments, panel_of
 from .model_files import ModelFiles
-from .real_videos import story_texts
 
 VIDEOS, SECONDS = 32, 60.0
 QUICK_VIDEOS, QUICK_SECONDS = 8, 30.0
 MAX_SHUFFLES = 100
+STORY_TEXTS = 6
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -130,7 +131,7 @@ def texts_of(args: argparse.Namespace) -> dict[str, list[str]]:
         raise HeadForcingError(f"the head profile is measured on the prompt {used[:60]!r}: give others with --prompts")
     found = {ONE_PROMPT: [_literal(line) for line in lines[: args.videos]]}
     if args.stories is not None:
-        found[SIX_PROMPTS] = story_texts(args.stories, SIX_PROMPTS, args.videos)
+        found[SIX_PROMPTS] = _stories(args.stories, args.videos)
     args.prompts = None  # of which each video has its own
     return found
 
@@ -173,12 +174,14 @@ class Check:
     def _preset(self) -> str:
         return "quick" if self.args.quick else "full"
 
-    def _panel(self) -> tuple[Panel | None, tuple[str, ...]]:
-        """The metrics with models, loaded here so that a damaged file is found now; and their names."""
+    def _panel(self) -> tuple[Panel | None, dict[str, str]]:
+        """The metrics with models, loaded here so that a damaged file is found now; and what their files are."""
         args = self.args
         here = argparse.Namespace(**{**vars(args), "metric_device": "cpu"}) if args.farm else args
         panel = panel_of(here)
-        return panel, () if panel is None else tuple(metric.name for metric in panel.metrics)
+        if panel is None:
+            return None, {}
+        return panel, stamps(args.metric_models, [metric.name for metric in panel.metrics], args.aesthetic_head)
 
     def _stand_in(self, num_layers: int, num_heads: int) -> str:
         """A file with a stand-in for the head profile, which is measured later."""
@@ -220,7 +223,7 @@ class Check:
         disk = disk_of(scores.unmade(), needs)
         if disk is not None:
             check_disk(disk, args.runs or args.out, args.out)
-        rate = calibrate(args, scores.videos, scores.metrics, farm_of(args)) if todo else 0.0
+        rate = calibrate(args, scores.videos, scores.metrics, farm_of(args)) if unmade else 0.0
         prompts, seconds = BUDGETS[self._preset]
         return Cost.of(args, rate, 0.0 if measured else prompts * seconds, (unmade, todo - unmade), disk)
 
@@ -231,7 +234,7 @@ class Check:
         args = self.args
         exported = [] if args.vbench is None else [add_vbench(args.vbench, scores)]
         rows = scores.measured()
-        lines = lines_of(rows, self._reasons(scores.metrics))
+        lines = lines_of(rows, self._reasons(scores.metrics, () if panel is None else panel.left_out))
         labels = {name: row.label for name, row in self.rows.items()}
         about = self._about(scores, profile, left_out)
         text = "\n".join(["# The paper's figures on these weights", "", *about, "", page(lines, rows, labels)])
@@ -277,18 +280,17 @@ class Check:
         told += [f"Left out, {row}: {why}" for row, why in left_out.items()]
         return [f"- {line}" for line in told]
 
-    def _reasons(self, metrics: Sequence[str]) -> dict[str, str]:
+    def _reasons(self, metrics: Container[str], left_out: Sequence[str]) -> dict[str, str]:
         """Why columns have no numbers: a story that is not made, or a metric that is not there."""
         args, reasons = self.args, {}
-        there = [] if args.metric_models is None else found_metrics(args.metric_models)
         for key, column in COLUMNS.items():
             if column.keys and column.story not in self.stories:
                 reasons[key] = "it is measured on six prompts: give --stories @FILE"
             elif column.needs and args.metric_models is None:
                 reasons[key] = f"its model is missing: give --metric-models FOLDER with that of `{column.needs}`"
             elif column.needs and column.needs not in metrics:
-                lacks = "--metrics leaves it out" if column.needs in there else "its files are not in --metric-models"
-                reasons[key] = f"the metric `{column.needs}` is not measured: {lacks}"
+                lacks = next((line for line in left_out if line.startswith(f"{column.needs}: ")), None)
+                reasons[key] = f"not measured: {lacks}" if lacks else f"--metrics leaves out `{column.needs}`"
         return reasons
 
 
@@ -307,6 +309,29 @@ def add_vbench(folder: Path, scores: Scores) -> str:
         for each, name in zip(videos, made.files[key], strict=True):
             scores.known[each.name] = scores.known[each.name] | results.get((key, name), {})
     return told
+
+
+def _stories(given: str, count: int) -> list[str]:
+    """Lines of JSON with six texts each, the first `count`; raises HeadForcingError for anything else."""
+    lines = [line.strip() for line in read_text(given).splitlines() if line.strip()][:count]
+    if len(lines) < count:
+        raise HeadForcingError(f"--stories must have a line for each of {count} videos, but there are {len(lines)}")
+    for number, line in enumerate(lines, 1):
+        try:
+            texts = json.loads(line)["prompts"]
+        except (ValueError, KeyError, TypeError):
+            texts = None
+        strings = isinstance(texts, list) and all(isinstance(text, str) and text.strip() for text in texts)
+        if not strings or len(texts) != STORY_TEXTS:
+            raise HeadForcingError(
+                f'--stories must have {STORY_TEXTS} texts in each line, as {{"prompts": ["...", "..."]}}; '
+                f"line {number} is {line[:60]!r}"
+            )
+        if used := next((text for text in texts if text.strip() in PROFILING_PROMPTS), None):
+            raise HeadForcingError(
+                f"the head profile is measured on {used[:60]!r}: give other texts in line {number} of --stories"
+            )
+    return lines
 
 
 def _literal(line: str) -> str:

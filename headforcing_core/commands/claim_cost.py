@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from .metrics import panel_of
 CALIBRATION_SECONDS = 81 / 16  # 21 latent frames: at its end the longest window is full
 
 
-def calibrate(args: argparse.Namespace, videos: Sequence[ClaimVideo], metrics: Sequence[str], farm: Farm) -> float:
+def calibrate(args: argparse.Namespace, videos: Sequence[ClaimVideo], metrics: Iterable[str], farm: Farm) -> float:
     """Seconds that a second of video takes, made and scored by a worker; kept in `calibration.json`.
 
     The row with the largest cache is made, from an empty prompt. What is done only once, such as compiling a kernel,
@@ -93,7 +93,7 @@ class Cost:
     """The estimate.
 
     Attributes:
-        rate: seconds that a second of video takes.
+        rate: seconds that a second of video takes; 0 if no video is to be made.
         profile_seconds: of video that the head profile is measured on; 0 if it is there.
         unmade: videos that are not made yet, each with so many `seconds`.
         unscored: videos that are made and only scored.
@@ -131,6 +131,8 @@ class Cost:
         """Lines for people."""
         if not self.unmade + self.unscored:
             return "all videos are made and scored"
+        if not self.rate:
+            return f"scores   {self.unscored} finished videos, nothing else is to be done"
         profile, videos = (self.rate * s / 3600 for s in (self.profile_seconds, self.unmade * self.seconds))
         lines = [
             f"estimate, from {CALIBRATION_SECONDS:.1f} s of video made and scored by {self.where}: "

@@ -20,6 +20,7 @@ from ..farm.farm import Farm, Shared
 from ..files import replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.profile import HeadProfile, classify
+from ..metrics.registry import METRICS
 from ..render.resources import Needs, in_turn
 from ..studies.claims import Measured
 from ..studies.comparison import Entry
@@ -144,7 +145,9 @@ def note_of(path: Path) -> Note | None:
     try:
         note: Note = json.loads(path.with_suffix(".json").read_text("utf-8"))
         numbers = {str(key): None if value is None else float(value) for key, value in note["numbers"].items()}
-        told = {"made_from": dict(note["made_from"]), "metrics": list(note["metrics"]), "file": note["file"]}
+        # a list of names, as earlier versions wrote it, does not say with which files they were measured
+        metrics = note["metrics"] if isinstance(note["metrics"], dict) else {}
+        told = {"made_from": dict(note["made_from"]), "metrics": metrics, "file": note["file"]}
         return {**told, "numbers": numbers} if note["file"] == file_hash(path) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -163,11 +166,11 @@ def known_note(each: ClaimVideo) -> Note | None:
 
 @dataclass(frozen=True)
 class ClaimJob:
-    """A video to make, or only to score, as a worker gets it."""
+    """A video to make, or only to score, as a worker gets it; `metrics` as those of `Scores`."""
 
     compared: ComparedJob
     made_from: dict[str, str]
-    metrics: tuple[str, ...]
+    metrics: dict[str, str]
     runs: Path | None  # removed when the video is finished
 
 
@@ -183,7 +186,7 @@ def score_video(job: ClaimJob) -> Numbers:
     else:
         numbers = render_compared(job.compared).drift
     numbers = before | numbers
-    metrics = sorted({*job.metrics, *(known["metrics"] if before and known else ())})
+    metrics = {**(known["metrics"] if before and known else {}), **job.metrics}
     told = {"made_from": job.made_from, "file": file_hash(video.path), "metrics": metrics, "numbers": numbers}
     with replacing(video.path.with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -196,21 +199,31 @@ class Scores:
     """The numbers of all videos, those of earlier runs included.
 
     Args:
-        metrics: the names of the metrics with models that each video is scored with.
+        metrics: the metrics with models that each video is scored with: by name the stamp of their files
+            (`metrics.registry.stamps`). A video that was scored with other files is scored again.
 
     Raises HeadForcingError if a video in the folder was made from something else.
     """
 
-    def __init__(self, videos: Sequence[ClaimVideo], metrics: Sequence[str]):
-        self.videos, self.metrics = list(videos), tuple(metrics)
+    def __init__(self, videos: Sequence[ClaimVideo], metrics: Mapping[str, str]):
+        self.videos, self.metrics = list(videos), dict(metrics)
         self.known: dict[str, Numbers] = {}
         self.made: set[str] = set()
-        for each in self.videos:
-            note = known_note(each)
-            if note is not None:
-                self.made.add(each.name)
-                if set(self.metrics) <= set(note["metrics"]):
-                    self.known[each.name] = note["numbers"]
+        notes = {each.name: note for each in self.videos if (note := known_note(each)) is not None}
+        self.made.update(notes)
+        mixed = self._mixed(list(notes.values()))
+        for name, note in notes.items():
+            if self.metrics.items() <= note["metrics"].items():
+                self.known[name] = {key: value for key, value in note["numbers"].items() if key not in mixed}
+
+    def _mixed(self, notes: Sequence[Note]) -> set[str]:
+        """The numbers of metrics that are not asked for now and that some videos have from other files than others."""
+        mixed = set()
+        for name, metric in METRICS.items():
+            found = {note["metrics"][name] for note in notes if name in note["metrics"]}
+            if name not in self.metrics and len(found) > 1:
+                mixed |= {column.key for column in metric.columns}
+        return mixed
 
     def without(self, rows: Container[str]) -> Scores:
         """Those of the other rows."""

@@ -6,20 +6,23 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..farm.farm import Farm
-from ..head_profiles.prompts import PROFILING_PROMPTS
+from ..metrics.text import KEY as TEXT_SCORE
 from ..studies.answers import measured_rows
-from ..studies.comparison import Entry
-from ..studies.questions import UNJUDGED, Measure, Numbers, Question, Rendered
+from ..studies.comparison import Entry, left_out_notes
+from ..studies.questions import UNJUDGED, Measure, Numbers, Question, Rendered, Row
+from ..studies.reserved_prompts import RESERVED_PROMPTS
 from .arguments import read_text
 from .compare import ComparedVideo, check_videos, run_compared, source_of_files
 from .kept import check_roles
 from .metrics import keys_of, panel_of
+from .source import Source
 
 ANY_WORLD = ("one_prompt", "six_prompts")  # stories that do not need the toy world
 
@@ -41,14 +44,10 @@ class RealVideos:
         self._stories = story_texts(args.prompts, stories.pop(), args.videos)
         self._common = source_of_files(args, self._stories[0])
         sources = [self._common, *map(self._common.with_prompts, self._stories[1:])]
-        rows = dict.fromkeys(row for question in questions.values() for row in measured_rows(question, args.videos))
-        self._videos = {
-            (entry, number): ComparedVideo.of(source, entry, args.seed + number, args.out)
-            for entry in rows
-            if isinstance(entry, Entry)
-            for number, source in enumerate(sources)
-        }
-        check_videos(list(self._videos.values()), farm)
+        self._videos: dict[tuple[Entry, int], ComparedVideo] = {}
+        self._left_out: dict[Entry, str] = {}
+        self._plan(questions, sources)
+        check_videos([video for _, video in self.made()], farm)
         texts = list(dict.fromkeys(text for source in sources for text in source.texts))
         self._embeds = dict(zip(texts, self._common.encode(texts), strict=True))
         jobs = {
@@ -60,31 +59,80 @@ class RealVideos:
         self.fingerprint = self._common.info.fingerprint
         prompts = max(len(video.plan.timeline.segments) for video in self._videos.values())
         self._modelled = keys_of(panel, prompts)
+        self._found: dict[str, Numbers] = {}  # by the stem of the video's path: several questions may have it
+
+    def _plan(self, questions: dict[str, Question], sources: Sequence[Source]) -> None:
+        """Plan the videos of all rows that fit; all videos of a row have one size, so that one of each is checked."""
+        args = self._args
+        for name, question in questions.items():
+            last = question.rows[-1]
+            for row in measured_rows(question, args.videos):
+                if not isinstance(row, Entry) or (row, 0) in self._videos or row in self._left_out:
+                    continue
+                try:
+                    made = [ComparedVideo.of(each, row, args.seed + i, args.out) for i, each in enumerate(sources)]
+                    made[0].source.check_needs(made[0].plan, made[0].path, elsewhere=self._farm.remote)
+                except HeadForcingError as error:
+                    if row == last:  # with which all rows are compared
+                        raise
+                    self._left_out[row] = str(error).removeprefix(f"{row.label}: ")
+                else:
+                    self._videos |= {(row, number): video for number, video in enumerate(made)}
+            if len(self._fitting(question)) == 1:
+                label, why = next(iter(self._told_left_out(question).items()))
+                raise HeadForcingError(f"no row of {name!r} besides {last.label} fits; {label}: {why}")
+
+    def _fitting(self, question: Question) -> list[Row]:
+        """The rows that can be made."""
+        without = self._told_left_out(question)
+        return [row for row in question.rows if not isinstance(row, Rendered) and row.label not in without]
+
+    def _told_left_out(self, question: Question) -> dict[str, str]:
+        """Why rows of a question are not made, by their labels."""
+        rows = measured_rows(question, self._args.videos)
+        return {row.label: self._left_out[row] for row in rows if isinstance(row, Entry) and row in self._left_out}
 
     def suited(self, question: Question) -> Question:
-        rows = [row for row in question.rows if not isinstance(row, Rendered)]  # nobody knows the truth
-        return replace(question, rows=tuple(rows), columns=UNJUDGED + self._modelled, primary="motion")
+        """The question without the truth, which nobody knows, and without rows that do not fit.
+
+        Only scores of texts say whether prompts are followed; no number says which video is the better one.
+        """
+        answers = question.story == "six_prompts" and TEXT_SCORE in self._modelled
+        note = "\n".join(filter(None, [question.real_note, *left_out_notes(self._told_left_out(question))]))
+        return replace(
+            question,
+            rows=tuple(self._fitting(question)),
+            columns=UNJUDGED + self._modelled,
+            primary=TEXT_SCORE if answers else "",
+            note=note,
+        )
 
     def made(self) -> list[tuple[Entry, ComparedVideo]]:
-        """The videos of all rows in the order of their numbers."""
-        return [(entry, video) for (entry, _), video in self._videos.items()]
+        """The videos of all rows in the order of their numbers, each once, whatever its labels are."""
+        found: dict[Path, tuple[Entry, ComparedVideo]] = {}
+        for (entry, _), video in self._videos.items():
+            found.setdefault(video.path, (entry, video))
+        return list(found.values())
 
     def measure(self, story: str, rows: Sequence[Entry | Rendered], on_video: Callable[[], Any]) -> Measure:
-        """Make all videos of the rows; returns how to look each of them up."""
-        wanted = {self._videos[key].path.stem: key for key in self._videos if key[0] in rows}
+        """Make the videos of the rows that no other question has made; returns how to look each of them up."""
+        wanted = {video.path.stem: key for key, video in self._videos.items() if key[0] in rows}
         shared = {text: self._farm.share(embed) for text, embed in self._embeds.items()}
-        jobs, found = {}, {}
+        jobs = {}
         for name, (entry, number) in wanted.items():
+            if name in self._found:
+                on_video()
+                continue
             video = self._videos[entry, number]
             embeds = [shared[text] for text in video.source.texts]
             jobs[name] = video.job(self._args, self._stories[number], embeds, False, self._farm)
         for name, made in run_compared(jobs, self._setups, self._farm):
-            found[wanted[name]] = {key: made.drift.get(key) for key in UNJUDGED + self._modelled}
+            self._found[name] = {key: made.drift.get(key) for key in UNJUDGED + self._modelled}
             on_video()
 
         def measured(entry: Entry | Rendered, number: int) -> Numbers:
             assert isinstance(entry, Entry)  # only the toy world can be rendered, see `ANY_WORLD`
-            return found[entry, number]
+            return self._found[self._videos[entry, number].path.stem]
 
         return measured
 
@@ -95,7 +143,7 @@ class RealVideos:
 def story_texts(given: str | None, story: str, count: int) -> list[str]:
     """One timeline for each video: lines of one prompt, or lines of JSON such as `{"prompts": ["...", "..."]}`."""
     if given is None and story == "one_prompt":
-        lines = list(PROFILING_PROMPTS)
+        lines = list(RESERVED_PROMPTS)  # no head profile is measured on them
     elif given is None:
         raise HeadForcingError('--prompts must name a file with a line {"prompts": [six texts]} for each video')
     else:
@@ -107,6 +155,6 @@ def story_texts(given: str | None, story: str, count: int) -> list[str]:
             prompts = json.loads(line)["prompts"]
         except (ValueError, KeyError, TypeError):
             prompts = None
-        if not isinstance(prompts, list) or len(prompts) < 2:
+        if not isinstance(prompts, list) or len(prompts) < 2 or not all(isinstance(text, str) for text in prompts):
             raise HeadForcingError(f'each line must be JSON like {{"prompts": ["...", "..."]}}, got {line[:60]!r}')
     return lines[:count]

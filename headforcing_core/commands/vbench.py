@@ -11,7 +11,7 @@ from ..errors import HeadForcingError
 from ..metrics import vbench
 from ..studies.answers import answer
 from ..studies.comparison import Entry
-from ..studies.questions import QUESTIONS, Numbers, Rendered, with_shuffles
+from ..studies.questions import QUESTIONS, Numbers, Rendered, Shuffles, with_shuffles
 from .arguments import Result
 from .compare import ComparedVideo, written
 
@@ -45,17 +45,25 @@ def read_vbench(args: argparse.Namespace) -> Result:
 
     def numbers(row: Entry | Rendered, number: int) -> Numbers:
         assert isinstance(row, Entry)  # videos without a model are not exported
-        if row.key not in exported.files:
-            raise HeadForcingError(f"{folder} has no row {row.key!r}: export it anew")
         return dict.fromkeys(vbench.COLUMNS) | measured.get((row.key, exported.files[row.key][number]), {})
 
     texts, found = [], {}
     for name in exported.questions:
         question = with_shuffles(QUESTIONS[name], exported.shuffles)
         rows = tuple(row for row in question.rows if not isinstance(row, Rendered))
-        question = replace(question, rows=rows, columns=tuple(vbench.COLUMNS), primary=vbench.PRIMARY)
+        there = tuple(row for row in rows if all(entry.key in exported.files for entry in _entries(row)))
+        if not there or there[-1] != rows[-1]:
+            raise HeadForcingError(f"{folder} has no row {rows[-1].label!r}: export it anew")
+        left_out = (f"not laid out: {row.label}" for row in rows if row not in there)
+        note = "\n".join(filter(None, [question.real_note, *left_out]))
+        # none of VBench's numbers answers a question of `evaluate`
+        question = replace(question, rows=there, columns=tuple(vbench.COLUMNS), primary="", note=note)
         told = answer(question, exported.videos, numbers)
         text = "\n\n".join(filter(None, [question.asks, told.table(), question.note]))
         texts.append(written(folder, f"{name}-vbench", text, told.to_dict())["text"])
         found[name] = told.to_dict()
     return {"text": "\n\n".join(texts), "json": found}
+
+
+def _entries(row: Entry | Shuffles) -> list[Entry]:
+    return row.entries if isinstance(row, Shuffles) else [row]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 BATCH = 8  # video frames that a model gets at once
+CLIP_SECONDS = 2  # of the clips in which VBench-Long measures long videos
 Numbers = dict[str, float | None]
 
 

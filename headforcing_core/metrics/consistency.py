@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from torch.nn import functional
 
-from .base import MeasuredVideo, Measurement, Metric, Numbers, VideoMetric
+from .base import CLIP_SECONDS, MeasuredVideo, Measurement, Metric, Numbers, VideoMetric
 from .images import ImageEncoder
 from .models import CLIP_BASE, DINO, Models
 
-CLIP_SECONDS = 2
 _form = "{:.4f}".format
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .base import MeasuredVideo, Measurement, Metric, Numbers, VideoMetric
+from .base import CLIP_SECONDS, MeasuredVideo, Measurement, Metric, Numbers, VideoMetric
 from .models import RAFT, Flow, Models
 
 SAMPLED_FPS = 8
@@ -14,16 +16,20 @@ THRESHOLD = 6.0  # pixels between two sampled frames whose shorter side is `SIDE
 SIDE = 256
 TOP = 0.05  # the share of pixels with the largest flow, whose mean decides
 LEAST_SIDE = 128  # pixels; RAFT takes no smaller frames
-_KEYS = ("dynamic_degree", "top_flow", "mean_flow")
+MOST_PIXELS = 1 << 20  # of a frame: RAFT's memory grows with the square of this number
+_KEYS = ("dynamic_degree", "dynamic_degree_within", "top_flow", "mean_flow")
 
 
 class FlowMeasurement(Measurement):
-    """One video under way; keeps one frame."""
+    """One video under way; keeps one frame, and whether the pairs of the last clip move."""
 
     def __init__(self, flow: Flow, fps: float):
         self._flow, self._every = flow, max(1, round(fps / SAMPLED_FPS))
         self._before: Tensor | None = None
         self._frames, self._sampled, self._above = 0, 0, 0
+        self._clip = max(2, -(-int(fps) * CLIP_SECONDS // self._every))  # sampled frames
+        self._last: deque[bool] = deque(maxlen=self._clip - 1)  # those between the frames of one clip
+        self._clips_moving = 0
         self._top_total, self._mean_total = 0.0, 0.0
 
     def add(self, video_frames: Tensor) -> None:
@@ -35,21 +41,49 @@ class FlowMeasurement(Measurement):
             self._frames += 1
 
     def _sample(self, image: Tensor) -> None:
+        image = _halved(image)
         if self._before is not None:
             scale = min(image.shape[-2:]) / SIDE
             top, mean = magnitudes(self._flow(*(_padded(each) for each in (self._before, image))))
-            self._above += top > THRESHOLD * scale
+            self._last.append(top > THRESHOLD * scale)
+            self._above += self._last[-1]
             self._top_total += top / scale
             self._mean_total += mean / scale
         self._before, self._sampled = image, self._sampled + 1
+        if self._sampled % self._clip == 0:
+            self._clips_moving += self._last_moves()
+
+    def _last_moves(self) -> bool:
+        """Whether the last sampled frames, as many as a clip has, move."""
+        return _moves(sum(self._last), self._clip)
 
     def numbers(self) -> Numbers:
         pairs = self._sampled - 1
         if pairs < 1:
             return dict.fromkeys(_KEYS)
-        moves = self._above >= round(4 * self._sampled / 16)
-        values = float(moves), self._top_total / pairs, self._mean_total / pairs
+        moves = float(_moves(self._above, self._sampled))
+        values = moves, self._within(), self._top_total / pairs, self._mean_total / pairs
         return dict(zip(_KEYS, values, strict=True))
+
+    def _within(self) -> float | None:
+        """The share of clips that move; None for a video of one clip."""
+        clips, rest = divmod(self._sampled, self._clip)
+        moving = self._clips_moving
+        if clips and rest:  # the last clip begins earlier, so that it is as long as the others
+            moving, clips = moving + self._last_moves(), clips + 1
+        return moving / clips if clips > 1 else None
+
+
+def _moves(above: int, sampled: int) -> bool:
+    """VBench's rule, of the pairs above the threshold among so many sampled frames."""
+    return above >= round(4 * sampled / 16)
+
+
+def _halved(image: Tensor) -> Tensor:
+    """An image with half the sides until it has at most `MOST_PIXELS`, if RAFT takes one so small."""
+    while image.shape[-2] * image.shape[-1] > MOST_PIXELS and min(image.shape[-2:]) >= 2 * LEAST_SIDE:
+        image = functional.avg_pool2d(image, 2)
+    return image
 
 
 def magnitudes(flow: Tensor) -> tuple[float, float]:
@@ -70,13 +104,14 @@ class DynamicDegree(VideoMetric):
     """VBench's rule on RAFT's flow, at about 8 frames a second, and the flow itself.
 
     A video moves if the mean of the 5 % largest flow is above 6 pixels, at a shorter side of 256, in a quarter of the
-    sampled frames.
+    sampled frames. Of a long video also the share of its clips of 2 s that do, which is how VBench-Long measures it.
     """
 
     name = "flow"
-    title = "Optical flow (RAFT, 8 frames a second; pixels as if the shorter side had 256)"
+    title = "Optical flow (RAFT, 8 frames a second, sides halved above 1 megapixel; as if the shorter side had 256)"
     columns = (
         Metric("dynamic_degree", "dynamic degree (VBench's rule: 1 moves)", "{:.2f}".format),
+        Metric("dynamic_degree_within", "dynamic degree, in clips of 2 s", "{:.2f}".format),
         Metric("top_flow", "flow, largest 5 % of pixels", "{:.2f}".format),
         Metric("mean_flow", "flow, all pixels", "{:.2f}".format),
     )

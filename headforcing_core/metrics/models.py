@@ -80,9 +80,9 @@ class Models:
 
     def missing(self, needed: Needed) -> str | None:
         """The sentence about a file that is not there; None if it is."""
-        if self._file(needed).is_file():
+        if self.file(needed).is_file():
             return None
-        if self._file(needed) == self._head:
+        if self.file(needed) == self._head:
             return f"{self._head} was not found: name the file of LAION's linear head, from {needed.source}"
         return f"{needed.paths[0]} is not in {self.folder}: take it from {needed.source}"
 
@@ -111,7 +111,7 @@ class Models:
         return self._clip(CLIP_LARGE)
 
     def _clip(self, needed: tuple[Needed, ...]) -> Clip:
-        folder = self._file(needed[0]).parent
+        folder = self.file(needed[0]).parent
         if folder.name not in self._clips:
             model = self._transformer("CLIPModel", needed)
             side = int(model.config.vision_config.image_size)
@@ -155,7 +155,8 @@ class Models:
 
         return flow
 
-    def _file(self, needed: Needed) -> Path:
+    def file(self, needed: Needed) -> Path:
+        """Where a file is, or should be."""
         if needed is AESTHETIC_HEAD and self._head is not None:
             return self._head
         found = [self.folder / path for path in needed.paths]
@@ -164,7 +165,7 @@ class Models:
     def _found(self, needed: Needed) -> Path:
         if sentence := self.missing(needed):
             raise HeadForcingError(sentence)
-        return self._file(needed)
+        return self.file(needed)
 
     def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
         """A model of the package transformers from its folder."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from ..errors import HeadForcingError, unknown_name
+from ..hashing import SHORT, digest, file_hash
 from .aesthetic import AestheticQuality
 from .base import Metric, Panel, VideoMetric
 from .consistency import BackgroundConsistency, SubjectConsistency
@@ -32,8 +34,9 @@ def load_panel(
     Args:
         names: of `METRICS`; by default those that the folder has the files for.
 
-    Raises HeadForcingError for an unknown name, a missing file of a metric that is named, missing files of all metrics,
-    unusable files, and missing packages.
+    Metrics that are not named are left out where a file or a package is missing or cannot be used.
+
+    Raises HeadForcingError for an unknown name, for a metric that is named and cannot be loaded, and if none can.
     """
     for name in names:
         if name not in METRICS:
@@ -46,8 +49,23 @@ def load_panel(
     elif all(lacking.values()):
         raise HeadForcingError(f"no metric has its files in {folder}; {next(filter(None, lacking.values()))}")
     chosen = list(dict.fromkeys(names)) or [name for name, sentence in lacking.items() if not sentence]
-    left_out = () if names else tuple(filter(None, lacking.values()))
-    return Panel([METRICS[name](models) for name in chosen], left_out)
+    loaded, damaged = [], []
+    for name in chosen:
+        try:
+            loaded.append(METRICS[name](models))
+        except HeadForcingError as error:
+            if names:
+                raise
+            damaged.append(f"{name}: {error}")
+    if not loaded:
+        raise HeadForcingError(f"no metric can be measured with the files in {folder}; {damaged[0]}")
+    return Panel(loaded, [] if names else [*filter(None, lacking.values()), *damaged])
+
+
+def stamps(folder: Path, names: Iterable[str], aesthetic_head: Path | None = None) -> dict[str, str]:
+    """A hash of the files of each metric, by name: numbers that other files have measured are not comparable."""
+    models, hash_of = Models(folder, aesthetic_head=aesthetic_head), cache(file_hash)
+    return {name: digest([hash_of(models.file(needed)) for needed in METRICS[name].needs])[:SHORT] for name in names}
 
 
 def found_metrics(folder: Path) -> list[str]:

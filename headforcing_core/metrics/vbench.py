@@ -18,6 +18,7 @@ from typing import Any
 
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
+from ..hashing import file_hash
 from .base import Metric, Numbers
 
 DIMENSIONS = {
@@ -32,9 +33,9 @@ DIMENSIONS = {
 COLUMNS = {
     f"vbench_{key}": Metric(f"vbench_{key}", f"{name} (VBench)", "{:.4f}".format) for key, name in DIMENSIONS.items()
 }
-PRIMARY = "vbench_dynamic_degree"
 _PERCENT = {"imaging_quality"}  # of single videos VBench tells these as 0 to 100, of all of them as 0 to 1
 _LONGEST_NAME = 80  # characters of a prompt in a file's name
+_HASH_DIGITS = 8  # of a video's hash in its name: results of another video are never taken for its own
 _MANIFEST = "export.json"
 
 
@@ -60,6 +61,8 @@ def export(
 ) -> Export:
     """Lay out videos for VBench, as hard links where the file system has them, else as copies.
 
+    Other videos of these rows, from an earlier export, are removed.
+
     Args:
         rows: by row, each video's file and prompt.
     """
@@ -67,7 +70,9 @@ def export(
     for row, videos in rows.items():
         place = folder / "videos" / row
         place.mkdir(parents=True, exist_ok=True)
-        names = [f"{_file_name(prompt)}-{number}.mp4" for number, (_, prompt) in enumerate(videos)]
+        names = [_file_name(prompt, number, source) for number, (source, prompt) in enumerate(videos)]
+        for other in {path.name for path in place.glob("*.mp4")}.difference(names):
+            (place / other).unlink()
         for (source, _), name in zip(videos, names, strict=True):
             _link(source, place / name)
         prompts = {name: prompt for name, (_, prompt) in zip(names, videos, strict=True)}
@@ -79,11 +84,15 @@ def export(
 
 
 def command(folder: Path) -> str:
-    """The line that measures all rows of a folder with VBench, for a POSIX shell with uv."""
-    place = shlex.quote(str(folder.absolute()))
+    """The line that measures all rows of a folder with VBench, for a POSIX shell with uv.
+
+    One dimension at a time, because versions of VBench differ in whether they take several. Paths are relative, because
+    VBench hands them to a shell without quotes.
+    """
     return (
-        f'for row in {place}/videos/*; do uvx --python 3.10 vbench evaluate --mode custom_input --videos_path "$row" '
-        f'--prompt_file "$row/prompts.json" --output_path {place}/results --dimension {" ".join(DIMENSIONS)}; done'
+        f"(cd {shlex.quote(str(folder.absolute()))} && for row in videos/*; do for d in {' '.join(DIMENSIONS)}; do "
+        'uvx --python 3.10 vbench evaluate --mode custom_input --videos_path "$row" '
+        '--prompt_file "$row/prompts.json" --output_path results --dimension $d; done; done)'
     )
 
 
@@ -121,9 +130,10 @@ def read_results(folder: Path) -> dict[tuple[str, str], Numbers]:
     return results
 
 
-def _file_name(prompt: str) -> str:
-    """A prompt as a file's name on any system; VBench reads the whole prompt from `prompts.json`."""
-    return re.sub(r"[^\w ,'-]+", "_", prompt)[:_LONGEST_NAME].strip(" _") or "video"
+def _file_name(prompt: str, number: int, video: Path) -> str:
+    """A video's name on any system; VBench reads the whole prompt from `prompts.json`."""
+    words = re.sub(r"[^\w ,'-]+", "_", prompt)[:_LONGEST_NAME].strip(" _") or "video"
+    return f"{words}-{number}-{file_hash(video)[:_HASH_DIGITS]}.mp4"
 
 
 def _link(source: Path, target: Path) -> None:

@@ -15,6 +15,7 @@ from .markdown import markdown_table
 from .questions import COLUMNS, Measure, Numbers, Question, Rendered, Shuffles, sharing
 
 ENOUGH = 32  # videos; with fewer nothing is called sure
+ENOUGH_SHUFFLES = 5  # from which on one of them may lie on the other side
 LEGEND = (
     "Means of {videos} videos with 95 % t intervals. †: the same prompts and noise differ from the last row's, and the "
     "interval of the difference and the sign-flip test of this cell alone agree; among rows that do not differ up to "
@@ -24,6 +25,20 @@ BOLD = (
     " **Bold**: sure, that is a primary endpoint ({primary}) in which both agree after "
     "Holm's correction over the {endpoints} primary endpoints of this table, with at least {enough} videos{none}."
 )
+
+
+def on_side(below: tuple[int, int] | None, sign: int) -> bool:
+    """Whether a row's shuffles, all of them or from `ENOUGH_SHUFFLES` on all but one, lie on one side of the last row.
+
+    Args:
+        below: how many of them are below it, and how many there are; None for a row without shuffles: True.
+        sign: 1 for below it, -1 for not below it.
+    """
+    if below is None:
+        return True
+    count, shuffles = below
+    strays = 1 if shuffles >= ENOUGH_SHUFFLES else 0
+    return count >= shuffles - strays if sign > 0 else count <= strays
 
 
 @dataclass(frozen=True)
@@ -43,10 +58,9 @@ class Compared:
 
     @property
     def clear(self) -> bool:
-        """Whether interval and test of this cell alone exclude 0, and of shuffles at most one is on the other side."""
-        if self.ranked is not None and 1 < self.ranked[0] < self.ranked[1] - 1:
-            return False
-        return self.interval.excludes(0) and self.p <= LEVEL
+        """Whether interval and test of this cell alone exclude 0, and the shuffles are `on_side`."""
+        side = on_side(self.ranked, -1 if self.interval.mean > 0 else 1)
+        return side and self.interval.excludes(0) and self.p <= LEVEL
 
     @property
     def sure(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import HeadForcingError
-from .answers import ENOUGH
+from .answers import ENOUGH, ENOUGH_SHUFFLES, on_side
 from .comparison import Entry
 from .intervals import LEVEL, Interval, differences, holm, mean_interval, sign_flip_p
 from .markdown import markdown_table
@@ -27,14 +27,16 @@ RULE = (
     "**Undecided**: neither. Surely means that the 95 % t interval and a sign-flip test (all signs up to 16 "
     f"videos, else 20,000 draws) both say so, the test at p <= {LEVEL:.2f} after Holm's correction over all tests "
     f"of this page, with at least {ENOUGH} videos. "
-    "With several shuffles all but one of them must lie on the same side, too."
+    f"With several shuffles all of them, or from {ENOUGH_SHUFFLES} on all but one, must lie on the side of the "
+    "verdict, too."
 )
 LIMITS = (
     "What this page cannot say: whether a difference would be seen by people; anything about other weights, "
     "prompts, lengths or sizes; and, where a column is undecided, that there is no difference. Metrics are those "
-    "of docs/metrics.md, not VBench's programs; consistencies and the CLIP score are therefore compared with the "
-    "paper by their sign only. A still video flickers least: read that column beside the dynamic degree. In the "
-    "paper all rows of Table 5 have the same cache budget; here merged heads get the cache of a memory head."
+    "of docs/metrics.md, not VBench's programs; consistencies, the CLIP score and a dynamic degree of whole videos are "
+    "therefore compared with the paper by their sign only. A still video flickers least: read that column beside the "
+    "dynamic degree. In the paper all rows of Table 5 have the same cache budget; here merged heads get the cache of a "
+    "memory head."
 )
 
 
@@ -85,13 +87,13 @@ class Measured:
         }
         return cls(means, tuple(shuffles))
 
-    def below(self, ours: Measured, story: str, key: str) -> tuple[int, int] | None:
-        """Of how many shuffles the mean is below that of another row, and how many there are; None without."""
+    def below(self, ours: Measured, story: str, key: str, by: float = 0.0) -> tuple[int, int] | None:
+        """Of how many shuffles the mean is below another row's by more than `by`, of how many; None without."""
         if not self.shuffles:
             return None
         theirs = [mean_interval(each.values(story, key)) for each in self.shuffles]
         mine = mean_interval(ours.values(story, key))
-        return sum(mine is not None and it is not None and it.mean < mine.mean for it in theirs), len(theirs)
+        return sum(mine is not None and it is not None and it.mean < mine.mean - by for it in theirs), len(theirs)
 
     def values(self, story: str, key: str) -> list[float | None]:
         return [video.get(key) for video in self.videos.get(story, ())]
@@ -124,7 +126,7 @@ class Line:
         key: the metric that was measured; None without.
         better: Head Forcing less the row.
         half: the same less half of the paper's difference; None where the scales differ.
-        below: as `Measured.below`.
+        below, half_below: as `Measured.below`, by more than nothing and by more than half of the paper's difference.
         why: why there are no numbers.
     """
 
@@ -133,6 +135,7 @@ class Line:
     better: Paired | None = None
     half: Paired | None = None
     below: tuple[int, int] | None = None
+    half_below: tuple[int, int] | None = None
     why: str = ""
 
     @property
@@ -144,12 +147,19 @@ class Line:
         """By `RULE`."""
         if self.better is None:
             return NOT_MEASURED
-        if self.below is not None and 1 < self.below[0] < self.below[1] - 1:
-            return UNDECIDED
-        small = self.half is not None and self.half.surely(-1)
-        if small or self.better.surely(-1):
+        if self._worse or (self._less and on_side(self.half_below, -1)):
             return DISAGREES
-        return AGREES if self.better.surely(1) else UNDECIDED
+        better = self.better.surely(1) and on_side(self.below, 1)
+        return AGREES if better and not self._less else UNDECIDED
+
+    @property
+    def _worse(self) -> bool:
+        return self.better is not None and self.better.surely(-1) and on_side(self.below, -1)
+
+    @property
+    def _less(self) -> bool:
+        """Whether the difference is surely less than half of the paper's, whatever the shuffles say."""
+        return self.half is not None and self.half.surely(-1)
 
     @property
     def remark(self) -> str:
@@ -159,7 +169,7 @@ class Line:
             told.insert(0, f"{self.better.interval.count} videos are fewer than {ENOUGH}")
         if self.below is not None:
             told.insert(0, f"better than {self.below[0]} of {self.below[1]} shuffles")
-        if self.verdict == DISAGREES and self.better is not None and not self.better.surely(-1):
+        if self.verdict == DISAGREES and not self._worse:
             told.insert(0, "less than half of the paper's difference")
         return "; ".join(filter(None, told))
 
@@ -172,6 +182,7 @@ class Line:
             "metric": self.key,
             **tests,
             "below": self.below,
+            "half_below": self.half_below,
             "verdict": self.verdict,
             "remark": self.remark,
         }
@@ -211,7 +222,10 @@ def _line(reported: Reported, row: Measured, ours: Measured, why: str) -> Line:
         if (better := Paired.of(scaled)) is not None:
             half = [None if value is None else value - reported.difference / 2 for value in scaled]
             below = row.below(ours, column.story, key)
-            return Line(reported, key, better, Paired.of(half) if column.same_scale else None, below)
+            if key in column.by_sign:
+                return Line(reported, key, better, None, below)
+            half_below = row.below(ours, column.story, key, reported.difference / 2 / scale)
+            return Line(reported, key, better, Paired.of(half), below, half_below)
     return Line(reported, why=why or column.otherwise or "no video has this number")
 
 

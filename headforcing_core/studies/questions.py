@@ -63,8 +63,10 @@ class Question:
         story: the kind of videos: `one_prompt`, `still`, `mixed`, `six_prompts`, `there_and_back`, or `history`.
         rows: methods; the others are compared with the last one.
         columns: keys of the metrics, see `COLUMNS`.
+        note: below the table of the toy world.
         primary: the column whose differences answer the question; the others describe. Empty where something else
             than a column of this table decides.
+        real_note: below the table of real weights, which has other columns.
     """
 
     asks: str
@@ -73,6 +75,7 @@ class Question:
     columns: tuple[str, ...]
     note: str = ""
     primary: str = "shape"
+    real_note: str = ""
 
 
 @dataclass(frozen=True)
@@ -162,13 +165,17 @@ _INSIDE = (
 )
 
 
-def _paper(name: str, story: str, columns: Sequence[str], note: str = "") -> Question:
+def _paper(name: str, story: str, columns: Sequence[str]) -> Question:
     """A table of the paper, after two plain windows of 9 frames, about Head Forcing's cache size on this model."""
     table = PAPER_TABLES[name]
     rows = [Shuffles(row) if row.roles == "shuffled" else row for row in table.rows]
-    return Question(table.caption, story, (*_TRUTH, *_SHORT, *rows), tuple(columns), note or table.note)
+    return Question(table.caption, story, (*_TRUTH, *_SHORT, *rows), tuple(columns), table.note, real_note=table.note)
 
 
+_MERGED = (
+    "The paper gives all rows the same total budget. Here merged heads get the cache of a memory head as it is, "
+    "so the rows that merge roles hold more than Head Forcing"
+)
 QUESTIONS: dict[str, Question] = {
     "horizon": Question(
         "Does the model do what prompts say, inside the 21 latent frames it was trained on?",
@@ -231,12 +238,8 @@ QUESTIONS: dict[str, Question] = {
         "loss_0.9375",
     ),
     "components": _paper("components", "one_prompt", DRIFTING),
-    "roles": _paper(
-        "roles",
-        "one_prompt",
-        DRIFTING,
-        "The paper gives all rows the same total budget. Here merged heads get the cache of a memory head as it is, "
-        "so the rows that merge roles hold more than Head Forcing: see frames a head.",
+    "roles": replace(
+        _paper("roles", "one_prompt", DRIFTING), note=f"{_MERGED}: see frames a head.", real_note=f"{_MERGED}."
     ),
     "admission": _paper("admission", "six_prompts", SWITCHING),
     "compression": _paper("compression", "six_prompts", SWITCHING),

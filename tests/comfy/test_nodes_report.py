@@ -98,17 +98,19 @@ def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: Comfy
 
 
 @pytest.mark.repeat("comfy_floor")
-def test_models_that_are_in_their_folder_are_measured_too(comfy_server: ComfyServer):
+def test_models_that_are_in_their_folder_are_measured_too_without_a_damaged_one(comfy_server: ComfyServer):
     pytest.importorskip("transformers")
     folder = comfy_server.model_path("metrics", "x").parent
     tiny_models(folder)
+    (folder / "clip-vit-large-patch14" / "model.safetensors").write_bytes(b"broken")
     try:
         result = queued(comfy_server, demo_graph())
     finally:
         shutil.rmtree(folder)
     text = said(result)
     assert "drift" in result.executed
-    for name in ("subject consistency", "background consistency", "text score, prompt 2", "aesthetic quality"):
+    assert "not measured: aesthetic: clip-vit-large-patch14 cannot be read" in text
+    for name in ("subject consistency", "background consistency", "text score, prompt 2"):
         (line,) = (line for line in text.splitlines() if line.strip().startswith(f"{name}  "))
         assert line.split()[-3] != "-", line
     assert "subject consistency" not in said(queued(comfy_server, demo_graph()))

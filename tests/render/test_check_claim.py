@@ -14,6 +14,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.farm import Farm
+from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.profiler import BUDGETS
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
@@ -49,6 +50,7 @@ def files(tmp_path_factory, repo_root):
 def quick(monkeypatch):
     """Small budgets of the profile and the calibration."""
     monkeypatch.setitem(BUDGETS, "full", (1, 2.25))
+    monkeypatch.setattr(check_claim, "STORY_TEXTS", len(STORY))
     monkeypatch.setattr("headforcing.headforcing_core.commands.claim_cost.CALIBRATION_SECONDS", 0.75)
 
 
@@ -104,8 +106,9 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
 
     # models that come later score the same videos, and what VBench measured of them fills its columns
     options |= {"--metric-models": tiny_models(tmp_path / "models"), "--vbench": tmp_path / "vbench"}
+    monkeypatch.setattr(check_claim, "calibrate", None)  # which would load the model
     assert run(options) == 0 and len(made) == 13
-    assert "scores   12 finished videos" in capsys.readouterr().err
+    assert "scores   12 finished videos, nothing else is to be done" in capsys.readouterr().err
     names = sorted(path for path in (tmp_path / "vbench" / "videos").glob("*/*.mp4"))
     assert len(names) == 6
     measured = [{"video_path": str(path), "video_results": 0.5} for path in names]
@@ -119,7 +122,7 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     lines = {(line["row"], line["column"]): line for line in json.loads((out / "verdict.json").read_text())["lines"]}
     assert lines["A", "text"]["difference"]["count"] == 2 and lines["A", "text"]["metric"] == "text_score"
     assert lines["A", "smoothness"]["difference"]["mean"] == 0.0
-    assert "its files are not in --metric-models" in lines["A", "dynamic"]["remark"]
+    assert "not measured: flow: raft_large_C_T_V1-22a6c225.pth is not in" in lines["A", "dynamic"]["remark"]
     page = (out / "verdict.md").read_text("utf-8")
     assert "## Head Forcing less (A) Baseline" in page and "+9.45 (Table 4)" in page and "**Agrees**" in page
 
@@ -198,7 +201,7 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_pat
         ({"--metric-models": "nowhere"}, "--metric-models must name a folder"),
         ({"--metrics": "flow"}, "--metrics needs --metric-models FOLDER"),
         ({"--prompts": f"{PROFILING_PROMPTS[3]}\na fox"}, "the head profile is measured on the prompt"),
-        ({"--stories": "just text\nand more"}, "each line must be JSON"),
+        ({"--stories": "just text\nand more"}, "--stories must have 6 texts in each line"),
         ({"--seconds": 1e9}, "seconds must be above 0"),
         ({"--farm": "everywhere"}, "--farm must be local"),
     ],
@@ -240,6 +243,45 @@ def test_a_farm_makes_the_same_videos(files, quick, tmp_path, capsys, monkeypatc
     assert here["rows"] == farm["rows"] and here["lines"] == farm["lines"]
     assert here["profile"]["counts"] == farm["profile"]["counts"]
     assert not list((tmp_path / "farm" / "runs").rglob("*.safetensors"))
+
+
+def stories(*lines):
+    args = argparse.Namespace(prompts=None, videos=2, stories="\n".join(map(json.dumps, lines)))
+    return check_claim.texts_of(args)["six_prompts"]
+
+
+def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
+    good = {"prompts": [f"a fox, part {part}" for part in range(6)]}
+    assert stories(good, good, good) == [json.dumps(good)] * 2
+    for bad, message in (
+        ({"prompts": good["prompts"][:5]}, "--stories must have 6 texts in each line.*line 2"),
+        ({"prompts": [*good["prompts"][:5], 6]}, "--stories must have 6 texts in each line.*line 2"),
+        ({"prompts": [*good["prompts"][:5], PROFILING_PROMPTS[0]]}, "measured on 'A red fox.*line 2 of --stories"),
+    ):
+        with pytest.raises(HeadForcingError, match=message):
+            stories(good, bad)
+    with pytest.raises(HeadForcingError, match="--stories must have a line for each of 2 videos"):
+        stories(good)
+
+
+def test_scores_of_model_files_that_were_replaced_do_not_count(tmp_path, monkeypatch):
+    def note(stamp):
+        return {"metrics": {"flow": stamp}, "numbers": {"mean_flow": 1.0, "flicker": 0.1}}
+
+    notes = {"before": note("old"), "after": note("new")}
+    videos = [argparse.Namespace(name=name) for name in notes]
+    with monkeypatch.context() as patch:
+        patch.setattr(claim_videos, "known_note", lambda each: notes[each.name])
+        assert [each.name for each in claim_videos.Scores(videos, {"flow": "new"}).todo] == ["before"]
+        known = claim_videos.Scores(videos, {}).known
+        assert known == {"before": {"flicker": 0.1}, "after": {"flicker": 0.1}}, "two kinds of flow are not mixed"
+        notes["before"] = note("new")
+        assert claim_videos.Scores(videos, {}).known["before"]["mean_flow"] == 1.0
+    video = tmp_path / "video.mp4"
+    video.write_bytes(b"video")
+    told = {"made_from": {}, "metrics": ["flow"], "numbers": {}, "file": file_hash(video)}
+    video.with_suffix(".json").write_text(json.dumps(told), encoding="utf-8")
+    assert claim_videos.note_of(video)["metrics"] == {}, "names alone, as earlier versions wrote them"
 
 
 def test_a_line_of_a_file_of_prompts_names_no_other_file(tmp_path):

@@ -12,12 +12,14 @@ import torch
 from evidence_words import rounded
 from headforcing.headforcing_core.commands import evaluate, real_videos
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.judge import Judge, one_prompt
 from headforcing.headforcing_core.demo.training.training import initialise, save
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.metrics.registry import METRICS
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.studies.answers import answer, measured_rows
@@ -30,6 +32,7 @@ from headforcing.headforcing_core.studies.questions import (
     UNJUDGED,
     Question,
     Rendered,
+    Shuffles,
     window,
 )
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -58,6 +61,18 @@ def test_a_table_leaves_out_what_nobody_knows():
     assert before.startswith("| before | **0.4") and after.startswith("| after | 0.6")
     assert "**" not in before.split("|")[3] and "**" not in after
     assert any(line.startswith("Means of 32 videos with 95 % t intervals") for line in lines)
+
+
+@pytest.mark.parametrize(("away", "clear"), [((3.0, -0.1, -0.1), False), ((3.0, 0.1, 0.1), True)])
+def test_a_row_of_shuffles_is_marked_only_where_they_lie_on_the_side_of_the_mean(away, clear):
+    """Of three shuffles one with a large difference decides the mean; the two others are below the last row."""
+    row = Shuffles(Entry("shuffled", "head_forcing", roles="shuffled"), 3)
+    question = replace(QUESTION, rows=(row, AFTER), columns=("shape",), primary="shape")
+
+    def shuffled(entry, number):
+        return {"shape": 0.5 + 0.01 * (number % 3) * (entry is AFTER) + (0 if entry is AFTER else away[entry.shuffle])}
+
+    assert answer(question, 12, shuffled).compared(0, "shape").clear == clear
 
 
 def test_what_is_planned_is_told_without_an_interval():
@@ -152,7 +167,7 @@ def test_the_command_writes_tables_of_the_embedded_model(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, repo_root):
+def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, repo_root, monkeypatch):
     pytest.importorskip("transformers")
     save_embeddings(tmp_path / "texts.safetensors", {text: torch.randn(12, 48) for text in ("a fox", "an owl")})
     HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
@@ -174,7 +189,25 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
         "--metric-device": "cpu",
         "--vbench": tmp_path / "for vbench",
     }
-    assert main(["evaluate", "rope", "--json", *(str(part) for pair in options.items() for part in pair)]) == 0
+    made, run, check = [], real_videos.run_compared, Source.check_needs
+
+    def run_compared(jobs, *rest):
+        made.extend(jobs)
+        return run(jobs, *rest)
+
+    def check_needs(source, *given, **how):
+        if source.options.method == "self_forcing_window_21":
+            raise HeadForcingError("not enough memory: 76.4 GB are needed")
+        return check(source, *given, **how)
+
+    monkeypatch.setattr(real_videos, "run_compared", run_compared)
+    monkeypatch.setattr(Source, "check_needs", check_needs)
+    words = [str(part) for pair in options.items() for part in pair]
+    assert main(["evaluate", "rope", "components", "--json", *words]) == 0
+    assert len(made) == len(set(made)) == 10, "what two questions ask about is made once"
+    components = json.loads((tmp_path / "out" / "components.json").read_text("utf-8"))
+    assert [row["label"] for row in components["rows"]][2:] == ["(B) + HW", "(C) + HM", "(D) Ours"]
+    assert "left out: (A) Baseline: not enough memory" in components["note"] and components["primary"] == ""
     found = json.loads((tmp_path / "out" / "rope.json").read_text("utf-8"))
     models = [row.label for row in QUESTIONS["rope"].rows if not isinstance(row, Rendered)]
     assert [row["label"] for row in found["rows"]] == models, "nobody knows the truth of real weights"
@@ -185,11 +218,35 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
     assert all(set(video) == expected and video["motion"] > 0 for video in videos)
     for key in ("subject_consistency", "background_consistency", "text_score", "aesthetic_quality"):
         assert all(video[key] is not None for video in videos), key
-    made = sorted((tmp_path / "out").glob("*.mp4"))
-    assert len(made) == 8
+    files = sorted((tmp_path / "out").glob("*.mp4"))
     laid_out = sorted((tmp_path / "for vbench" / "videos").glob("*/*.mp4"))
-    assert {path.name for path in laid_out} == {"a fox-0.mp4", "an owl-1.mp4"} and len(laid_out) == 8
-    assert {path.stat().st_ino for path in laid_out} == {path.stat().st_ino for path in made}
+    assert {path.name.rpartition("-")[0] for path in laid_out} == {"a fox-0", "an owl-1"}
+    assert len(laid_out) == len(files) == 10
+    assert {path.stat().st_ino for path in laid_out} == {path.stat().st_ino for path in files}
+
+    # VBench's numbers are read for both questions
+    found = {"motion_smoothness": [0.5, [{"video_path": str(path), "video_results": 0.5} for path in laid_out]]}
+    (tmp_path / "for vbench" / "results").mkdir()
+    (tmp_path / "for vbench" / "results" / "x_eval_results.json").write_text(json.dumps(found), encoding="utf-8")
+    assert main(["read-vbench", str(tmp_path / "for vbench")]) == 0
+    for name, row in (("rope", "w/ RoPE re-enc. (Ours)"), ("components", "(D) Ours")):
+        assert f"| {row} | 0.5000" in (tmp_path / "for vbench" / f"{name}-vbench.md").read_text("utf-8")
+    assert "not laid out: (A) Baseline" in (tmp_path / "for vbench" / "components-vbench.md").read_text("utf-8")
+
+
+def test_tables_of_real_weights_have_no_notes_on_the_toy_and_an_endpoint_only_where_it_answers():
+    videos = object.__new__(real_videos.RealVideos)
+    videos._args, videos._left_out, videos._modelled = argparse.Namespace(videos=2), {}, ("text_score",)
+    suited = {name: videos.suited(QUESTIONS[name]) for name in ("length", "roles", "components", "switches")}
+    assert suited["length"].note == "" and "frames a head" not in suited["roles"].note
+    assert suited["components"].note == QUESTIONS["components"].note
+    assert [question.primary for question in suited.values()] == ["", "", "", "text_score"]
+    videos._modelled = ()
+    assert videos.suited(QUESTIONS["switches"]).primary == ""
+
+
+def test_without_a_file_of_prompts_no_video_is_of_a_prompt_that_profiles_are_measured_on():
+    assert not set(real_videos.story_texts(None, "one_prompt", 32)) & set(PROFILING_PROMPTS)
 
 
 def test_a_video_is_made_once_for_all_questions(monkeypatch):
@@ -232,7 +289,7 @@ def test_a_video_is_made_once_for_all_questions(monkeypatch):
         (["horizon", "--weights", "w.pt", "--vae", "v"], "can only be asked about the toy world: give --demo"),
         (["length", "switches", "--weights", "w.pt", "--vae", "v"], "in two commands"),
         (["switches", "--weights", "w.pt", "--vae", "v"], "--prompts must name a file with a line"),
-        (["length", "--weights", "w.pt", "--vae", "v", "--videos", "21"], "there are prompts for 20"),
+        (["length", "--weights", "w.pt", "--vae", "v", "--videos", "33"], "there are prompts for 32"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments, message, tmp_path, capsys):

@@ -36,7 +36,7 @@ def verdicts(differences: dict, **how) -> dict[str, str]:
 
 def test_a_verdict_needs_the_sign_and_half_of_the_size():
     found = verdicts(
-        {"dynamic_degree": 9.0, "flicker": -0.3, "aesthetic_quality": 0.5, "vbench_motion_smoothness": 0.0}
+        {"dynamic_degree_within": 9.0, "flicker": -0.3, "aesthetic_quality": 0.5, "vbench_motion_smoothness": 0.0}
     )
     assert found["dynamic"] == "agrees"
     assert found["flicker"] == "disagrees", "worse"
@@ -57,7 +57,7 @@ def test_consistencies_are_compared_by_their_sign_only():
 
 
 def test_p_values_are_corrected_over_all_tests_of_the_page():
-    measured = rows({"dynamic_degree": 9.0, "flicker": 0.05, "aesthetic_quality": 3.0}, spread=1.0)
+    measured = rows({"dynamic_degree_within": 9.0, "flicker": 0.05, "aesthetic_quality": 3.0}, spread=1.0)
     tests = [test for line in lines_of(measured, {}) for test in (line.better, line.half) if test]
     assert len(tests) == 6
     assert [test.holm for test in tests] == holm([test.p for test in tests])
@@ -79,6 +79,11 @@ def test_the_page_says_the_rule_and_why_something_is_missing():
     )
     assert "8 videos are fewer than 32" in text and "flow, all pixels +1.0" in text
     assert "Table 2 has 97.32 for this row at 60 s" in text
+
+
+def test_figures_that_differ_between_the_papers_tables_are_named():
+    notes = [reported.note for reported in REPORTED if reported.column == "smoothness"]
+    assert len(notes) == 7 and all("Table 2 has 98.67 for Head Forcing at 60 s" in note for note in notes)
 
 
 def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_favour():
@@ -106,12 +111,19 @@ def test_rows_are_chosen_by_name_and_head_forcing_is_always_there():
         named_rows("A,E", 1)
 
 
-def test_of_several_shuffles_all_but_one_must_lie_on_the_same_side():
+def test_the_dynamic_degree_of_a_whole_video_is_compared_by_its_sign_only():
+    for key, by_sign in (("dynamic_degree_within", False), ("dynamic_degree", True), ("vbench_dynamic_degree", True)):
+        (line,) = [line for line in lines_of(rows({key: 1.0}), {}) if line.better is not None]
+        assert line.key == key and (line.half is None) == by_sign
+        assert line.verdict == ("agrees" if by_sign else "disagrees"), "1.00 is less than half of the paper's 9.45"
+
+
+def test_of_several_shuffles_all_but_one_must_lie_on_the_side_of_the_verdict():
     rng = np.random.default_rng(2)
-    ours = Measured({"one_prompt": [{"dynamic_degree": 0.5 + 0.01 * rng.normal()} for _ in range(32)]})
+    ours = Measured({"one_prompt": [{"dynamic_degree_within": 0.5 + 0.01 * rng.normal()} for _ in range(32)]})
 
     def verdict(*means):
-        videos = [[{"dynamic_degree": mean + 0.01 * rng.normal()} for _ in range(32)] for mean in means]
+        videos = [[{"dynamic_degree_within": mean + 0.01 * rng.normal()} for _ in range(32)] for mean in means]
         row = Measured.of_shuffles([Measured({"one_prompt": made}) for made in videos])
         line = next(line for line in lines_of({"random": row, "D": ours}, {}) if line.better is not None)
         return line.verdict, line.remark
@@ -119,6 +131,12 @@ def test_of_several_shuffles_all_but_one_must_lie_on_the_same_side():
     assert verdict(0.3, 0.3, 0.3, 0.3, 0.6) == ("agrees", "better than 4 of 5 shuffles")
     assert verdict(0.1, 0.1, 0.1, 0.6, 0.6) == ("undecided", "better than 3 of 5 shuffles")
     assert verdict(0.3) == ("agrees", "")
+    assert verdict(0.01, 0.6, 0.6) == ("undecided", "better than 1 of 3 shuffles")
+    assert verdict(0.1, 0.1, 0.6) == ("undecided", "better than 2 of 3 shuffles"), "all, with fewer than 5"
+    assert verdict(-9.0, *[0.55] * 19) == ("undecided", "better than 1 of 20 shuffles")
+    assert verdict(0.4, *[0.6] * 4)[0] == verdict(0.6, 0.6)[0] == "disagrees", "worse"
+    assert verdict(0.49, 0.49, 0.49)[0] == "disagrees", "better, but less than half of the paper's difference"
+    assert verdict(0.6, 0.6, 0.6, 0.42, 0.1)[0] == "undecided", "two are better by half of the paper's difference"
 
 
 def test_shuffles_count_as_their_mean():

@@ -1,6 +1,7 @@
 """Metrics with models of their own: tiny random models in the published files' layouts, and the formulas in a loop."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headforcing.headforcing_core.metrics.base import MeasuredVideo, Panel, Pane
 from headforcing.headforcing_core.metrics.consistency import ConsistencyMeasurement
 from headforcing.headforcing_core.metrics.flow import FlowMeasurement, magnitudes
 from headforcing.headforcing_core.metrics.images import CLIP, IMAGENET, ImageEncoder
-from headforcing.headforcing_core.metrics.registry import COLUMNS, METRICS, found_metrics, load_panel
+from headforcing.headforcing_core.metrics.registry import COLUMNS, METRICS, found_metrics, load_panel, stamps
 from headforcing.headforcing_core.metrics.text import TextMeasurement
 from headforcing.headforcing_core.studies.questions import COLUMNS as TABLE_COLUMNS
 from headforcing.headforcing_core.video.writer import VideoWriter
@@ -129,6 +130,41 @@ def test_the_dynamic_degree_is_vbenchs_rule_and_the_flow_stands_beside_it(moving
     assert found["mean_flow"] == pytest.approx(2 * np.mean(lengths) * (0.05 + 0.95 / 2), abs=1e-4)
 
 
+@pytest.mark.parametrize("count", [32, 33, 64, 75, 96])
+def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_seconds(count):
+    """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips belong to none."""
+    sampled = len(range(0, count, 2))
+    lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))
+    found = measured(FlowMeasurement(flow_of(lengths), fps=16), frames(count, size=(128, 128)), chunk=7)
+    firsts = list(range(0, sampled - 15, 16)) + ([sampled - 16] if sampled % 16 else [])
+    clips = [degree_in_a_loop(lengths[first : first + 15], 128, 16) for first in firsts]
+    assert found["dynamic_degree_within"] == (None if count == 32 else pytest.approx(np.mean(clips)))
+    assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, sampled)
+
+
+def test_a_long_video_that_moves_in_one_clip_of_four_says_so_and_what_is_held_does_not_grow():
+    lengths = ([3.01] * 15 + [0.0] * 49) * 9
+    measurement = FlowMeasurement(flow_of(lengths), fps=16)
+    assert measured(measurement, np.zeros((64, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.5
+    assert measured(measurement, np.zeros((64, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.25
+    assert len(measurement._last) == 15
+    assert measured(measurement, np.zeros((512, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.25
+    assert len(measurement._last) == 15
+
+
+def test_large_frames_are_halved_before_raft_and_their_flow_counts_the_same():
+    seen = []
+
+    def flow(before, after):
+        seen.append(before.shape[-2:])
+        return torch.full((1, 2, *before.shape[-2:]), 5.0 / 2**0.5)
+
+    found = measured(FlowMeasurement(flow, 8), np.zeros((2, 2160, 3840, 3), np.uint8))
+    assert seen == [(544, 960)] and found["mean_flow"] == pytest.approx(5.0 * 256 / 540)
+    measured(FlowMeasurement(flow, 8), np.zeros((2, 130, 8200, 3), np.uint8))
+    assert seen[1] == (136, 8200), "RAFT takes no frame below 128"
+
+
 def test_the_largest_flow_is_the_mean_of_five_per_cent_of_the_pixels():
     flow = torch.randn(1, 2, 24, 40, generator=torch.manual_seed(0))
     lengths = np.sort(np.sqrt(np.square(flow[0].numpy()).sum(axis=0)).ravel())[::-1]
@@ -145,7 +181,7 @@ def test_frames_are_padded_for_raft_and_frames_that_are_too_small_have_no_flow()
         return torch.zeros(1, 2, *before.shape[-2:])
 
     found = measured(FlowMeasurement(flow, 16), frames(5, size=(129, 140)))
-    assert seen == [(136, 144)] * 2 and found == {"dynamic_degree": 0.0, "top_flow": 0.0, "mean_flow": 0.0}
+    assert seen == [(136, 144)] * 2 and found["mean_flow"] == found["dynamic_degree"] == 0.0
     assert set(measured(FlowMeasurement(flow, 16), frames(3)).values()) == {None}
 
 
@@ -338,6 +374,31 @@ def test_damaged_and_wrong_files_are_named(folder, tmp_path):
     torch.save([1, 2], tmp_path / "head.pth")
     with pytest.raises(HeadForcingError, match="holds no weights"):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "head.pth")
+
+
+def test_one_damaged_file_takes_only_its_own_metric_away(folder, tmp_path):
+    place = tmp_path / "models"
+    shutil.copytree(folder, place)
+    (place / "dino-vitb16" / "model.safetensors").write_bytes(b"broken")
+    panel = load_panel(place)
+    assert [metric.name for metric in panel.metrics] == ["background", "text", "aesthetic"]
+    assert [line.split(":")[0] for line in panel.left_out] == ["flow", "subject"]
+    assert "dino-vitb16 cannot be read" in panel.left_out[1]
+    shutil.rmtree(place / "clip-vit-base-patch32")
+    shutil.rmtree(place / "clip-vit-large-patch14")
+    with pytest.raises(HeadForcingError, match="no metric can be measured .* subject: dino-vitb16 cannot be read"):
+        load_panel(place)
+
+
+def test_a_metric_is_stamped_with_its_files(folder, tmp_path):
+    moved = tmp_path / "head.pth"
+    moved.write_bytes((folder / "sa_0_4_vit_l_14_linear.pth").read_bytes())
+    names = ["subject", "aesthetic"]
+    before = stamps(folder, names, moved)
+    assert before == stamps(folder, names) and len(set(before.values())) == 2
+    moved.write_bytes(moved.read_bytes()[:-1] + b"?")
+    after = stamps(folder, names, moved)
+    assert after["subject"] == before["subject"] and after["aesthetic"] != before["aesthetic"]
 
 
 def test_nothing_is_asked_of_the_network(folder, monkeypatch):

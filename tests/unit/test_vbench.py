@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.metrics import vbench
 from headforcing.headforcing_core.studies.questions import COLUMNS, QUESTIONS, Rendered
 
@@ -19,7 +20,8 @@ import json, sys
 from pathlib import Path
 given = dict(zip(sys.argv[1:], sys.argv[2:]))
 row = Path(given["--videos_path"])
-dimensions = sys.argv[sys.argv.index("--dimension") + 1:]
+(dimension,) = sys.argv[sys.argv.index("--dimension") + 1:]  # VBench's own takes one
+assert " " not in str(row) + given["--output_path"], "VBench does not quote its paths"
 prompts = json.loads(Path(given["--prompt_file"]).read_text("utf-8"))
 videos = sorted(path for path in row.iterdir() if path.suffix == ".mp4")
 assert set(prompts) == {path.name for path in videos} and given["--mode"] == "custom_input"
@@ -27,11 +29,11 @@ scores = {"subject_consistency": lambda i: 0.9 + i / 100, "dynamic_degree": lamb
 scores["imaging_quality"] = lambda i: 60.0 + i
 found = {
     name: [0.5, [{"video_path": str(path), "video_results": score(i)} for i, path in enumerate(videos)]]
-    for name, score in scores.items() if name in dimensions
+    for name, score in scores.items() if name == dimension
 }
 out = Path(given["--output_path"])
 out.mkdir(parents=True, exist_ok=True)
-(out / f"results_{row.name}_eval_results.json").write_text(json.dumps(found))
+(out / f"results_{row.name}_{dimension}_eval_results.json").write_text(json.dumps(found))
 """
 
 
@@ -64,7 +66,8 @@ def test_videos_are_linked_by_row_with_their_prompts(exported: Path):
     row = exported / "videos" / rows("rope")[0]
     prompts = json.loads((row / "prompts.json").read_text("utf-8"))
     assert tuple(prompts.values()) == PROMPTS and all((row / name).is_file() for name in prompts)
-    assert list(prompts)[1] == "an owl_on a wall-1.mp4" and all(len(name) < 100 for name in prompts)
+    digits = file_hash(exported.parent / "made-1.mp4")[:8]
+    assert list(prompts)[1] == f"an owl_on a wall-1-{digits}.mp4" and all(len(name) < 100 for name in prompts)
     for number, name in enumerate(prompts):
         assert (row / name).samefile(exported.parent / f"made-{number}.mp4")
 
@@ -77,8 +80,8 @@ def test_an_export_may_be_repeated_and_copies_where_there_are_no_links(exported:
     source = exported.parent / "made-0.mp4"
     source.write_bytes(b"made anew")
     vbench.export(exported, ["rope"], 0, {row: [(source, "a fox")] for row in rows("rope")})
-    copied = exported / "videos" / rows("rope")[0] / "a fox-0.mp4"
-    assert copied.read_bytes() == b"made anew" and not copied.samefile(source)
+    (copied,) = (exported / "videos" / rows("rope")[0]).glob("*.mp4")
+    assert copied.name.startswith("a fox-0-") and copied.read_bytes() == b"made anew" and not copied.samefile(source)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the line is for a POSIX shell")
@@ -91,9 +94,29 @@ def test_the_printed_line_measures_every_row_and_its_results_become_a_table(expo
     assert means["vbench_subject_consistency"]["mean"] == pytest.approx(0.91)
     assert means["vbench_imaging_quality"]["mean"] == pytest.approx(0.61)
     assert means["vbench_dynamic_degree"]["mean"] == pytest.approx(2 / 3)
-    assert means["vbench_motion_smoothness"] is None and found["primary"] == "vbench_dynamic_degree"
+    assert means["vbench_motion_smoothness"] is None and found["primary"] == ""
     table = (exported / "rope-vbench.md").read_text("utf-8")
     assert "| subject (VBench) |" in table and "smoothness" not in table and "Means of 3 videos" in table
+
+
+def test_results_of_other_videos_are_not_taken_for_these(exported: Path):
+    row = rows("rope")[0]
+
+    def known() -> list[str]:
+        measured = vbench.read_results(exported)
+        return [name for name in vbench.read_export(exported).files[row] if (row, name) in measured]
+
+    names = vbench.read_export(exported).files[row]
+    found = [{"video_path": f"videos/{row}/{name}", "video_results": 0.5} for name in names]
+    (exported / "results").mkdir()
+    (exported / "results" / "x_eval_results.json").write_text(json.dumps({"motion_smoothness": [0.5, found]}))
+    assert known() == names
+    (exported.parent / "made-1.mp4").unlink()  # a link to it stays where it was laid out
+    (exported.parent / "made-1.mp4").write_bytes(b"another seed")
+    videos = [(exported.parent / f"made-{number}.mp4", prompt) for number, prompt in enumerate(PROMPTS)]
+    vbench.export(exported, ["rope"], 0, {row: videos})
+    assert known() == [names[0], names[2]]
+    assert len(list((exported / "videos" / row).glob("*.mp4"))) == 3
 
 
 def test_what_vbench_has_not_measured_is_said_with_the_line(exported: Path, capsys):
@@ -114,4 +137,4 @@ def test_other_files_are_refused(exported: Path):
 
 
 def test_every_dimension_has_a_column():
-    assert set(vbench.COLUMNS) <= set(COLUMNS) and vbench.PRIMARY in vbench.COLUMNS
+    assert set(vbench.COLUMNS) <= set(COLUMNS)
