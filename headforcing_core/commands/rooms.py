@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import load_file
 from tqdm import tqdm
 
-from ..demo import assets, word_hash
+from ..demo import assets, detector, rooms_detector, rooms_drawing, rooms_judge, rooms_stories, word_hash
+from ..demo import judge as toy_judge
+from ..demo import rooms as rooms_world
 from ..demo.judge import inspect_toy
 from ..demo.rooms import Look
 from ..demo.rooms_judge import STORIES, RoomsJudge
@@ -25,15 +27,17 @@ from ..hashing import digest, file_hash
 from ..head_profiles.profile import HeadProfile, load_profile
 from ..head_profiles.profiler import BUDGETS, profile_heads, shard
 from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..methods import ablations
 from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
+from ..studies import rooms_questions
 from ..studies.answers import Answer, mean_numbers, packed
 from ..studies.comparison import Entry
 from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
 from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable
 from ..studies.rooms_verdicts import secondary, verdicts_of
-from ..studies.verdicts import SUPPORTS, costs_table, gate, verdict_table
+from ..studies.verdicts import GATE_STUDENT, SUPPORTS, costs_table, gate, verdict_table
 from ..timeline.clock import BlockClock
 from .arguments import Result
 from .compare import written
@@ -41,6 +45,11 @@ from .kept import claimed_after
 
 FIRST_PROMPT = 60_000  # numbers of the prompts that the head profile is measured on; no table uses them
 SECONDARY = "Secondary endpoints, which are described and never sure:"
+MEASURED_BY = (
+    rooms_world, rooms_drawing, rooms_stories, detector, rooms_detector, toy_judge, rooms_judge, rooms_questions,
+    ablations,
+)  # fmt: skip
+"""The modules that define what a measured number is; a change of one of them makes earlier measurements unusable."""
 PROFILE_PATIENCE = 6 * 3600.0  # seconds to wait for another process that measures the profile
 
 
@@ -68,13 +77,25 @@ class Trained:
 
     @classmethod
     def of(cls, folder: Path) -> Trained:
-        chosen = folder / str(_read(folder / "chosen.json", "chosen")["chosen"])
-        for path in (chosen, folder / "autoencoder.safetensors"):
-            check_regular(path)
-        student, base = (
-            _read(path.with_suffix(".gate.json"), "memory", "effects") for path in (chosen, folder / "base.safetensors")
-        )
-        return cls(chosen, folder / "autoencoder.safetensors", student, base)
+        """Read the folder; raises HeadForcingError where no student passed or the gate was measured on other files."""
+        name, autoencoder = _read(folder / "chosen.json", "chosen")["chosen"], folder / "autoencoder.safetensors"
+        if name is None:
+            raise HeadForcingError(
+                f"the gate is not passed, so no table is made: no student in {folder} remembers at least "
+                f"{GATE_STUDENT}; train a model that remembers more"
+            )
+        check_regular(autoencoder)
+        found = []
+        for weights in (folder / str(name), folder / "base.safetensors"):
+            check_regular(weights)
+            stored = _read(weights.with_suffix(".gate.json"), "memory", "effects", "weights", "autoencoder")
+            if (stored["weights"], stored["autoencoder"]) != (file_hash(weights), file_hash(autoencoder)):
+                raise HeadForcingError(
+                    f"{weights.with_suffix('.gate.json')} was not measured on {weights.name} and {autoencoder.name} as "
+                    "they are now; give the training's command again, which measures what has changed"
+                )
+            found.append(stored)
+        return cls(folder / str(name), autoencoder, *found)
 
     @property
     def nearest(self) -> list[float]:
@@ -96,7 +117,7 @@ def rooms(args: argparse.Namespace) -> Result:
         )
     tables = {name: ROOMS_TABLES[name].with_shuffles(args.shuffles) for name in args.tables or ROOMS_TABLES}
     profile = profile_of(args, trained)
-    weights = digest(file_hash(trained.weights), file_hash(trained.autoencoder), profile.to_json())
+    weights = digest(file_hash(trained.weights), file_hash(trained.autoencoder), profile.to_json(), measuring_code())
     part = "" if args.shard == "1/1" else "-" + args.shard.replace("/", "-of-")
     journal = args.out / f"measured{part}.jsonl"
     with claimed(journal):
@@ -181,6 +202,11 @@ def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
     return {name: None if value is None else round(value, 5) for name, value in found.items()}
 
 
+def measuring_code() -> list[str]:
+    """Hashes of the files that define a measurement, so that none made by other code is taken for one of this code."""
+    return [file_hash(Path(str(module.__file__))) for module in MEASURED_BY]
+
+
 def mend(journal: Path) -> None:
     """Remove a last line that was cut off when a process died."""
     if journal.exists() and (text := journal.read_text("utf-8")) and not text.endswith("\n"):
@@ -189,7 +215,7 @@ def mend(journal: Path) -> None:
 
 
 def read_journals(folder: Path, weights: str) -> Known:
-    """The measurements of all journals of a folder; raises HeadForcingError for those of another model."""
+    """The measurements of all journals of a folder; raises HeadForcingError for those of another model or code."""
     known: Known = {}
     for path in sorted(folder.glob("measured*.jsonl")):
         lines = path.read_text("utf-8").splitlines(keepends=True)
@@ -197,7 +223,8 @@ def read_journals(folder: Path, weights: str) -> Known:
             found = json.loads(line)
             if found["weights"] != weights:
                 raise HeadForcingError(
-                    f"{path} was measured with another model, autoencoder or head profile; choose another folder"
+                    f"{path} was measured with another model, autoencoder or head profile, or by other code (one of "
+                    f"{', '.join(module.__name__.rpartition('.')[2] for module in MEASURED_BY)}); choose another folder"
                 )
             known[found["video"]] = found["numbers"]
     return known
@@ -226,7 +253,7 @@ def answer_of(name: str, table: RoomsTable, videos: int, known: Known) -> Answer
     for same in zip(*modelled, strict=True):
         if any(video["identity"] is None for video in same):
             for video in same:
-                video["identity"] = None
+                video["identity"] = video["identity_by_chance"] = None
     for i, parts in shuffles.items():
         numbers[i] = tuple(mean_numbers(same) for same in zip(*parts, strict=True))
     return Answer(table.question, tuple(numbers), shuffles)

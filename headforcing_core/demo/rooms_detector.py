@@ -40,6 +40,7 @@ NEAR = 3  # pixels; a picture so near its place is in it
 TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
 MARK_CONTRAST = 0.35  # least distance of an emblem's colour from the actor's, both with a largest channel of 1
 MARK_LIKENESS = 0.45  # least intersection over union with an emblem
+MARK_INSET = 1  # pixels from the actor's edge, whose colour mixes with the wall's; more would cut emblems on a cross
 _BORDER = PICTURE_SIZE // 2
 
 
@@ -55,6 +56,7 @@ class Sighting:
         hidden: `[64, 64]`, where nothing can be said about the wall, because the actor is there.
         mark: the second colour on the actor; None where there is none, for instance because it has turned away.
         emblem: what has that colour; None where that cannot be told, though there may be a second colour.
+        mark_area: pixels that have that colour.
     """
 
     count: int
@@ -70,6 +72,7 @@ class Sighting:
     hidden: Tensor
     mark: str | None
     emblem: str | None
+    mark_area: int = 0
 
     @property
     def marking(self) -> Marking | None:
@@ -98,9 +101,9 @@ def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Ten
     colour = nearest(_vivid(video_frame[mask].median(0).values).tolist(), _VIVID)
     area = int(mask.sum())
     radius = math.sqrt(area / _unit_areas()[shape])
-    mark, emblem = _marking(video_frame, mask, place, radius)
+    marking = _marking(video_frame, mask, place, radius)
     return Sighting(
-        len(by_size), area, colour, shape, overlaps, place, background, pattern, tint, pictures, hidden, mark, emblem
+        len(by_size), area, colour, shape, overlaps, place, background, pattern, tint, pictures, hidden, *marking
     )
 
 
@@ -199,16 +202,16 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
 
 def _marking(
     video_frame: Tensor, mask: Tensor, place: tuple[float, float], radius: float
-) -> tuple[str | None, str | None]:
-    """Colour and emblem of what has another colour inside an actor's outline, compared with every emblem at every turn.
+) -> tuple[str | None, str | None, int]:
+    """Colour, emblem and pixels of what has another colour inside an actor's outline, compared with all emblems.
 
-    The emblem is None where that looks like none of them.
+    The emblem is None where that looks like none of them, at whatever turn.
     """
-    inside = mask & ~grow(~mask[None], 1)[0]
+    inside = mask & ~grow(~mask[None], MARK_INSET)[0]
     contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(dim=-1) * inside
     other = contrast > max(MARK_CONTRAST, float(contrast.max()) / 2)
-    if int(other.sum()) < MIN_EMBLEM:
-        return None, None
+    if (pixels := int(other.sum())) < MIN_EMBLEM:
+        return None, None, 0
     strongest = contrast >= contrast[other].median()
     colour = _vivid(video_frame[strongest].median(0).values)
     dx = np.arange(FRAME_SIZE) + 0.5 - place[0]
@@ -219,7 +222,7 @@ def _marking(
     emblems, views = _emblem_views(rows, columns, place, radius)
     overlap = (views & there).sum(1) / (views | there).sum(1).clip(1)
     best = int(overlap.argmax())
-    return nearest(colour.tolist(), _VIVID), emblems[best] if overlap[best] >= MARK_LIKENESS else None
+    return nearest(colour.tolist(), _VIVID), emblems[best] if overlap[best] >= MARK_LIKENESS else None, pixels
 
 
 def _emblem_views(
@@ -275,9 +278,12 @@ def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | 
 
 
 def mark_of(seen: Sequence[Sighting]) -> str | None:
-    """The colour of the marking that most of these frames show; None if none does."""
-    shown = [sighting.mark for sighting in seen if sighting.mark is not None]
-    return max(dict.fromkeys(shown), key=shown.count) if shown else None
+    """The colour of the marking that these frames show on most pixels together; None if none shows one."""
+    pixels: dict[str, int] = {}
+    for sighting in seen:
+        if sighting.mark is not None:
+            pixels[sighting.mark] = pixels.get(sighting.mark, 0) + sighting.mark_area
+    return max(pixels, key=pixels.__getitem__) if pixels else None
 
 
 def _covered(hidden: Tensor, item: Picture) -> bool:

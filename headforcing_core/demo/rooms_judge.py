@@ -20,7 +20,7 @@ from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.timeline import Timeline, parse_timeline
 from . import assets, word_hash
 from .judge import Judge
-from .rooms import CLOCK, FRAME_SIZE, Layout, Look, looks_of_frames, poses, render
+from .rooms import CLOCK, FRAME_SIZE, Layout, Look, Marking, looks_of_frames, poses, render
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 from .rooms_detector import Sighting, layout_kept, layout_overlap, mark_of, motion_word, sightings
 from .rooms_stories import last_visits, returning_story, round_story, visits
@@ -31,6 +31,8 @@ STRIDE = 4  # one video frame per latent frame is looked at
 JUDGED_BLOCKS = 3  # of a room that has come back
 NO_ACTOR = FRAME_SIZE / 2  # pixels; the error of a place where no actor is found
 LOSS_LEVEL = 0.9375  # noise level at which the denoiser's loss is measured
+MARK_FRAMES = 18  # latent frames, at least, that the marking is looked for in: it can be hidden in nine of them
+OTHER_VIDEO = 1_000_000  # added to a number, gives that of a video which nothing uses
 
 
 def _leaving(number: int, shown: int, away: int) -> tuple[Look, ...]:
@@ -170,15 +172,17 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     """What a story's video frames `[n, 64, 64, 3]` have kept; `number` is the video's.
 
     - `layout`: of the first blocks after a room comes back, how well its pictures are those of its first visit, mean
-      over the rooms that do; `by_chance`: the same for pictures that another video's room has;
-    - `identity`: 1 if the last quarter's marking has the colour of the first block's, else 0; None without one there;
+      over the rooms that do; `layout_by_chance`: the same for pictures that another video's room has;
+    - `identity`: 1 if the marking in the last quarter, at least the last `MARK_FRAMES` latent frames, has the colour of
+      the first block's, else 0; None without one there; `identity_by_chance`: the same for the colour that the actor
+      of another video has;
     - what the prompts say, in the last quarter: `background`, `pattern`, `shape`, `single`, the overlap with the named
       `outline`, and the word of the motion, `moves`.
     """
     frames, per_block = len(looks) * CLOCK.frames_per_block, CLOCK.frames_per_block
     first, pairs, before = list(range(per_block)), _returns(looks), round(frames * 0.75)
-    late = list(range(before, frames))
-    wanted = sorted({*first, *late, *(frame for pair in pairs for visit in pair for frame in visit)})
+    late, marked = range(before, frames), range(max(per_block, min(before, frames - MARK_FRAMES)), frames)
+    wanted = sorted({*first, *late, *marked, *(frame for pair in pairs for visit in pair for frame in visit)})
     seen = dict(zip(wanted, sightings(video_frames[[STRIDE * frame for frame in wanted]]), strict=True))
     layouts = [layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs]
     strange = [
@@ -186,13 +190,15 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
         for _, back in pairs
         for i in back
     ]
-    start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in late])
+    start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in marked])
+    another = Marking.draw(looks, number + OTHER_VIDEO).colour
     named = [looks_of_frames(looks)[STRIDE * i] for i in late]
     shown = [seen[i] for i in late]
     return {
         "layout": _mean(layouts),
-        "by_chance": _mean(strange),
+        "layout_by_chance": _mean(strange),
         "identity": None if start is None else float(start == end),
+        "identity_by_chance": None if start is None else float(another == end),
         "background": _mean([float(s.background == look.background) for s, look in zip(shown, named, strict=True)]),
         "pattern": _mean([float(s.pattern == look.pattern) for s, look in zip(shown, named, strict=True)]),
         "shape": _mean([float(s.shape == look.shape) for s, look in zip(shown, named, strict=True)]),

@@ -69,11 +69,16 @@ def returning_story(rng: np.random.Generator, shown: int, away: int, back: int =
     return tuple(replace(look, background=background, pattern=pattern) for background, pattern in visits)
 
 
-def round_story(rng: np.random.Generator, rooms: int = 8, stay: int = 2) -> tuple[Look, ...]:
-    """All rooms for `stay` blocks each, then each again in the same order."""
+def round_story(rng: np.random.Generator, rooms: int = 8, stay: int = 6, again: int = 2) -> tuple[Look, ...]:
+    """All rooms for `stay` blocks each, then each for `again` blocks in the same order.
+
+    With 6 blocks every room has two candidates for episodic memory, which considers one in three blocks, and has them
+    before it is left.
+    """
     look = Look.draw(rng)
-    once = [room for room in draw_rooms(rng, look, rooms) for _ in range(stay)]
-    return tuple(replace(look, background=background, pattern=pattern) for background, pattern in once * 2)
+    drawn = draw_rooms(rng, look, rooms)
+    shown = [room for blocks in (stay, again) for room in drawn for _ in range(blocks)]
+    return tuple(replace(look, background=background, pattern=pattern) for background, pattern in shown)
 
 
 def visits(looks: Sequence[Look]) -> list[range]:

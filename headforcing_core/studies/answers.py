@@ -154,7 +154,7 @@ class Answer:
         return found | {at: replace(found[at], holm=p) for at, p in zip(endpoints, adjusted, strict=True)}
 
     def _difference(self, row: int, column: str) -> Compared | None:
-        if not self.numbers[row] or column not in self.question.columns:
+        if not self.numbers[row] or not self.numbers[-1] or column not in self.question.columns:
             return None
         values, others = self._values(row, column), self._values(-1, column)
         interval, p = difference_interval(values, others), sign_flip_p(differences(values, others))

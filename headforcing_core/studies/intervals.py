@@ -2,7 +2,8 @@
 
 Intervals are studentised (Student's t): with ten values the percentile bootstrap excludes the truth in about 10 % of
 samples. A difference is tested by flipping signs, which assumes nothing but that it is as likely to be the other way
-round where rows do not differ.
+round where rows do not differ. Against a bound other than 0 this assumes that differences are symmetric about it, which
+does not follow from equal rows, so there the t interval has to agree.
 """
 
 from __future__ import annotations

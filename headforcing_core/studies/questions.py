@@ -118,10 +118,12 @@ COLUMNS |= {key: Column(metric.name, metric.form) for key, metric in (registry.C
 COLUMNS["early_area"] = Column("pixels of shape", _plain(0))
 COLUMNS |= {
     "layout": Column("layout", _plain(2)),
+    "layout_by_chance": Column("layout by chance", _plain(2)),
     "identity": Column("marking", _plain(2)),
+    "identity_by_chance": Column("marking by chance", _plain(2)),
     "outline": Column("overlap with the outline", _plain(2)),
     "moves": Column("word of the motion", _plain(2)),
-    "place_error": Column("place of the actor, pixels", _plain(2)),
+    "place_error": Column("error of the actor's place one block ahead, pixels", _plain(2)),
 }
 FOLLOWING = ("background", "pattern", "present", "shape", "single")
 INSIDE = ("frames_a_head", *(f"early_{column}" for column in (*FOLLOWING, "colour_error", "area", "landmarks")))

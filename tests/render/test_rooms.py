@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.demo.rooms import CHOICES, CLOCK, Look, camera_path, looks_of_frames, render
-from headforcing.headforcing_core.demo.rooms_detector import camera_words, layout_kept, sightings
+from headforcing.headforcing_core.demo.rooms_detector import camera_words, layout_kept, mark_of, sightings
 from headforcing.headforcing_core.demo.rooms_drawing import PICTURES, picture
 from headforcing.headforcing_core.demo.rooms_stories import BLOCKS, random_story, returning_story, returns
 from headforcing.headforcing_core.demo.training.rooms_accuracy import accuracy
@@ -125,6 +125,12 @@ def test_a_kept_room_is_told_from_another(clip):
     other = sightings(render(BACK, seed=4).video_frames[frames_of(2)][::4])
     kept, lost = layout_kept(visits[0], visits[2]), layout_kept(visits[0], other)
     assert kept == 1 and lost < 0.4
+
+
+def test_frames_that_show_more_of_a_marking_count_more():
+    plain = sightings(torch.full((1, 64, 64, 3), 0.5))[0]
+    shown = [replace(plain, mark=mark, mark_area=area) for mark, area in (("red", 12), ("red", 15), ("cyan", 60))]
+    assert mark_of([plain, *shown]) == "cyan" and mark_of([*shown[:2], plain]) == "red" and mark_of([plain]) is None
 
 
 def test_the_camera_is_seen_in_both_directions():

@@ -116,6 +116,59 @@ def test_only_a_state_that_every_worker_has_is_gone_on_from(tmp_path):
     assert not list(tmp_path.glob("*000030*")) and not list(tmp_path.glob("*000010.rank0*"))
 
 
+def test_states_of_another_training_are_refused(tmp_path):
+    """Neither mixed nor begun anew: another number of workers, another seed, no common step."""
+    for rank in (0, 1):
+        Checkpoints(tmp_path, "base", rank, 2, seed=1).save(10, {"step": 10})
+    assert Checkpoints(tmp_path, "base", 1, 2, seed=1).load() == (10, {"step": 10})
+    with pytest.raises(Stopped, match=r"by 2 workers with seed 1, and these are 1 with seed 1"):
+        Checkpoints(tmp_path, "base", 0, 1, seed=1).load()
+    with pytest.raises(Stopped, match=r"these are 2 with seed 3"):
+        Checkpoints(tmp_path, "base", 0, 2, seed=3).load()
+    with pytest.raises(Stopped, match=r"no step after which all 3 workers"):
+        Checkpoints(tmp_path, "base", 0, 3, seed=1).load()
+    assert len(list(tmp_path.glob("*.pt"))) == 2
+
+
+def test_states_that_do_not_say_who_stored_them_are_taken(tmp_path):
+    for rank in (0, 1):
+        torch.save({"step": 10}, tmp_path / f"base-000010.rank{rank}.pt")
+    assert Checkpoints(tmp_path, "base", 1, 2, seed=5).load() == (10, {"step": 10})
+
+
+def test_saving_removes_only_what_is_older(tmp_path):
+    checkpoints = Checkpoints(tmp_path, "base")
+    for step in (50, 60, 10, 20, 30):
+        checkpoints.save(step, {})
+    assert [int(path.name[5:11]) for path in sorted(tmp_path.glob("*.pt"))] == [20, 30, 50, 60]
+
+
+@pytest.mark.parametrize(
+    ("effects", "chosen"), [((0.7, 0.5, 0.39), "student-2"), ((0.1, 0.2, 0.4), "student-3"), ((0.3, 0.2, 0.1), None)]
+)
+def test_the_latest_student_that_remembers_enough_is_chosen(effects, chosen, tmp_path, monkeypatch):
+    small = replace(recipe(tmp_path), student_steps=3, student_warm_up=0)
+    found = dict(zip((path.name for path in small.students()), effects, strict=True))
+    monkeypatch.setattr(rooms, "gate", lambda run, weights, target: found[weights.name])
+    rooms.choose(Run(small, Workers(), Deadline(None)))
+    stored = json.loads((tmp_path / "chosen.json").read_text())
+    assert stored["chosen"] == (chosen and f"{chosen}.safetensors") and stored["passes"] is (chosen is not None)
+    assert stored["students"] == found and stored["memory"] == found.get(stored["chosen"])
+
+
+def test_the_gate_measures_again_what_has_changed(tmp_path, monkeypatch):
+    small, made = recipe(tmp_path), []
+    monkeypatch.setattr(rooms, "load", lambda config, path: torch.nn.Identity())
+    monkeypatch.setattr(rooms_gate, "measure", lambda *given: made.append(1) or {"0": [1.0], "1": [0.5]})
+    run = Run(small, Workers(), Deadline(None))
+    run.__dict__["autoencoder"] = None
+    for weights, autoencoder, measured in ((b"a", b"a", 1), (b"a", b"a", 1), (b"b", b"a", 2), (b"b", b"b", 3)):
+        small.base.write_bytes(weights)
+        small.autoencoder.write_bytes(autoencoder)
+        assert rooms.gate(run, small.base, tmp_path / "base.gate.json") == 0.5
+        assert len(made) == measured
+
+
 def recipe(folder):
     return Recipe(
         folder,
@@ -151,8 +204,8 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
         one, other = (load_file(run.out / f"{name}.safetensors") for run in (whole, parts))
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
     chosen = json.loads((parts.out / "chosen.json").read_text())
-    assert chosen["chosen"] in chosen["students"] and chosen["passes"] is False
-    assert np.isfinite(chosen["memory"])
+    assert chosen["chosen"] is None and chosen["passes"] is False
+    assert all(map(np.isfinite, chosen["students"].values()))
     assert not list(parts.out.glob("student-*.pt"))
 
 

@@ -181,6 +181,13 @@ def test_a_stored_answer_is_not_measured_again_and_says_the_same():
         Answer.from_dict(QUESTION, without_ours)
 
 
+def test_without_a_last_row_nothing_is_compared():
+    question = Question("", "", (Entry("one", "head_forcing"), Entry("two", "head_forcing")), ("shape",))
+    found = Answer(question, (({"shape": 1.0},) * 2, ()))
+    assert found.compared(0, "shape") is None and not found.endpoints
+    assert "| one | 1.000" in found.table() and "| two | – |" in found.table()
+
+
 def test_tables_with_the_same_videos_say_so():
     told = sharing(QUESTIONS["components"])
     assert "rope (6 rows)" in told and "roles (5 rows)" in told and "length (6 rows)" in told

@@ -19,6 +19,7 @@ from torch import distributed
 from ...files import replacing
 
 log = logging.getLogger(__name__)
+_MADE_BY = "made_by"  # in a stored state
 
 
 def seed_step(seed: int, rank: int, step: int) -> None:
@@ -33,30 +34,56 @@ class Checkpoints:
     before, which is complete.
     """
 
-    def __init__(self, folder: Path, stage: str, rank: int = 0, workers: int = 1):
-        self.folder, self.stage, self.rank, self.workers = folder, stage, rank, workers
+    def __init__(self, folder: Path, stage: str, rank: int = 0, workers: int = 1, seed: int = 1):
+        self.folder, self.stage, self.rank, self.workers, self.seed = folder, stage, rank, workers, seed
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Store the state after `step` steps, atomically, and remove generations that are no longer needed."""
         with replacing(self._path(step, self.rank)) as partial:
-            torch.save(state, partial)
-        for old in self._steps(self.rank)[:-2]:
+            torch.save({**state, _MADE_BY: {"workers": self.workers, "seed": self.seed}}, partial)
+        for old in [found for found in self._steps(self.rank) if found < step][:-1]:
             self._path(old, self.rank).unlink(missing_ok=True)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """The last step after which every worker stored its state, and this worker's state; None without one."""
+        """The last step after which every worker stored its state, and this worker's state; None without any state.
+
+        Raises Stopped, in all workers, where the states are those of another number of workers or of another seed.
+        States without these numbers are taken as they are.
+        """
         if distributed.is_initialized():
             distributed.barrier()  # nobody may remove a generation before all have chosen
         common = set(self._steps(0)).intersection(*(self._steps(rank) for rank in range(1, self.workers)))
+        exist = any(self.folder.glob(f"{self.stage}-*.rank*.pt"))
+        made_by = [self._made_by(max(common), rank) for rank in range(self.workers)] if common else []
         if distributed.is_initialized():
             distributed.barrier()
-        if not common:
+        if not exist:
             return None
+        if not common:
+            raise Stopped(
+                f"{self.stage}: there is no step after which all {self.workers} workers stored their states; start as "
+                f"many as before, or remove {self.stage}-*.pt from {self.folder} to begin anew"
+            )
+        mine = {"workers": self.workers, "seed": self.seed}
+        if other := next((found for found in made_by if found not in (None, mine)), None):
+            raise Stopped(
+                f"{self.stage}: the states were stored by {other['workers']} workers with seed {other['seed']}, and "
+                f"these are {self.workers} with seed {self.seed}; start as many with the same seed, or remove "
+                f"{self.stage}-*.pt from {self.folder} to begin anew"
+            )
         step = max(common)
         for newer in [found for found in self._steps(self.rank) if found > step]:
             self._path(newer, self.rank).unlink(missing_ok=True)
         log.info("%s: going on after step %d", self.stage, step)
-        return step, torch.load(self._path(step, self.rank), weights_only=True)
+        state = torch.load(self._path(step, self.rank), weights_only=True)
+        state.pop(_MADE_BY, None)
+        return step, state
+
+    def _made_by(self, step: int, rank: int) -> dict[str, int] | None:
+        """Number of workers and seed of the training that stored a state; None where it does not say."""
+        state = torch.load(self._path(step, rank), weights_only=True, mmap=True)
+        found: dict[str, int] | None = state.get(_MADE_BY)
+        return found
 
     def remove(self) -> None:
         """Remove this worker's states, after the stage has ended."""
@@ -108,4 +135,4 @@ class Deadline:
 
 
 class Stopped(Exception):
-    """The training's time is over; its state is stored."""
+    """The training ends here, and the message says how to go on; what was stored stays."""

@@ -5,7 +5,7 @@
 
 The same command goes on where it was stopped, with as many workers as before. Finished stages are left as they are;
 remove a stage's file to make it again. `journal.jsonl` holds losses and seconds a step, files in `.gate.json` what was
-remembered, `chosen.json` the student to release: the one that remembers most, if that is enough.
+remembered, `chosen.json` the student to release: the latest of those that remember enough.
 """
 
 from __future__ import annotations
@@ -32,29 +32,41 @@ _STEPS = ("autoencoder_steps", "base_steps", "student_steps")
 
 
 def gate(run: Run, weights: Path, target: Path) -> float:
-    """Measure what a model remembers and store it, by the first worker; returns the gate's number."""
-    if run.workers.rank == 0 and not target.exists():
-        model = load(run.recipe.config, weights).requires_grad_(False)
-        effects = rooms_gate.measure(model, run.autoencoder, GATE_STORIES)
-        log.info("%s", "\n".join((weights.name, *rooms_gate.describe(effects))))
-        rooms_gate.write(target, effects)
+    """Measure what a model remembers and store it, by the first worker; returns the gate's number.
+
+    Measured again where the stored number is that of other weights or of another autoencoder.
+    """
+    if run.workers.rank == 0:
+        measured = rooms_gate.measured_on(weights, run.recipe.autoencoder)
+        if not (target.exists() and measured.items() <= json.loads(target.read_text(encoding="utf-8")).items()):
+            model = load(run.recipe.config, weights).requires_grad_(False)
+            effects = rooms_gate.measure(model, run.autoencoder, GATE_STORIES)
+            log.info("%s", "\n".join((weights.name, *rooms_gate.describe(effects))))
+            rooms_gate.write(target, effects, measured)
     if distributed.is_initialized():
         distributed.barrier()
     return float(json.loads(target.read_text(encoding="utf-8"))["memory"])
 
 
 def choose(run: Run) -> None:
-    """Choose the student that remembers most, and say whether it passes the gate."""
-    recipe = run.recipe
+    """Write which student is released: the latest that passes the gate; none where none passes.
+
+    The gate is one pass from noise, which favours the student that was distilled least: it asks for enough, not for
+    most.
+    """
+    recipe, least = run.recipe, rooms_gate.STUDENT_LEAST
     found = {path.name: gate(run, path, path.with_suffix(".gate.json")) for path in recipe.students()}
     run.checkpoints("student").remove()  # left where the time was over with the last step
-    best = max(found, key=found.__getitem__)
-    passes = found[best] >= rooms_gate.STUDENT_LEAST
+    chosen = next((name for name in reversed(found) if found[name] >= least), None)
     if run.workers.rank == 0:
-        verdict = {"chosen": best, "memory": found[best], "least": rooms_gate.STUDENT_LEAST, "passes": passes}
+        memory = None if chosen is None else found[chosen]
+        verdict = {"chosen": chosen, "memory": memory, "least": least, "passes": chosen is not None}
         with replacing(recipe.out / "chosen.json") as partial:
             partial.write_text(json.dumps(verdict | {"students": found}, indent=2) + "\n", encoding="utf-8")
-        log.info("%s remembers %.3f: %s", best, found[best], "passes" if passes else "does not pass, no table is made")
+        if chosen is None:
+            log.info("The best of the students remembers %.3f: does not pass, no table is made", max(found.values()))
+        else:
+            log.info("%s remembers %.3f: passes", chosen, found[chosen])
 
 
 def train(run: Run, below_gate: bool = False) -> None:
@@ -71,7 +83,7 @@ def train(run: Run, below_gate: bool = False) -> None:
     if memory < rooms_gate.BASE_LEAST and not below_gate:
         raise Stopped(
             f"The base remembers {memory:.3f}, at least {rooms_gate.BASE_LEAST} is expected: remove base.safetensors "
-            "and base.gate.json and give more --base-steps, which go on from the last state, or give --below-gate."
+            "and give more --base-steps, which go on from the last state, or give --below-gate."
         )
     if not recipe.students()[-1].exists():
         distill(run)

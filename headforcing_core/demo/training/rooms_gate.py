@@ -1,4 +1,4 @@
-"""The gate: does a model remember a room that it has not seen for a while? A checkpoint is chosen on this alone.
+"""The gate: does a model remember a room that it has not seen for a while? The latest student that does is chosen.
 
     python -m headforcing.headforcing_core.demo.training.rooms_gate FOLDER/student-100.safetensors \\
         --autoencoder FOLDER/autoencoder.safetensors
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ...files import replacing
+from ...hashing import file_hash
 from ...model.wan import WanModel
 from ..assets import TOY_CONFIG
 from ..rooms import Look, render
@@ -118,9 +119,16 @@ def describe(effects: dict[str, list[float]]) -> list[str]:
     return [*lines, f"the gate's number, all gaps from 4 frames on: {memory(effects):+.3f}"]
 
 
-def write(path: Path, effects: dict[str, list[float]]) -> None:
+def measured_on(weights: Path, autoencoder: Path) -> dict[str, str]:
+    """The hashes of the files that the effects are measured on."""
+    return {"weights": file_hash(weights), "autoencoder": file_hash(autoencoder)}
+
+
+def write(path: Path, effects: dict[str, list[float]], measured: dict[str, str]) -> None:
+    """Store the gate's number, the effects, and what they were measured on, see `measured_on`."""
+    found = {"memory": memory(effects), "effects": effects, **measured}
     with replacing(path) as partial:
-        partial.write_text(json.dumps({"memory": memory(effects), "effects": effects}) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -137,7 +145,7 @@ def main() -> None:
     for line in describe(effects):
         log.info("%s", line)
     if args.out:
-        write(args.out, effects)
+        write(args.out, effects, measured_on(args.weights, args.autoencoder))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Run:
 
     def checkpoints(self, stage: str) -> Checkpoints:
         count = distributed.get_world_size() if distributed.is_initialized() else 1
-        return Checkpoints(self.recipe.out, stage, self.workers.rank, count)
+        return Checkpoints(self.recipe.out, stage, self.workers.rank, count, self.recipe.seed)
 
     def journal(self, stage: str) -> Journal:
         return Journal(self.recipe.out / "journal.jsonl", stage, self.workers.rank)
