@@ -100,20 +100,9 @@ class ProfileHeads(io.ComfyNode):
         texts = tuple(line.strip() for line in prompts.splitlines() if line.strip())
         if not texts:
             texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]
-        setup = ProfileSetup(
-            bridge.fingerprint(model),
-            config.num_layers,
-            config.num_heads,
-            texts,
-            BlockClock(family.frames_per_block).blocks_for(seconds),
-            family.sigmas,
-            family.frames_per_block,
-            width,
-            height,
-            rope=rope,
-            seed=seed,
-            first_block_sigmas=family.first_block_sigmas,
-        )
+        blocks, options = BlockClock(family.frames_per_block).blocks_for(seconds), {"rope": rope, "seed": seed}
+        fingerprint = bridge.fingerprint(model)
+        setup = ProfileSetup.of(fingerprint, config, texts, blocks, family, (width, height), **options)
         shares = _measure(model, clip, setup, cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         report = [*shares.describe(profile), *sanity_checks(profile)]

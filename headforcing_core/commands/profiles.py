@@ -96,20 +96,9 @@ def _measure(args: argparse.Namespace) -> Result:
         files = ModelFiles.of(args)
         texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
     info, family = files.inspect(), SCHEDULES[args.model_family]
-    setup = ProfileSetup(
-        info.fingerprint,
-        info.config.num_layers,
-        info.config.num_heads,
-        texts,
-        BlockClock(family.frames_per_block).blocks_for(seconds),
-        family.sigmas,
-        family.frames_per_block,
-        width,
-        height,
-        rope=args.rope,
-        seed=args.seed,
-        first_block_sigmas=family.first_block_sigmas,
-    )
+    blocks, size = BlockClock(family.frames_per_block).blocks_for(seconds), (width, height)
+    options = {"rope": args.rope, "seed": args.seed}
+    setup = ProfileSetup.of(info.fingerprint, info.config, texts, blocks, family, size, **options)
     shares, measured = HeadShares(setup), args.out.with_suffix(".safetensors")
     if measured.exists():  # an interrupted measurement is resumed
         earlier = HeadShares.load(measured)

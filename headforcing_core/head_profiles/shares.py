@@ -83,6 +83,31 @@ class ProfileSetup:
         if self.window_frames < self.sink_frames + 2 * self.frames_per_block:
             raise HeadForcingError(f"window_frames must hold a sink and two blocks, got {self.window_frames}")
 
+    @classmethod
+    def of(
+        cls,
+        fingerprint: str,
+        config: WanConfig,
+        prompts: tuple[str, ...],
+        blocks: int,
+        family: Schedule,
+        size: tuple[int, int],
+        **options: Any,
+    ) -> ProfileSetup:
+        """The setup for a model's config and schedule, width and height in `size`; `options` are other attributes."""
+        return cls(
+            fingerprint,
+            config.num_layers,
+            config.num_heads,
+            prompts,
+            blocks,
+            family.sigmas,
+            family.frames_per_block,
+            *size,
+            first_block_sigmas=family.first_block_sigmas,
+            **options,
+        )
+
     @property
     def schedule(self) -> Schedule:
         """The noise levels of the rollout."""

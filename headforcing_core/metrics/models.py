@@ -216,7 +216,7 @@ def optional(package: str) -> Any:
         name = package.split(".")[0]
         raise HeadForcingError(
             f"these metrics need the package {name}, which cannot be imported ({one_line(error, 200)}): "
-            "pip install 'headforcing[metrics]'"
+            'pip install -e ".[metrics]"'
         ) from error
 
 
