@@ -413,7 +413,7 @@ def test_nothing_is_asked_of_the_network(folder, monkeypatch):
 
 def test_a_missing_package_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(HeadForcingError, match=r"need the package transformers.*pip install 'headforcing\[metrics\]'"):
+    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
         load_panel(folder, ["subject"])
 
 
