@@ -21,7 +21,7 @@ from ..metrics.base import Panel
 from ..metrics.registry import stamps
 from ..render.family import with_family
 from ..render.resources import Needs, check_disk
-from ..studies.claims import OURS, QUICK_ROWS, RULE, lines_of, named_rows, page
+from ..studies.claims import OURS, QUICK_ROWS, RULE, claim_rows, lines_of, named_rows, page
 from ..studies.paper_numbers import COLUMNS, ONE_PROMPT, SIX_PROMPTS
 from ..studies.questions import Shuffles
 from ..studies.reserved_prompts import RESERVED_PROMPTS
@@ -99,7 +99,7 @@ def check_claim(args: argparse.Namespace) -> Result:
 
 def settled(args: argparse.Namespace) -> None:
     """Put in the defaults, which depend on `--quick`, and refuse what is out of range."""
-    args.rows = args.rows if args.rows is not None else ",".join(QUICK_ROWS) if args.quick else ",".join(_ALL_ROWS)
+    args.rows = args.rows if args.rows is not None else ",".join(QUICK_ROWS if args.quick else claim_rows(1))
     args.videos = args.videos if args.videos is not None else QUICK_VIDEOS if args.quick else VIDEOS
     args.seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
     args.keep_runs = args.runs is not None
@@ -116,9 +116,6 @@ def settled(args: argparse.Namespace) -> None:
         check_writable(args.vbench / "export.json")
     if args.profile == "auto":
         raise HeadForcingError("--profile auto finds roles while sampling: leave --profile out, and they are measured")
-
-
-_ALL_ROWS = ("A", "B", "C", OURS, "random", "uniform", "local+memory", "anchor+memory")
 
 
 def texts_of(args: argparse.Namespace) -> dict[str, list[str]]:

@@ -145,9 +145,7 @@ def note_of(path: Path) -> Note | None:
     try:
         note: Note = json.loads(path.with_suffix(".json").read_text("utf-8"))
         numbers = {str(key): None if value is None else float(value) for key, value in note["numbers"].items()}
-        # a list of names, as earlier versions wrote it, does not say with which files they were measured
-        metrics = note["metrics"] if isinstance(note["metrics"], dict) else {}
-        told = {"made_from": dict(note["made_from"]), "metrics": metrics, "file": note["file"]}
+        told = {"made_from": dict(note["made_from"]), "metrics": dict(note["metrics"]), "file": note["file"]}
         return {**told, "numbers": numbers} if note["file"] == file_hash(path) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..cache.head_cache import HeadCache
@@ -16,7 +15,6 @@ from ..cache.policy import CachePolicy
 from ..cache.roles import EpisodicPolicy, RolePolicy, Roles
 from ..cache.scenes import KeptFrame
 from ..cache.shape import CacheShape
-from ..model.attention import AttentionFunction
 from ..model.wan import PromptKV, WanConfig
 from ..timeline.clock import MAX_SECONDS, BlockClock
 
@@ -32,10 +30,8 @@ class GivenFrames(CachePolicy):
 
     given: tuple[tuple[int, ...], ...] = ()
 
-    def make_cache(
-        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> Any:
-        return GivenFramesCache(shape, dtype, device, attention)
+    def make_cache(self, *args: Any) -> HeadCache:
+        return GivenFramesCache(*args)
 
 
 class GivenFramesCache(HeadCache):
@@ -94,10 +90,8 @@ class EvenMemory(CachePolicy):
         memory = replace(small, episodic_frames=entries + 1)
         return CacheShape.for_model(config, spread, replace(self, local=small, anchor=small, memory=memory), *sizes)
 
-    def make_cache(
-        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> Any:
-        return EvenMemoryCache(shape, dtype, device, attention)
+    def make_cache(self, *args: Any) -> HeadCache:
+        return EvenMemoryCache(*args)
 
 
 class EvenMemoryCache(HeadCache):
@@ -130,11 +124,9 @@ class RandomAdmission(CachePolicy):
     def for_video(self, seed: int, prompts: int, recalls: bool = False) -> CachePolicy:
         return replace(self, seed=seed, kept_scenes=super().for_video(seed, prompts, recalls).kept_scenes)
 
-    def make_cache(
-        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> Any:
-        cache = HeadCache(shape, dtype, device, attention)
-        cache.memory = _RandomMemory(cache.memory.capacity, shape.policy.episodic, seed=self.seed)
+    def make_cache(self, *args: Any) -> HeadCache:
+        cache = HeadCache(*args)
+        cache.memory = _RandomMemory(cache.memory.capacity, self.episodic, seed=self.seed)
         return cache
 
 

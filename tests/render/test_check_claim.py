@@ -14,7 +14,6 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.farm import Farm
-from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.profiler import BUDGETS
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
@@ -264,7 +263,7 @@ def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
         stories(good)
 
 
-def test_scores_of_model_files_that_were_replaced_do_not_count(tmp_path, monkeypatch):
+def test_scores_of_model_files_that_were_replaced_do_not_count(monkeypatch):
     def note(stamp):
         return {"metrics": {"flow": stamp}, "numbers": {"mean_flow": 1.0, "flicker": 0.1}}
 
@@ -277,11 +276,6 @@ def test_scores_of_model_files_that_were_replaced_do_not_count(tmp_path, monkeyp
         assert known == {"before": {"flicker": 0.1}, "after": {"flicker": 0.1}}, "two kinds of flow are not mixed"
         notes["before"] = note("new")
         assert claim_videos.Scores(videos, {}).known["before"]["mean_flow"] == 1.0
-    video = tmp_path / "video.mp4"
-    video.write_bytes(b"video")
-    told = {"made_from": {}, "metrics": ["flow"], "numbers": {}, "file": file_hash(video)}
-    video.with_suffix(".json").write_text(json.dumps(told), encoding="utf-8")
-    assert claim_videos.note_of(video)["metrics"] == {}, "names alone, as earlier versions wrote them"
 
 
 def test_a_line_of_a_file_of_prompts_names_no_other_file(tmp_path):
