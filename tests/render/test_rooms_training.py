@@ -203,6 +203,7 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
     for name in ("autoencoder", "base", "student-2"):
         one, other = (load_file(run.out / f"{name}.safetensors") for run in (whole, parts))
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
+    assert {tensor.dtype for tensor in one.values()} == {torch.bfloat16}, "a student is measured as it is released"
     chosen = json.loads((parts.out / "chosen.json").read_text())
     assert chosen["chosen"] is None and chosen["passes"] is False
     assert all(map(np.isfinite, chosen["students"].values()))

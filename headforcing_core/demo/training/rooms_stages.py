@@ -236,7 +236,8 @@ def distill(run: Run) -> None:
             workers.average(student, fake)
             journal.write(done, own_flow_loss=fake_loss.item(), loss=loss.item())
         if done > recipe.student_warm_up and done % recipe.students_every == 0 and workers.rank == 0:
-            save(average.state_dict(student), recipe.student(done), metadata=STRUCTURE)
+            # what the gate and the tables measure is what is released
+            save(average.state_dict(student), recipe.student(done), torch.bfloat16, STRUCTURE)
         if done % recipe.student_keep == 0 or done == recipe.student_steps:
             state = {
                 "student": student.state_dict(),
