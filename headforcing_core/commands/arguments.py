@@ -184,10 +184,9 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     for name, value in given.items():
         if isinstance(value, Path):
             given[name] = value.absolute()
-    for name in ("profile", "demo_weights", "demo_autoencoder"):
-        value = given.get(name)
-        if isinstance(value, str) and not (name == "profile" and value in ("auto", *bundled_profiles())):
-            given[name] = str(Path(value).absolute())
+    profile = given.get("profile")
+    if isinstance(profile, str) and profile not in ("auto", *bundled_profiles()):
+        given["profile"] = str(Path(profile).absolute())
     if given.get("prompts") is not None:
         text = read_text(given["prompts"])
         given["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file

@@ -55,10 +55,12 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_source_arguments(sub)
 
 
-def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) -> None:
-    """The model, the timeline and the folder of a comparison."""
+def add_source_arguments(
+    sub: argparse.ArgumentParser, required: bool = True, demo: str = "the embedded toy model"
+) -> None:
+    """The model, the timeline and the folder of a comparison; `demo` is the help of --demo."""
     source = sub.add_mutually_exclusive_group(required=required)
-    source.add_argument("--demo", action="store_true", help="the embedded toy model")
+    source.add_argument("--demo", action="store_true", help=demo)
     source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt; needs --prompts and --vae")
     sub.add_argument("--prompts", help="a timeline or one prompt, or @FILE; default with --demo: its story")
     sub.add_argument("--seconds", type=float, default=0.0, help="seconds; default: the timeline's length")
@@ -72,7 +74,7 @@ def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True) ->
 def compare(args: argparse.Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the videos."""
     with claimed_folder(args.out):
-        labels = assets.WORLD.methods if args.demo and args.methods is None else {}
+        labels = assets.COMPARED if args.demo and args.methods is None else {}
         names = ",".join(args.methods or labels or DEFAULT_METHODS)
         entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
         entries, left_out = fitting(args, entries) if names_all(names) else (entries, {})

@@ -14,17 +14,14 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..farm.farm import Farm
 from ..metrics.text import KEY as TEXT_SCORE
-from ..studies.answers import measured_rows
 from ..studies.comparison import Entry, left_out_notes
-from ..studies.questions import UNJUDGED, Measure, Numbers, Question, Rendered, Row
+from ..studies.questions import UNJUDGED, Measure, Numbers, Question, Rendered, Row, measured_rows
 from ..studies.reserved_prompts import RESERVED_PROMPTS
 from .arguments import read_text
 from .compare import ComparedVideo, check_videos, run_compared, source_of_files
 from .kept import check_roles
 from .metrics import keys_of, panel_of
 from .source import Source
-
-ANY_WORLD = ("one_prompt", "six_prompts")  # stories that do not need the toy world
 
 
 class RealVideos:
@@ -33,9 +30,6 @@ class RealVideos:
     def __init__(self, args: argparse.Namespace, questions: dict[str, Question], farm: Farm):
         self._args, self._farm = args, farm
         stories = {question.story for question in questions.values()}
-        if strange := stories.difference(ANY_WORLD):
-            unfit = next(name for name, question in questions.items() if question.story in strange)
-            raise HeadForcingError(f"the question {unfit!r} can only be asked about the toy world: give --demo")
         if len(stories) > 1:
             raise HeadForcingError(
                 "ask about one prompt and about six prompts in two commands, each with its --prompts"
@@ -66,8 +60,8 @@ class RealVideos:
         args = self._args
         for name, question in questions.items():
             last = question.rows[-1]
-            for row in measured_rows(question, args.videos):
-                if not isinstance(row, Entry) or (row, 0) in self._videos or row in self._left_out:
+            for row in measured_rows(question):
+                if (row, 0) in self._videos or row in self._left_out:
                     continue
                 try:
                     made = [ComparedVideo.of(each, row, args.seed + i, args.out) for i, each in enumerate(sources)]
@@ -85,20 +79,19 @@ class RealVideos:
     def _fitting(self, question: Question) -> list[Row]:
         """The rows that can be made."""
         without = self._told_left_out(question)
-        return [row for row in question.rows if not isinstance(row, Rendered) and row.label not in without]
+        return [row for row in question.rows if row.label not in without]
 
     def _told_left_out(self, question: Question) -> dict[str, str]:
         """Why rows of a question are not made, by their labels."""
-        rows = measured_rows(question, self._args.videos)
-        return {row.label: self._left_out[row] for row in rows if isinstance(row, Entry) and row in self._left_out}
+        return {row.label: self._left_out[row] for row in measured_rows(question) if row in self._left_out}
 
     def suited(self, question: Question) -> Question:
-        """The question without the truth, which nobody knows, and without rows that do not fit.
+        """The question without rows that do not fit, and with the columns that are measured.
 
         Only scores of texts say whether prompts are followed; no number says which video is the better one.
         """
         answers = question.story == "six_prompts" and TEXT_SCORE in self._modelled
-        note = "\n".join(filter(None, [question.real_note, *left_out_notes(self._told_left_out(question))]))
+        note = "\n".join(filter(None, [question.note, *left_out_notes(self._told_left_out(question))]))
         return replace(
             question,
             rows=tuple(self._fitting(question)),
@@ -114,7 +107,7 @@ class RealVideos:
             found.setdefault(video.path, (entry, video))
         return list(found.values())
 
-    def measure(self, story: str, rows: Sequence[Entry | Rendered], on_video: Callable[[], Any]) -> Measure:
+    def measure(self, rows: Sequence[Entry], on_video: Callable[[], Any]) -> Measure:
         """Make the videos of the rows that no other question has made; returns how to look each of them up."""
         wanted = {video.path.stem: key for key, video in self._videos.items() if key[0] in rows}
         shared = {text: self._farm.share(embed) for text, embed in self._embeds.items()}
@@ -131,7 +124,7 @@ class RealVideos:
             on_video()
 
         def measured(entry: Entry | Rendered, number: int) -> Numbers:
-            assert isinstance(entry, Entry)  # only the toy world can be rendered, see `ANY_WORLD`
+            assert isinstance(entry, Entry)  # of real weights nobody knows the truth
             return self._found[self._videos[entry, number].path.stem]
 
         return measured

@@ -15,12 +15,10 @@ import torch
 from safetensors.torch import load_file
 from tqdm import tqdm
 
-from ..demo import assets, detector, rooms_detector, rooms_drawing, rooms_judge, rooms_stories, word_hash
-from ..demo import judge as toy_judge
+from ..demo import assets, masks, rooms_detector, rooms_drawing, rooms_judge, rooms_stories, word_hash
 from ..demo import rooms as rooms_world
-from ..demo.judge import inspect_toy
 from ..demo.rooms import Look
-from ..demo.rooms_judge import STORIES, RoomsJudge
+from ..demo.rooms_judge import STORIES, RoomsJudge, inspect_toy
 from ..errors import HeadForcingError
 from ..files import check_regular, claimed, replacing
 from ..hashing import digest, file_hash
@@ -46,8 +44,7 @@ from .kept import claimed_after
 FIRST_PROMPT = 60_000  # numbers of the prompts that the head profile is measured on; no table uses them
 SECONDARY = "Secondary endpoints, which are described and never sure:"
 MEASURED_BY = (
-    rooms_world, rooms_drawing, rooms_stories, detector, rooms_detector, toy_judge, rooms_judge, rooms_questions,
-    ablations,
+    rooms_world, rooms_drawing, rooms_stories, masks, rooms_detector, rooms_judge, rooms_questions, ablations,
 )  # fmt: skip
 """The modules that define what a measured number is; a change of one of them makes earlier measurements unusable."""
 PROFILE_PATIENCE = 6 * 3600.0  # seconds to wait for another process that measures the profile
@@ -125,7 +122,7 @@ def rooms(args: argparse.Namespace) -> Result:
         known = read_journals(args.out, weights)
         begun = time.monotonic()
         torch.set_num_threads(1)  # several are slower for a model this small
-        judge = RoomsJudge(str(trained.weights), str(trained.autoencoder), profile)
+        judge = RoomsJudge(trained.weights, trained.autoencoder, profile)
         measure(judge, list(jobs(tables, mine, args.deciding)), known, journal, weights, args.json)
         seconds = time.monotonic() - begun
     if part:

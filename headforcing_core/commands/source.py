@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..demo import assets, word_hash
+from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..head_profiles.auto import AutoProfile
@@ -279,7 +280,7 @@ def _parsed(text: str, options: RenderOptions) -> Timeline:
 def toy_codec(device: torch.device) -> FrameCodec:
     """The embedded model's VAE."""
     network = assets.load_autoencoder(device)
-    return FrameCodec(partial(assets.streaming_decoder, network), network, network.encode)
+    return FrameCodec(partial(RoomsStreamingDecoder, network), network, network.encode)
 
 
 def note_unlike_training(texts: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from ..errors import HeadForcingError
 from ..metrics import vbench
 from ..studies.answers import answer
 from ..studies.comparison import Entry
-from ..studies.questions import QUESTIONS, Numbers, Rendered, Shuffles, with_shuffles
+from ..studies.questions import QUESTIONS, Numbers, Rendered, renders_of, with_shuffles
 from .arguments import Result
 from .compare import ComparedVideo, written
 
@@ -50,12 +50,12 @@ def read_vbench(args: argparse.Namespace) -> Result:
     texts, found = [], {}
     for name in exported.questions:
         question = with_shuffles(QUESTIONS[name], exported.shuffles)
-        rows = tuple(row for row in question.rows if not isinstance(row, Rendered))
-        there = tuple(row for row in rows if all(entry.key in exported.files for entry in _entries(row)))
+        rows = question.rows
+        there = tuple(row for row in rows if all(entry.key in exported.files for entry in renders_of(row)))
         if not there or there[-1] != rows[-1]:
             raise HeadForcingError(f"{folder} has no row {rows[-1].label!r}: export it anew")
         left_out = (f"not laid out: {row.label}" for row in rows if row not in there)
-        note = "\n".join(filter(None, [question.real_note, *left_out]))
+        note = "\n".join(filter(None, [question.note, *left_out]))
         # none of VBench's numbers answers a question of `evaluate`
         question = replace(question, rows=there, columns=tuple(vbench.COLUMNS), primary="", note=note)
         told = answer(question, exported.videos, numbers)
@@ -63,7 +63,3 @@ def read_vbench(args: argparse.Namespace) -> Result:
         texts.append(written(folder, f"{name}-vbench", text, told.to_dict())["text"])
         found[name] = told.to_dict()
     return {"text": "\n\n".join(texts), "json": found}
-
-
-def _entries(row: Entry | Shuffles) -> list[Entry]:
-    return row.entries if isinstance(row, Shuffles) else [row]

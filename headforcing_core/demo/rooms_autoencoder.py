@@ -1,7 +1,7 @@
 """The autoencoder of the world of rooms: 16 channels, spatial factor 8, 1 + 4k video frames, as in Wan.
 
-Against the first toy autoencoder the decoder looks at the latent frame before, so that outlines do not jump every four
-video frames, and its last layers work on whole video frames, so that no seams show between patches.
+The decoder looks at the latent frame before, so that outlines do not jump every four video frames, and its last layers
+work on whole video frames, so that no seams show between patches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..timeline.clock import TEMPORAL_STRIDE
-from .autoencoder import LATENT_CHANNELS, ResidualConv
 
+LATENT_CHANNELS = 16
+SPATIAL_FACTOR = 8
 PREVIEW_FACTORS = (
     (-0.0256, -0.0203, -0.1832),
     (-0.0238, 0.0361, -0.0303),
@@ -39,6 +40,16 @@ PREVIEW_BIAS = (-0.2718, -0.3073, -0.3155)
 """Latent pixel to colour in -1..1, as `training/release.py` prints them."""
 _PATCH = 4
 _FULL_CHANNELS = 24  # of the hidden layer at full resolution
+
+
+class ResidualConv(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.a = nn.Conv2d(channels, channels, 3, padding=1)
+        self.b = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.b(F.silu(self.a(F.silu(x))))
 
 
 class RoomsAutoencoder(nn.Module):

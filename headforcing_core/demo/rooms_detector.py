@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .detector import grow, label, nearest, regions
+from .masks import grow, label, regions
 from .rooms import BACKGROUNDS, CAMERAS, COLOURS, MOTIONS, Marking
 from .rooms_drawing import (
     EMBLEM_SIZE,
@@ -105,6 +105,10 @@ def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Ten
     return Sighting(
         len(by_size), area, colour, shape, overlaps, place, background, pattern, tint, pictures, hidden, *marking
     )
+
+
+def nearest(colour: Sequence[float], named: dict[str, tuple[float, float, float]]) -> str:
+    return min(named, key=lambda name: sum((a - b) ** 2 for a, b in zip(colour, named[name], strict=True)))
 
 
 def _filled(masks: Tensor) -> Tensor:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ..cache.method import Method
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import RULES, with_rule
 from ..methods.ablations import GivenFrames
+from ..model.wan import WanModel
 from ..render.plan import RenderPlan
+from ..render.video_rollout import VideoRollout
 from ..rollout.loop import BlockCache
+from ..rollout.schedule import Schedule, schedule
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.timeline import Timeline, parse_timeline
+from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
 from . import assets, word_hash
-from .judge import Judge
 from .rooms import CLOCK, FRAME_SIZE, Layout, Look, Marking, looks_of_frames, poses, render
-from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
+from .rooms_autoencoder import load_rooms_autoencoder
 from .rooms_detector import Sighting, layout_kept, layout_overlap, mark_of, motion_word, sightings
 from .rooms_stories import last_visits, returning_story, round_story, visits
 
@@ -58,24 +64,30 @@ def timeline_of(looks: Sequence[Look]) -> Timeline:
     return parse_timeline("\n".join(lines), CLOCK.start_seconds(len(looks)))
 
 
-class RoomsJudge(Judge):
+def inspect_toy(path: str | Path) -> CheckpointInfo:
+    """What a file of a toy model holds; other dimensions are allowed, with heads as wide as the embedded model's."""
+    info = inspect_checkpoint(path, num_heads=1)
+    heads = info.config.dim // (assets.TOY_CONFIG.dim // assets.TOY_CONFIG.num_heads)
+    return replace(info, config=replace(info.config, num_heads=heads, text_len=word_hash.TEXT_LEN))
+
+
+class RoomsJudge:
     """Generates and measures videos of the world of rooms, on the CPU.
 
     Args:
-        weights, autoencoder: files; the dimensions of the weights are found as by `Judge`.
+        weights, autoencoder: files; the weights may have other dimensions than the embedded model's, see `inspect_toy`.
         profile: the model's head profile, with attention shares.
     """
 
-    def __init__(self, weights: str, autoencoder: str, profile: HeadProfile):
-        super().__init__(weights, autoencoder)
+    def __init__(self, weights: str | Path, autoencoder: str | Path, profile: HeadProfile):
+        self.info = inspect_toy(weights)
+        self.backbone = WanModel.from_state_dict(self.info.config, load_file(weights), torch.float32)
+        self.autoencoder = load_rooms_autoencoder(autoencoder)
         self.profile = profile
-
-    def load_autoencoder(self, weights: str | None) -> RoomsAutoencoder:
-        assert weights is not None  # none is bundled
-        return load_rooms_autoencoder(weights)
+        self.schedule: Schedule = schedule("self_forcing")
 
     def plan(self, policy: Method, roles: str, story: Timeline, seed: int, shuffle: int = 0) -> RenderPlan:
-        """As `Judge.plan`; roles may also be the name of a rule of `RULES`."""
+        """The plan of a story; roles may also be the name of a rule of `RULES`."""
         by_rule = roles in RULES
         profile = with_rule(self.profile, roles) if by_rule else self.profile
         size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
@@ -92,6 +104,13 @@ class RoomsJudge(Judge):
             seed=seed,
         )
 
+    def latents(self, plan: RenderPlan, seed: int) -> Tensor:
+        """Generate the latents of a plan, `[frames, 16, 8, 8]`."""
+        embeds = plan.embeddings([word_hash.encode(text) for text in plan.timeline.texts])
+        model = WanVideoModel(self.backbone, embeds, torch.float32, torch.device("cpu"))
+        rollout = VideoRollout(plan, seed, dtype=torch.float32)
+        return torch.cat([block.latents for block in rollout.blocks(model)])
+
     def measure_story(
         self, policy: Method, roles: str, looks: Sequence[Look], number: int, shuffle: int = 0, ahead: bool = False
     ) -> Numbers:
@@ -99,7 +118,8 @@ class RoomsJudge(Judge):
         if isinstance(policy, GivenFrames):
             policy = given_last_visits(looks)
         plan = self.plan(policy, roles, timeline_of(looks), number, shuffle)
-        numbers = story_numbers(self.autoencoder.decode(self.latents(plan, number)), looks, number) | self._size(plan)
+        numbers = story_numbers(self.autoencoder.decode(self.latents(plan, number)), looks, number)
+        numbers["frames_a_head"] = plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)
         return numbers | (self.one_block_ahead(plan, looks, number) if ahead else {})
 
     def measure_truth(self, looks: Sequence[Look], number: int, encoded: bool, ahead: bool = False) -> Numbers:

@@ -9,24 +9,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .assets import WORLD
+from .assets import DEMO_STORY
+from .rooms import CHOICES, Look
 
 TEXT_LEN = 12
 TEXT_DIM = 64
 MOST_NAMED = 6  # unknown words in a sentence
+TEMPLATE = "a {colour} {shape} {motion} in the {background} {pattern} room {camera}"
 
 HELP = (
     "The toy world understands prompts of the form '"
-    + WORLD.template
+    + TEMPLATE
     + "', with "
     + "; ".join(
         f"{kind}: {', '.join(words) if all(words) else 'nothing or ' + ', '.join(filter(None, words))}"
-        for kind, words in WORLD.choices.items()
+        for kind, words in CHOICES.items()
     )
 )
 
-_KNOWN_WORDS = frozenset(word for word in WORLD.template.split() if word.isalpha()).union(
-    *(phrase.split() for words in WORLD.choices.values() for phrase in words)
+_KNOWN_WORDS = frozenset(word for word in TEMPLATE.split() if word.isalpha()).union(
+    *(phrase.split() for words in CHOICES.values() for phrase in words)
 )
 
 
@@ -43,12 +45,12 @@ def check_prompt(prompt: str) -> list[str]:
 def nearest(prompt: str) -> str:
     """The prompt of the toy world that has most of a text's words; what the text does not say is as in the demo."""
     words = f" {' '.join(split_words(prompt))} "
-    usual = vars(WORLD.look.parse(WORLD.story.splitlines()[0].split(maxsplit=1)[1]))
+    usual = vars(Look.parse(DEMO_STORY.splitlines()[0].split(maxsplit=1)[1]))
     chosen = {
         kind: next((choice for choice in choices if choice and f" {choice} " in words), usual[kind])
-        for kind, choices in WORLD.choices.items()
+        for kind, choices in CHOICES.items()
     }
-    return str(WORLD.look(**chosen).prompt)
+    return Look(**chosen).prompt
 
 
 def advice(prompt: str) -> str | None:
@@ -88,4 +90,4 @@ def _gaussian(salted_word: str, dim: int) -> np.ndarray:
 
 def sample_prompts(count: int) -> tuple[str, ...]:
     """Random prompts for the toy model; prompt i is the same in every call."""
-    return tuple(WORLD.look.draw(np.random.default_rng(i)).prompt for i in range(count))
+    return tuple(Look.draw(np.random.default_rng(i)).prompt for i in range(count))

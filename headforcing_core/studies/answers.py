@@ -238,38 +238,22 @@ def _each_row(found: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[st
     return {**found, "rows": rows}
 
 
-def answer(question: Question, videos: int, measure: Measure, known: Answer | None = None) -> Answer:
-    """Measure `videos` videos of every row; video `i` has the same prompts and noise in all rows.
-
-    Rows of `known`, an answer to the same question, are not measured again.
-    """
+def answer(question: Question, videos: int, measure: Measure) -> Answer:
+    """Measure `videos` videos of every row; video `i` has the same prompts and noise in all rows."""
     numbers: list[tuple[Numbers, ...]] = []
     shuffles: dict[int, tuple[tuple[Numbers, ...], ...]] = {}
     for i, row in enumerate(question.rows):
-        if known is not None and len(known.numbers[i]) == videos:
-            numbers.append(known.numbers[i])
-            if i in known.shuffles:
-                shuffles[i] = known.shuffles[i]
-        elif isinstance(row, Shuffles) and not row.count:
-            numbers.append(())
-        elif isinstance(row, Shuffles):
+        if not isinstance(row, Shuffles):
+            numbers.append(_measured(row, videos, measure))
+        elif row.count:
             shuffles[i] = tuple(_measured(entry, videos, measure) for entry in row.entries)
             numbers.append(tuple(mean_numbers(made) for made in zip(*shuffles[i], strict=True)))
         else:
-            numbers.append(_measured(row, videos, measure))
+            numbers.append(())
     return Answer(question, tuple(numbers), shuffles)
 
 
-def measured_rows(question: Question, videos: int, known: Answer | None = None) -> list[Entry | Rendered]:
-    """The rows that `answer` measures, a row of shuffles as one for each."""
-    rows: list[Entry | Rendered] = []
-    for i, row in enumerate(question.rows):
-        if known is None or len(known.numbers[i]) != videos:
-            rows += row.entries if isinstance(row, Shuffles) else [row]
-    return rows
-
-
-def _measured(row: Entry | Rendered, videos: int, measure: Callable[..., Numbers]) -> tuple[Numbers, ...]:
+def _measured(row: Entry | Rendered, videos: int, measure: Measure) -> tuple[Numbers, ...]:
     return tuple(measure(row, i) for i in range(videos))
 
 

@@ -14,11 +14,10 @@ from ...headforcing_core.demo.assets import (
     LATENT_HEIGHT,
     LATENT_WIDTH,
     TOY_CONFIG,
-    WORLD,
     load_autoencoder,
     model_path,
-    streaming_decoder,
 )
+from ...headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from . import native_model
 
@@ -30,9 +29,8 @@ class ToyLatentFormat(comfy.latent_formats.Wan21):
 
     def __init__(self) -> None:
         super().__init__()
-        factors, bias = WORLD.preview
-        self.latent_rgb_factors = [list(row) for row in factors]
-        self.latent_rgb_factors_bias = list(bias)
+        self.latent_rgb_factors = [list(row) for row in PREVIEW_FACTORS]
+        self.latent_rgb_factors_bias = list(PREVIEW_BIAS)
         self.taesd_decoder_name = None
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
@@ -106,7 +104,7 @@ class ToyFirstStage(torch.nn.Module):
         return torch.stack([self.autoencoder.encode(video) for video in videos]).transpose(1, 2)
 
     def streaming_decoder(self) -> Any:
-        return streaming_decoder(self.autoencoder)
+        return RoomsStreamingDecoder(self.autoencoder)
 
 
 class ToyVAE(comfy.sd.VAE):

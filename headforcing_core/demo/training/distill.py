@@ -1,6 +1,4 @@
-"""Stage 3 of training the toy model: distribution matching distillation (DMD) on self-rollouts, as in Self Forcing.
-
-    torchrun --nproc-per-node 2 -m headforcing.headforcing_core.demo.training.distill --base FILE --out FOLDER
+"""Distribution matching distillation (DMD) on self-rollouts, as in Self Forcing: rollouts, gradient and losses.
 
 The student generates whole clips with the four denoising steps of its final sampler. Noise is added to its outputs, and
 two models predict the clean latents: the base model (real score) and a copy that is trained on the student's outputs
@@ -10,24 +8,16 @@ et al., "Self Forcing").
 
 from __future__ import annotations
 
-import argparse
-import logging
-import time
-from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...model.wan import WanModel
 from ...rollout.schedule import Schedule
-from ..assets import TOY_CONFIG
 from .parallel_forward import BLOCK_FRAMES, KeysValues, forward, teacher_forced_flow
-from .training import STRUCTURE, Average, Optimizer, Workers, add_noise, draw_texts, draw_times, load, save
+from .training import add_noise, draw_times
 
-log = logging.getLogger(__name__)
 SIGMAS = Schedule.warped([1000, 750, 500, 250]).sigmas
 STEP_ODDS = (0.1, 0.2, 0.35, 0.35)  # probability of each of the four steps to carry a block's gradient
 GUIDED_TIMES = (0.4, 0.965)  # noise levels with CFG; at others it only distorts colours
@@ -102,54 +92,3 @@ def own_flow_loss(fake: WanModel, rollout: Rollout, made: Tensor) -> Tensor:
     noisy, noise = add_noise(made, times)
     flow = teacher_forced_flow(fake, rollout.clean, noisy, 1000 * times, rollout.text)
     return (flow - (noise - made)).square().mean()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", type=Path, required=True, help="base.safetensors of stage 2")
-    parser.add_argument("--out", type=Path, required=True, help="folder for student-<step>.safetensors")
-    parser.add_argument("--steps", type=int, default=140)
-    parser.add_argument("--batch", type=int, default=8, help="clips per worker and step")
-    parser.add_argument("--guidance", type=float, nargs=2, default=(1.75, 1.0), help="the teacher's, first and last")
-    parser.add_argument("--save-every", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    workers = Workers()
-    torch.manual_seed(args.seed + 1000 * workers.rank)
-    rng = np.random.default_rng(args.seed + 1000 * workers.rank)
-    teacher, fake, student = (load(TOY_CONFIG, args.base) for _ in range(3))
-    fake_optimizer = Optimizer(fake, muon=6e-3, adam=6e-4, betas=(0.5, 0.99))
-    optimizer, average = torch.optim.AdamW(student.parameters(), 3e-4, (0.5, 0.99), weight_decay=0.0), None
-    recent: deque[tuple[Rollout, Tensor]] = deque(maxlen=6)
-    warm_up, begun = 10, time.monotonic()
-    for step in range(args.steps):
-        with torch.autocast("cpu", torch.bfloat16):
-            rollout = roll_out(student, draw_texts(rng, args.batch))
-            with torch.set_grad_enabled(step >= warm_up):
-                made = denoised(student, rollout.clean, rollout.noisy, rollout.times, rollout.text)
-            if step >= warm_up:
-                guidance = float(np.interp(step / args.steps, (0, 1), args.guidance))
-                goal = made.detach() - matching_gradient(teacher, fake, made.detach(), rollout, guidance)
-                loss = 0.5 * (made - goal).square().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-                optimizer.param_groups[0]["lr"] = 3e-4 * min(1, (step + 1 - warm_up) / 20, 2 * (1 - step / args.steps))
-                optimizer.step()
-                average = average or Average(student, 0.95)
-                average.update(student)
-            recent.append((rollout, made.detach()))
-            for update in range(FAKE_STEPS):
-                fake_loss = own_flow_loss(fake, *recent[-1 if update == 0 else rng.integers(len(recent))])
-                fake_optimizer.step(fake_loss, 1.0)
-        if step % 10 == 9:
-            workers.average(student, fake)
-            minutes = (time.monotonic() - begun) / 60
-            log.info("step %d: own flow loss %.4f, %.1f min", step + 1, fake_loss.item(), minutes)
-        if average and (step + 1) % args.save_every == 0 and workers.rank == 0:
-            save(average.state_dict(student), args.out / f"student-{step + 1}.safetensors", metadata=STRUCTURE)
-
-
-if __name__ == "__main__":
-    main()

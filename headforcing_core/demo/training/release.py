@@ -1,28 +1,32 @@
-"""Stage 4 of training the toy model: the files of the pack from a student and an autoencoder; preview constants.
+"""The files of the pack from a student and an autoencoder, and the constants of the preview.
 
-    python -m headforcing.headforcing_core.demo.training.release --student student-200.safetensors \\
-        --autoencoder tiny_ae_bf16.safetensors --out FOLDER [--rooms]
+    python -m headforcing.headforcing_core.demo.training.release --student student-100.safetensors \\
+        --autoencoder autoencoder.safetensors --out FOLDER
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
 
 from ...files import replacing
 from ...hashing import digest
+from ...timeline.clock import TEMPORAL_STRIDE
 from .. import assets
-from ..autoencoder import fit_preview_factors
+from ..rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder, load_rooms_autoencoder
 from .rooms_data import training_clip
-from .train_autoencoder import random_clip
 from .training import STRUCTURE
 
 log = logging.getLogger(__name__)
+PREVIEW_CLIPS = 60
 ABOUT = {
     "format": "pt",
     "title": "Head Forcing toy world",
@@ -39,26 +43,38 @@ def write(source: Path, target: Path, metadata: dict[str, str]) -> str:
     return digest(*(part for pair in tensors.items() for part in pair))
 
 
+def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Least-squares linear map from a latent pixel to its decoded colour, for previews during sampling.
+
+    `videos` are latents `[frames, 16, h, w]`. The colour is the mean of the latent pixel's 8x8 patch over its four
+    video frames, in -1..1 as in ComfyUI's `latent_rgb_factors`. Returns factors `[16, 3]` and bias `[3]`.
+    """
+    inputs, colours = [], []
+    for latents in videos:
+        later = autoencoder.decode(latents)[1:].movedim(-1, 1)
+        patches = F.avg_pool2d(later, SPATIAL_FACTOR).unflatten(0, (-1, TEMPORAL_STRIDE)).mean(1)
+        colours.append(patches.movedim(1, -1).reshape(-1, 3) * 2 - 1)
+        inputs.append(latents[1:].to(later).movedim(1, -1).reshape(-1, latents.shape[1]))
+    x = torch.cat(inputs)
+    solution = torch.linalg.lstsq(torch.cat([x, x.new_ones(len(x), 1)], 1), torch.cat(colours)).solution
+    return solution[:-1], solution[-1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--student", type=Path, required=True)
     parser.add_argument("--autoencoder", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rooms", action="store_true", help="files of the world of rooms")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
-    world, clip = (assets.ROOMS, training_clip) if args.rooms else (assets.LANDMARKS, random_clip)
-    for source, name, metadata in (
-        (args.student, world.model, ABOUT | STRUCTURE),
-        (args.autoencoder, world.autoencoder, ABOUT),
-    ):
+    files = ((args.student, assets.MODEL, ABOUT | STRUCTURE), (args.autoencoder, assets.AUTOENCODER, ABOUT))
+    for source, name, metadata in files:
         log.info("%s: %s", name, write(source, args.out / name, metadata))
-    autoencoder = world.network()
-    autoencoder.load_state_dict(load_file(args.out / world.autoencoder))
-    autoencoder = autoencoder.float().eval().requires_grad_(False)
-    factors, bias = fit_preview_factors(autoencoder, [autoencoder.encode(clip(i).video_frames) for i in range(60)])
-    log.info("PREVIEW_FACTORS and PREVIEW_BIAS of the autoencoder's module:")
+    autoencoder = load_rooms_autoencoder(args.out / assets.AUTOENCODER)
+    latents = [autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS)]
+    factors, bias = fit_preview_factors(autoencoder, latents)
+    log.info("PREVIEW_FACTORS and PREVIEW_BIAS of rooms_autoencoder.py:")
     log.info("%s", np.array2string(factors.numpy(), precision=4, separator=", ", floatmode="fixed"))
     log.info("%s", np.array2string(bias.numpy(), precision=4, separator=", ", floatmode="fixed"))
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...timeline.clock import TEMPORAL_STRIDE
-from ..autoencoder import SPATIAL_FACTOR
 from ..rooms import COLOURS, FRAME_SIZE, Clip, Look, looks_of_frames, render
-from ..rooms_autoencoder import RoomsAutoencoder
+from ..rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder
 from ..rooms_stories import BLOCKS, random_story, returns
 from .parallel_forward import BLOCK_FRAMES
 from .training import word_vectors

@@ -19,14 +19,14 @@ from ..assets import TOY_CONFIG
 from ..rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 from ..rooms_detector import SATURATION
 from .distill import FAKE_STEPS, Rollout, denoised, matching_gradient, own_flow_loss, roll_out
-from .parallel_forward import BLOCK_FRAMES
+from .parallel_forward import BLOCK_FRAMES, teacher_forced_flow
 from .resumable import Checkpoints, Deadline, Journal, Stopped, seed_step
 from .rooms_data import ClipPool, Crops, draw_stories, training_clip
-from .train_base import ADAM_RATE, MUON_RATE, flow_loss, rate_factor
-from .training import STRUCTURE, Average, Optimizer, Workers, initialise, load, save
+from .training import STRUCTURE, Average, Optimizer, Workers, add_noise, draw_times, initialise, load, save
 
 LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
 STATISTICS_CLIPS = 40  # that the normalisation of latents is measured on
+MUON_RATE, ADAM_RATE = 0.02, 2e-3  # of the base
 STUDENT_RATE = 3e-4
 GUIDANCE = (1.75, 1.0)  # the teacher's, at the first and at the last step
 PIXEL_PART, PIXEL_CLIPS = 0.1, 2  # last part of the distillation with a loss on pixels, and clips a step it is of
@@ -155,6 +155,26 @@ def _measure_statistics(model: RoomsAutoencoder, seed: int) -> None:
     latents = torch.cat([model.encode_raw(clip.movedim(-1, 1)[None])[0, 1:] for clip in clips])
     model.mean.copy_(latents.mean((0, 2, 3), keepdim=True))
     model.std.copy_(latents.std((0, 2, 3), keepdim=True))
+
+
+def flow_loss(model: WanModel, clean: Tensor, cover: Tensor, text: Tensor) -> Tensor:
+    """Mean squared error of the flow; the first block has weight two, `cover` has weight three (see `asked_for`).
+
+    Actors and pictures are small, so without weights they would be learnt last.
+    """
+    times = draw_times((len(clean), clean.shape[1] // BLOCK_FRAMES))
+    noisy, noise = add_noise(clean, times)
+    with torch.autocast("cpu", torch.bfloat16):
+        flow = teacher_forced_flow(model, clean, noisy, times * 1000, text)
+    error = (flow - (noise - clean)).square().mean(2)
+    weight = 1 + 2 * cover
+    weight[:, :BLOCK_FRAMES] *= 2
+    return (error * weight).sum() / weight.sum()
+
+
+def rate_factor(step: int, steps: int, decay: float) -> float:
+    """Learning-rate factor: 100 steps of warm-up, constant, linear decay over the last fraction `decay` of steps."""
+    return min(1, (step + 1) / 100, (steps - step) / max(1, decay * steps))
 
 
 def train_base(run: Run) -> None:

@@ -1,30 +1,22 @@
-"""Shared code of stages 2 and 3: clips, noise, optimisers, data-parallel workers, checkpoints."""
+"""Shared code of the stages: noise, optimisers, data-parallel workers, files of weights."""
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed
-from torch.nn import functional as F
 
 from ...files import replacing
 from ...model.wan import TransformerBlock, WanConfig, WanModel
 from .. import assets, word_hash
-from ..autoencoder import SPATIAL_FACTOR, ToyAutoencoder
-from ..world import Look, random_looks, render
 from .parallel_forward import BLOCK_FRAMES
 
-log = logging.getLogger(__name__)
-BLOCKS = 7  # training length: 21 latent frames
 STRUCTURE = {
     "config": json.dumps(
         {
@@ -38,48 +30,6 @@ STRUCTURE = {
     "head_forcing": json.dumps({"frames_per_block": assets.BLOCK_FRAMES}),
 }
 """Metadata of a toy transformer's files: the properties that do not follow from the shapes of its weights."""
-
-
-class ClipPool:
-    """Latents of rendered clips; every draw replaces `fresh` of them, so that each is used only a few times."""
-
-    def __init__(self, autoencoder: ToyAutoencoder, seed: int, size: int, fresh: int):
-        self.autoencoder, self.fresh = autoencoder, fresh
-        self.rng, self.seed = np.random.default_rng(seed), seed * 10**7
-        self.clips = [self._clip() for _ in range(size)]
-        self._next = 0
-
-    def _clip(self) -> tuple[Tensor, Tensor, tuple[Look, ...]]:
-        self.seed += 1
-        clip = render(random_looks(np.random.default_rng(self.seed), BLOCKS), self.seed)
-        things = torch.maximum(clip.shape, (clip.video_frames.amin(-1) > 0.75).float())
-        cover = F.avg_pool2d(things[:, None], SPATIAL_FACTOR)[:, 0]
-        cover = torch.cat((cover[:1], cover[1:].unflatten(0, (-1, 4)).mean(1)))
-        return self.autoencoder.encode(clip.video_frames).half(), cover.half(), clip.looks
-
-    def draw(self, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Latents `[batch, 21, 16, 8, 8]`, coverage by things `[batch, 21, 8, 8]`, text `[batch, 7, ...]`."""
-        for _ in range(self.fresh):
-            self.clips[self._next % len(self.clips)] = self._clip()
-            self._next += 1
-        picks = [self.clips[i] for i in self.rng.choice(len(self.clips), batch, replace=False)]
-        latents, cover, looks = zip(*picks, strict=True)
-        text = torch.stack([text_of(per_block, self.rng) for per_block in looks])
-        return torch.stack(latents).float(), torch.stack(cover).float(), text
-
-
-def draw_texts(rng: np.random.Generator, batch: int) -> Tensor:
-    """Text embeddings of random prompts, `[batch, 7, words, 64]`."""
-    return torch.stack([text_of(random_looks(rng, BLOCKS), rng) for _ in range(batch)])
-
-
-def text_of(looks: Sequence[Look], rng: np.random.Generator) -> Tensor:
-    """Text embedding of each block `[blocks, words, 64]`; empty for 15 % of clips, and 5 % of the words are dropped."""
-    if rng.random() < 0.15:
-        return torch.stack([word_vectors("") for _ in looks])
-    words = dict.fromkeys(word for look in looks for word in look.prompt.split())
-    kept = {word for word in words if rng.random() >= 0.05}  # a dropped word is missing in the whole clip
-    return torch.stack([word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks])
 
 
 @lru_cache(maxsize=50000)
