@@ -25,6 +25,13 @@ from .parallel_forward import BLOCK_FRAMES
 
 log = logging.getLogger(__name__)
 BLOCKS = 7  # training length: 21 latent frames
+ABOUT = {
+    "format": "pt",
+    "title": "Head Forcing toy world",
+    "description": "Trained from scratch on procedurally drawn shapes; no other data, no other weights.",
+    "license": "Apache-2.0",
+}
+"""Metadata of every file of weights."""
 STRUCTURE = {
     "config": json.dumps(
         {
@@ -190,7 +197,7 @@ def save(
 ) -> None:
     tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in state_dict.items()}
     with replacing(path) as partial:
-        save_file(tensors, partial, metadata)
+        save_file(tensors, partial, ABOUT | (metadata or {}))
 
 
 def load(config: WanConfig, path: Path) -> WanModel:
