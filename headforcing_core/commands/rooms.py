@@ -1,4 +1,4 @@
-"""The command `rooms`: every table and verdict of `tests/evidence/PREREGISTRATION.md`, from a finished training."""
+"""The command `rooms`: the tables and verdicts of `tests/evidence/PREREGISTRATION.md`, of a model of the rooms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ..studies.comparison import Entry
 from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
 from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable
 from ..studies.rooms_verdicts import secondary, verdicts_of
-from ..studies.verdicts import GATE_STUDENT, SUPPORTS, costs_table, gate, verdict_table
+from ..studies.verdicts import GATE_STUDENT, SUPPORTS, Verdict, costs_table, gate, verdict_table
 from ..timeline.clock import BlockClock
 from .arguments import Result
 from .compare import written
@@ -53,7 +53,8 @@ PROFILE_PATIENCE = 6 * 3600.0  # seconds to wait for another process that measur
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `rooms` to the command line."""
     sub = command("rooms", rooms, "Measure a model of the world of rooms as the pre-registration says, with verdicts.")
-    sub.add_argument("trained", type=Path, help="folder of the training: weights, autoencoder, what the gate found")
+    told = "folder of a training: weights, autoencoder, what the gate found; default: the embedded model, without H0"
+    sub.add_argument("trained", type=Path, nargs="?", metavar="FOLDER", help=told)
     sub.add_argument("--out", type=Path, required=True, help="folder for measurements, tables and verdicts")
     sub.add_argument("--tables", nargs="+", choices=ROOMS_TABLES, metavar="TABLE", help=f"of {', '.join(ROOMS_TABLES)}")
     sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
@@ -65,12 +66,15 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training of the world of rooms has left: files, and the effects of memory that the gate found."""
+    """What a training of the world of rooms has left: files, and the effects of memory that the gate found.
+
+    Of the embedded model there are only the files: it was chosen by its gate, which needs the base, too.
+    """
 
     weights: Path
     autoencoder: Path
-    student: dict[str, Any]
-    base: dict[str, Any]
+    student: dict[str, Any] | None = None
+    base: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, folder: Path) -> Trained:
@@ -95,9 +99,16 @@ class Trained:
         return cls(folder / str(name), autoencoder, *found)
 
     @property
+    def gate(self) -> Verdict | None:
+        """H0; None for the embedded model."""
+        if self.student is None or self.base is None:
+            return None
+        return gate(float(self.student["memory"]), float(self.base["memory"]))
+
+    @property
     def nearest(self) -> list[float]:
         """The effects of memory where the room was not left, the gate's positive control."""
-        return list(self.student["effects"].get("0", []))
+        return [] if self.student is None else list(self.student["effects"].get("0", []))
 
 
 def rooms(args: argparse.Namespace) -> Result:
@@ -106,9 +117,9 @@ def rooms(args: argparse.Namespace) -> Result:
         if not 0 < getattr(args, name) <= most:
             raise HeadForcingError(f"--{name} must be from 1 to {most}, got {getattr(args, name)}")
     mine = shard(args.videos, args.shard)
-    trained = Trained.of(args.trained)
-    passed = gate(float(trained.student["memory"]), float(trained.base["memory"]))
-    if passed.outcome != SUPPORTS:
+    embedded = Trained(assets.model_path(), assets.autoencoder_path())
+    trained = embedded if args.trained is None else Trained.of(args.trained)
+    if (passed := trained.gate) is not None and passed.outcome != SUPPORTS:
         raise HeadForcingError(
             f"the gate is not passed, so no table is made: {passed.found}; train a model that remembers more"
         )
@@ -140,8 +151,8 @@ def _tables(
         found[name] = packed({**told.to_dict(), "weights": weights})
         text = "\n\n".join([told.question.asks, told.table(), told.question.note])
         texts.append(written(out, name, text, found[name], indent=None)["text"])
-    passed = gate(float(trained.student["memory"]), float(trained.base["memory"]))
-    verdicts = [passed, *verdicts_of(answers)]
+    passed = trained.gate
+    verdicts = [*([] if passed is None else [passed]), *verdicts_of(answers)]
     beside = secondary(answers, trained.nearest)
     about = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside, "weights": weights}
     text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])

@@ -118,8 +118,7 @@ class RoomsJudge:
         if isinstance(policy, GivenFrames):
             policy = given_last_visits(looks)
         plan = self.plan(policy, roles, timeline_of(looks), number, shuffle)
-        numbers = story_numbers(self.autoencoder.decode(self.latents(plan, number)), looks, number)
-        numbers["frames_a_head"] = plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)
+        numbers = story_numbers(self.autoencoder.decode(self.latents(plan, number)), looks, number) | self._size(plan)
         return numbers | (self.one_block_ahead(plan, looks, number) if ahead else {})
 
     def measure_truth(self, looks: Sequence[Look], number: int, encoded: bool, ahead: bool = False) -> Numbers:
@@ -133,6 +132,10 @@ class RoomsJudge:
             seen = sightings(video_frames[first * STRIDE :: STRIDE])
             numbers["place_error"] = float(np.mean(_place_errors(seen, _places(looks, number)[first:])))
         return numbers
+
+    def _size(self, plan: RenderPlan) -> Numbers:
+        """Frame slots of the full cache, mean over heads."""
+        return {"frames_a_head": plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)}
 
     @torch.no_grad()
     def one_block_ahead(self, plan: RenderPlan, looks: Sequence[Look], number: int) -> Numbers:

@@ -1,4 +1,4 @@
-"""The files of the pack from a student and an autoencoder, and the constants of the preview.
+"""The files of the pack, copies of a student and an autoencoder, and the constants of the preview.
 
     python -m headforcing.headforcing_core.demo.training.release --student student-100.safetensors \\
         --autoencoder autoencoder.safetensors --out FOLDER
@@ -8,39 +8,24 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...files import replacing
-from ...hashing import digest
+from ...hashing import file_hash
 from ...timeline.clock import TEMPORAL_STRIDE
 from .. import assets
 from ..rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder, load_rooms_autoencoder
 from .rooms_data import training_clip
-from .training import STRUCTURE
 
 log = logging.getLogger(__name__)
 PREVIEW_CLIPS = 60
-ABOUT = {
-    "format": "pt",
-    "title": "Head Forcing toy world",
-    "description": "Trained from scratch on procedurally drawn shapes; no other data, no other weights.",
-    "license": "Apache-2.0",
-}
-
-
-def write(source: Path, target: Path, metadata: dict[str, str]) -> str:
-    """Write a bfloat16 copy with metadata; returns a hash of its tensors (the file's depends on the metadata order)."""
-    tensors = {name: tensor.bfloat16().contiguous() for name, tensor in sorted(load_file(source).items())}
-    with replacing(target) as partial:
-        save_file(tensors, partial, metadata)
-    return digest(*(part for pair in tensors.items() for part in pair))
 
 
 def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
@@ -68,9 +53,10 @@ def main() -> None:
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
-    files = ((args.student, assets.MODEL, ABOUT | STRUCTURE), (args.autoencoder, assets.AUTOENCODER, ABOUT))
-    for source, name, metadata in files:
-        log.info("%s: %s", name, write(source, args.out / name, metadata))
+    for source, name in ((args.student, assets.MODEL), (args.autoencoder, assets.AUTOENCODER)):
+        with replacing(args.out / name) as partial:
+            shutil.copyfile(source, partial)
+        log.info("%s: %s", name, file_hash(args.out / name))
     autoencoder = load_rooms_autoencoder(args.out / assets.AUTOENCODER)
     latents = [autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS)]
     factors, bias = fit_preview_factors(autoencoder, latents)

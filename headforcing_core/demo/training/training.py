@@ -17,6 +17,13 @@ from ...model.wan import TransformerBlock, WanConfig, WanModel
 from .. import assets, word_hash
 from .parallel_forward import BLOCK_FRAMES
 
+ABOUT = {
+    "format": "pt",
+    "title": "Head Forcing toy world",
+    "description": "Trained from scratch on procedurally drawn shapes; no other data, no other weights.",
+    "license": "Apache-2.0",
+}
+"""Metadata of every file of weights."""
 STRUCTURE = {
     "config": json.dumps(
         {
@@ -140,7 +147,7 @@ def save(
 ) -> None:
     tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in state_dict.items()}
     with replacing(path) as partial:
-        save_file(tensors, partial, metadata)
+        save_file(tensors, partial, ABOUT | (metadata or {}))
 
 
 def load(config: WanConfig, path: Path) -> WanModel:
