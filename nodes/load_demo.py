@@ -16,8 +16,8 @@ class LoadDemoModel(io.ComfyNode):
             display_name="Load Demo Model",
             category=f"{helpers.CATEGORY}/loaders",
             description=(
-                "A tiny model of moving shapes that comes with the pack and runs without a graphics card, with the "
-                "same engine as Self Forcing. It makes videos of 64x64 only. "
+                "A tiny model of shapes that move through rooms. It comes with the pack, runs without a graphics card "
+                "and with the same engine as Self Forcing, and makes videos of 64x64 only. "
                 + word_hash.HELP.translate({ord(brace): None for brace in "{}"})
                 + "."
             ),

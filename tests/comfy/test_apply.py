@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from comfy_graphs import BALL, RING, Graph, changed, failed, node, queued, saved_latents
+from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents
 from comfy_harness import ComfyServer
 
 pytestmark = pytest.mark.comfy
 
-STORY = f"0:00 {BALL}\n0:01.5 [flush] {RING}"
+STORY = f"0:00 {BALL}\n0:01.5 [flush] {CROSS}"
 
 
 def native_graph(**apply: object) -> Graph:
@@ -101,7 +101,7 @@ def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: Co
     guided = node("CFGGuider", model=["apply", 0], positive=["timeline", 0], negative=["timeline", 0], cfg=3.0)
     refused({"guider": guided}, "noise", "guider: Head Forcing runs without guidance", "cfg 1")
     refused({}, "guider", "guider: connect the model of Apply Head Forcing", model=["demo", 0])
-    other = node("CLIPTextEncode", clip=["demo", 1], text=RING)
+    other = node("CLIPTextEncode", clip=["demo", 1], text=CROSS)
     refused({"other": other}, "guider", "guider: connect the same conditioning", conditioning=["other", 0])
     half = node("ConditioningSetTimestepRange", conditioning=["timeline", 0], start=0.0, end=0.5)
     refused({"half": half}, "guider", "its conditioning has start_percent", conditioning=["half", 0])

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from comfy_browser import Browser
-from comfy_graphs import BALL, RING, Graph, changed, demo_graph, node, opened, queued, saved_latents
+from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, node, opened, queued, saved_latents
 from comfy_harness import ComfyServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
-CUBE = "a blue cube bouncing on a teal floor"
-PLANNED = f"0:00 {BALL}\n0:05 {RING}"
-TOLD = f"0:00 {BALL}\n0:05 [blend 1] {CUBE}\n0:06 {RING}"
+CUBE = "a blue cube bouncing in the teal plain room"
+PLANNED = f"0:00 {BALL}\n0:05 {CROSS}"
+TOLD = f"0:00 {BALL}\n0:05 [blend 1] {CUBE}\n0:06 {CROSS}"
 NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcingPromptTimeline')"
 TEXT = f"{NODE}.widgets.find((widget) => widget.name === 'prompts')"
 
@@ -98,7 +98,7 @@ def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_ren
     assert json.loads(tags["prompt"])["timeline"]["inputs"]["prompts"] == TOLD
     first, second = json.loads(tags["workflow"])["nodes"]
     assert first["widgets_values"] == [PLANNED] and second["widgets_values"] == [TOLD, 7.0, ""]
-    assert json.loads(tags["head_forcing"])["prompts"] == [BALL, CUBE, RING]
+    assert json.loads(tags["head_forcing"])["prompts"] == [BALL, CUBE, CROSS]
 
     # the graph from the file finds all blocks; without them it makes the same latents; the old text makes its own
     made = saved_latents(comfy_server, result)
@@ -211,7 +211,7 @@ def test_a_batch_goes_on_with_the_changed_story(comfy: ComfyServer):
 # ---------------------------------------------------------------------------------------------------- in a browser
 
 EDITORS = {"0.30.0, Nodes 2.0": ("comfy", True), "0.3.75": ("comfy_floor", False)}
-PROMPTS = [BALL, RING, CUBE, "a green cone", "a pink star", "a white ball on a navy floor"]
+PROMPTS = [BALL, CROSS, CUBE, "a green cone", "a pink star", "a white ball in the navy room"]
 COUNT_STEPS = "() => app.api.addEventListener('progress', (event) => (window.__steps = event.detail.value))"
 
 

@@ -11,8 +11,8 @@ from checkpoint_files import sparse_safetensors, wan_shapes
 from comfy_graphs import (
     BALL,
     BARE,
+    CROSS,
     PUBLISHED,
-    RING,
     UNET,
     _everything_but_output,
     changed,
@@ -315,7 +315,7 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
     assert len({image.tobytes() for image in decoded}) > 1  # the video moves, so previews differ
     said = [text for name, text in texts if name == "sampler"]
     assert len(said) == 10 and said[0].startswith("block 1 of 9 - prompt 1: a red ball")
-    assert "block 9 of 9 - prompt 2: a yellow ring" in said[-2] and " left" in said[-2]
+    assert "block 9 of 9 - prompt 2: a yellow cross" in said[-2] and " left" in said[-2]
     assert re.fullmatch(r"9 blocks in 0:\d\d - \d+\.\d fps", said[-1])
 
     (file,) = result.outputs["video"]["images"]
@@ -352,7 +352,8 @@ def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfySe
     graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/prompts")
     first = sampled(comfy_server, graph)
     second = sampled(
-        comfy_server, changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 a green star on a black floor")
+        comfy_server,
+        changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 a green star gliding in the slate plain room"),
     )
     changes = (first != second).flatten(3).any(-1).any(1)[0].tolist()
     assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
@@ -364,7 +365,7 @@ def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_
     del graph["video"]
     graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/switched")
     plain = sampled(comfy_server, graph)
-    tagged = {tag: changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 [{tag}] {RING}") for tag in SWITCHES}
+    tagged = {tag: changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 [{tag}] {CROSS}") for tag in SWITCHES}
     for tag, widgets in SWITCHES.items():
         with status_texts(comfy_server) as texts:
             result = queued(comfy_server, changed(graph, "timeline", **widgets))
@@ -372,8 +373,8 @@ def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_
         changes = (made != plain).flatten(3).any(-1).any(1)[0].tolist()
         assert changes == [False] * 12 + [True] * 15  # from block 4 on
         (report,) = result.outputs["report"]["text"]
-        assert re.search(rf"2 +0:03.000 +0:02.812 +45 +4 +{tag} +{RING}", report), report
-        assert any(f"prompt 2: {RING[:20]}" in text for _, text in texts)
+        assert re.search(rf"2 +0:03.000 +0:02.812 +45 +4 +{tag} +{CROSS}", report), report
+        assert any(f"prompt 2: {CROSS[:20]}" in text for _, text in texts)
         assert torch.equal(sampled(comfy_server, changed(tagged[tag], "sampler", resume=False)), made)
 
 
@@ -625,7 +626,7 @@ def test_zero_seconds_take_the_length_of_the_timeline_and_ten_of_a_plain_prompt(
 
 def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
     (report,) = queued(comfy, demo_graph(seconds=2.0)).outputs["report"]["text"]
-    assert "32 frames" in report and RING not in report
+    assert "32 frames" in report and CROSS not in report
 
 
 # node, widget, wrong value, what is said
@@ -634,7 +635,7 @@ QUEUE_ERRORS: dict[str, tuple[str, str, Any, tuple[str, ...]]] = {
     "height": ("sampler", "height", -16, ("height",)),
     "file name": ("sampler", "filename_prefix", "../x", ("filename_prefix", "inside")),
     "length": ("timeline", "seconds", -1.0, ("seconds",)),
-    "timeline": ("timeline", "prompts", f"0:03 {BALL}\n\n0:01 {RING}", ("prompts", "line 3")),
+    "timeline": ("timeline", "prompts", f"0:03 {BALL}\n\n0:01 {CROSS}", ("prompts", "line 3")),
     "decoded file": ("video", "filename_prefix", "../x", ("filename_prefix", "inside")),
     "method": ("compare", "methods", "head_forcin", ("methods has no 'head_forcin'; did you mean head_forcing?",)),
     "compared width": ("compare", "width", 5000, ("width",)),
@@ -683,10 +684,10 @@ def test_an_error_is_shown_without_the_path_of_the_installation(comfy_server: Co
 
 
 BAD_TIMELINES = {
-    f"0:03 {BALL}\n\n0:01 {RING}": ("line 3", "0:03"),
+    f"0:03 {BALL}\n\n0:01 {CROSS}": ("line 3", "0:03"),
     " \n ": ("prompt",),
-    f"0:00 [flush] {BALL}\n0:03 {RING}": ("line 1", "first prompt", "[flush]"),
-    f"0:00 {BALL}\n0:03 [flush, recache] {RING}": ("line 2", "contradictory"),
+    f"0:00 [flush] {BALL}\n0:03 {CROSS}": ("line 1", "first prompt", "[flush]"),
+    f"0:00 {BALL}\n0:03 [flush, recache] {CROSS}": ("line 2", "contradictory"),
 }
 
 
@@ -703,7 +704,7 @@ def test_bad_timeline_is_refused_by_its_line_before_anything_runs(comfy_server: 
 
 def test_a_timeline_that_is_too_long_for_its_seconds(comfy_server: ComfyServer):
     failed(
-        comfy_server, changed(demo_graph(), "timeline", prompts=f"0:00 {BALL}\n0:10 {RING}"), "line 2", "after the end"
+        comfy_server, changed(demo_graph(), "timeline", prompts=f"0:00 {BALL}\n0:10 {CROSS}"), "line 2", "after the end"
     )
 
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_made_is_refused_before_sampling(comfy_server: ComfyServe
 
 
 def test_what_one_method_cannot_do_is_refused_before_the_first_is_made(comfy_server: ComfyServer):
-    prompts = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
+    prompts = f"0:00 {BALL}\n0:01 [flush] a green star gliding in the slate plain room"
     graph = compare_graph(positive=["timeline", 0], filename_prefix="compare/refused")
     graph["timeline"] = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=2.0)
     result = comfy_server.queue(graph)
@@ -162,7 +162,7 @@ def test_what_one_method_cannot_do_is_refused_before_the_first_is_made(comfy_ser
 def test_all_makes_the_videos_that_can_be_made_and_says_why_the_others_cannot(comfy: ComfyServer):
     """A flush at a prompt is for Head Forcing and plain windows; other papers' methods have a switch of their own."""
     graph = compare_graph(methods="all", seconds=1.5, positive=["flushed", 0], resume=False, filename_prefix="all/x")
-    prompts = f"0:00 {BALL}\n0:00.75 [flush] a green star on a black floor"
+    prompts = f"0:00 {BALL}\n0:00.75 [flush] a green star gliding in the slate plain room"
     graph["flushed"] = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=1.5)
     (text,) = queued(comfy, graph).outputs["table"]["text"]
     made = [row[0] for row in cells(text)]

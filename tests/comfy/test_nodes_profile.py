@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from comfy_graphs import BALL, BARE, RING, Graph, changed, failed, node, queued, status_texts
+from comfy_graphs import BALL, BARE, CROSS, Graph, changed, failed, node, queued, status_texts
 from comfy_harness import ComfyServer, RunResult
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
@@ -19,7 +19,7 @@ from tiny_checkpoints import wan_t2v
 pytestmark = pytest.mark.comfy
 
 DEMO_COUNTS = "10 local, 12 anchor, 26 memory"
-PROMPTS = f"{BALL}\n{RING}\na pink star spinning on a green floor"
+PROMPTS = f"{BALL}\n{CROSS}\na pink star spinning in the green room"
 STEPS = 14 * 4  # of a prompt: 10 s are 14 blocks
 
 
@@ -220,7 +220,7 @@ def test_without_prompts_the_packs_own_are_measured_in_the_toy_worlds_words(fres
     result = fresh.queue(profile_graph(prompts=" \n"), on_event=stop)
     assert result.outcome == "interrupted" and result.progress["measure"][0][1] == 4 * STEPS
     (kept,) = kept_by_the_pack(fresh, "measured")
-    assert all(" on a " in prompt for prompt in HeadShares.load(kept).setup.prompts)
+    assert all(" in the " in prompt for prompt in HeadShares.load(kept).setup.prompts)
 
 
 @pytest.mark.repeat("comfy_floor")

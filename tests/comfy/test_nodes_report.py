@@ -22,7 +22,9 @@ def node(class_type: str, **inputs: Any) -> dict[str, Any]:
 
 def demo_graph(seconds: float = 6.0) -> Graph:
     """Two prompts with the embedded model, made, measured and shown."""
-    prompts = "0:00 a red ball bouncing on a teal floor\n0:03 a yellow ring circling on a navy checkerboard"
+    prompts = (
+        "0:00 a red ball bouncing in the teal plain room\n0:03 a yellow cross circling in the navy checkerboard room"
+    )
     size = {"width": 64, "height": 64, "seconds": ["timeline", 2], "seed": 0}
     return {
         "demo": node("HeadForcingLoadDemo"),
@@ -64,7 +66,7 @@ def test_the_demo_is_measured_with_its_prompts_read_from_the_file(comfy_server: 
     result = queued(comfy_server, demo_graph())
     text = said(result)
     assert "96 frames of 128x128 at 16 fps, blocks of 3 latent frames, head_forcing, seed 0" in text
-    assert "not VBench scores" in text and "2.81 s  80 %" in text and "a yellow ring circling" in text
+    assert "not VBench scores" in text and "2.81 s  80 %" in text and "a yellow cross circling" in text
     assert result.progress["drift"][-1] == (96, 96)
     (file,) = result.outputs["picture"]["images"]
     (tmp_path / "picture.png").write_bytes(comfy_server.view(**file))
@@ -85,7 +87,7 @@ def test_prompts_of_a_timeline_that_the_graph_does_not_tell_are_read_from_the_fi
     graph["sampler"]["inputs"]["start_frames"] = ["start", 0]
     graph["video"]["inputs"]["fps"] = 8.0
     text = said(queued(comfy_server, graph))
-    assert "Prompt switches (" in text and "a yellow ring circling" in text and "7.12 s  80 %" in text
+    assert "Prompt switches (" in text and "a yellow cross circling" in text and "7.12 s  80 %" in text
 
 
 def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: ComfyServer):

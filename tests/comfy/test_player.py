@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from comfy_browser import Browser
-from comfy_graphs import RING, Graph, changed, demo_graph
+from comfy_graphs import CROSS, Graph, changed, demo_graph
 from comfy_harness import ComfyServer
 from websockets.sync.client import connect
 
@@ -118,7 +118,7 @@ def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(serve
 
 
 def check_going_on(editor: Browser) -> None:
-    editor.load_api(changed(growing_graph("unused/v", 30.0), "timeline", prompts=RING))
+    editor.load_api(changed(growing_graph("unused/v", 30.0), "timeline", prompts=CROSS))
     editor.page.evaluate(
         """() => {
           const old = app.graph.nodes.find((node) => node.type === "HeadForcingSampler");
@@ -228,7 +228,7 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: Comf
     assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[-1]
     shown = [message for message in messages if "preview" in message]
     assert shown and all(message["video"]["bytes"] == 0 for message in shown), "a preview until there is a video"
-    assert any("prompt 1: a red ball bouncing on a teal… - " in message["text"] for message in messages)
+    assert any("prompt 1: a red ball bouncing in the teal… - " in message["text"] for message in messages)
     assert messages[-1]["state"] == "done" and messages[-1]["text"].startswith("wrote output/player/raw_00001_.mp4")
     assert output == {"video": [{"filename": "raw_00001_.mp4", "subfolder": "player", "type": "output"}]}
     assert [message["text"] for message in last] == [messages[-1]["text"]]

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 from comfy_browser import Browser
-from comfy_graphs import BALL, RING, changed, demo_graph, node, queued, saved_latents
+from comfy_graphs import BALL, CROSS, changed, demo_graph, node, queued, saved_latents
 from comfy_harness import ComfyServer
 from PIL import Image
 
@@ -17,7 +17,7 @@ SEED = 13_013
 def take_graph(tag: str = "", **sampler):
     """Two prompts over three blocks, of which the last two have the second prompt."""
     graph = changed(
-        demo_graph(seed=SEED, **sampler), "timeline", prompts=f"0:00 {BALL}\n0:00.6 {tag} {RING}", seconds=2.0
+        demo_graph(seed=SEED, **sampler), "timeline", prompts=f"0:00 {BALL}\n0:00.6 {tag} {CROSS}", seconds=2.0
     )
     del graph["video"]
     return graph | {"latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/take")}
@@ -65,7 +65,7 @@ def test_a_seed_re_rolls_and_both_takes_can_be_loaded_from_a_list_that_people_ca
     newest, before = listed(comfy_server)[:2]
     date, *parts = newest.split(" · ")
     assert len(date) == 16 and parts[:3] == ["take 2", "0:02", "64x64"]
-    assert parts[3].startswith(BALL[:20]) and f" / [seed 7] {RING[:20]}" in parts[3]
+    assert parts[3].startswith(BALL[:20]) and f" / [seed 7] {CROSS[:20]}" in parts[3]
     assert " · take 1 · 0:02 · 64x64 · " in before
 
     name = newest.rpartition("(")[2].removesuffix(")")

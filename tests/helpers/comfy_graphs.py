@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from websockets.sync.client import connect
 
 Graph = dict[str, dict[str, Any]]
-BALL = "a red ball bouncing on a teal floor"
-RING = "a yellow ring circling on a navy checkerboard"
+BALL = "a red ball bouncing in the teal plain room"
+CROSS = "a yellow cross circling in the navy checkerboard room"
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def changed(graph: Graph, name: str, **inputs: Any) -> Graph:
 
 def demo_graph(**sampler: Any) -> Graph:
     """Two prompts over six seconds with the embedded model; node ids name the nodes."""
-    timeline = {"prompts": f"0:00 {BALL}\n0:03 {RING}", "seconds": 6.0}
+    timeline = {"prompts": f"0:00 {BALL}\n0:03 {CROSS}", "seconds": 6.0}
     size = {"width": 64, "height": 64, "seconds": ["timeline", 2], "seed": 0}
     return {
         "demo": node("HeadForcingLoadDemo"),

@@ -18,32 +18,32 @@ from headforcing.headforcing_core.head_profiles.profile import bundled_profiles,
 from headforcing.headforcing_core.plots.head_profile import profile_picture
 from headforcing.headforcing_core.video.contact_sheet import font
 from PIL import Image, ImageDraw
-from workflow_stories import COMPARE_PROMPTS, SHAPES
+from workflow_stories import COMPARE_PROMPTS, TAKES
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 SIDE, FOOTER, GAP = 480, 26, 4
 BACKGROUND, TEXT = "#15171c", "#9aa3b2"
 
-SEA = """0:00 a blue ball gliding on a sand floor
-0:10 a cyan star gliding on a navy stripes
-0:20 a blue ring circling on a teal floor
-0:30 a yellow star bouncing on a navy floor panning left
-0:40 a orange ring circling on a grey stripes
-0:50 a yellow ball gliding on a teal stripes"""
-NIGHT = """0:00 a orange triangle bouncing on a brown floor
-0:10 a orange triangle bouncing on a brown checkerboard panning right
-0:20 a pink star circling on a black floor
-0:30 a pink star circling on a navy stripes
-0:40 a purple ring gliding on a maroon floor
-0:50 a cyan ball bouncing on a grey checkerboard"""
-EIGHT = """0:00 a green triangle gliding on a sand floor
-0:40 a yellow triangle gliding on a sand stripes
-1:20 a red square bouncing on a olive floor
-2:00 a red square bouncing on a grey floor
-2:30 [flush, re-anchor] a orange ring circling on a maroon stripes
-3:10 a orange ring circling on a brown floor
-3:50 [flush, re-anchor] a purple star gliding on a teal checkerboard
-4:30 a cyan star gliding on a black stripes"""
+SEA = """0:00 a blue ball gliding in the sand plain room
+0:10 a cyan star gliding in the navy striped room
+0:20 a blue cross circling in the teal plain room
+0:30 a yellow star bouncing in the navy plain room panning left
+0:40 a orange cross circling in the grey striped room
+0:50 a yellow ball gliding in the teal striped room"""
+NIGHT = """0:00 a orange triangle bouncing in the brown plain room
+0:10 a orange triangle bouncing in the brown checkerboard room panning right
+0:20 a pink star circling in the slate plain room
+0:30 a pink star circling in the navy striped room
+0:40 a purple cross gliding in the maroon plain room
+0:50 a cyan ball bouncing in the grey checkerboard room"""
+EIGHT = """0:00 a green triangle gliding in the sand plain room
+0:40 a yellow triangle gliding in the sand striped room
+1:20 a red square bouncing in the olive plain room
+2:00 a red square bouncing in the grey plain room
+2:30 [flush, re-anchor] a orange cross circling in the maroon striped room
+3:10 a orange cross circling in the brown plain room
+3:50 [flush, re-anchor] a purple star gliding in the teal checkerboard room
+4:30 a cyan star gliding in the slate striped room"""
 
 Frame = Image.Image
 
@@ -107,9 +107,11 @@ def halves(row: list[Frame], columns: int = 3) -> list[list[Frame]]:
 def pictures(folder: Path) -> dict[str, Image.Image]:
     """All thumbnails by the name of their workflow."""
     scenes = [4.5 + 10 * scene for scene in range(6)]
-    one_prompt = "a red ball bouncing on a teal floor"
-    plain = SHAPES.replace("[seed 7] ", "")
-    changed = NIGHT.replace("a purple ring gliding on a maroon floor", "a green square gliding on a sand floor")
+    one_prompt = "a red ball bouncing in the teal plain room"
+    plain = TAKES.replace("[seed 7] ", "")
+    changed = NIGHT.replace(
+        "a purple cross gliding in the maroon plain room", "a green square gliding in the sand plain room"
+    )
     methods = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
     def made(prompts: str, times: Sequence[float] = scenes, seconds: float = 60, *more: str) -> list[Frame]:
@@ -121,7 +123,7 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         "single_prompt_60s": sheet(halves(made(one_prompt, [1, 20, 40, 59]), 2)),
         "six_prompts_60s": sheet(halves(made(SEA))),
         "five_minutes_streaming": sheet(halves(made(EIGHT, [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)),
-        "re_roll_one_scene": sheet([made(plain)[1:5], made(SHAPES)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
+        "re_roll_one_scene": sheet([made(plain)[1:5], made(TAKES)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
         "live_story": sheet([made(NIGHT)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")),
         "two_gpus": sheet(halves(made(SEA, scenes, 60, "--seed", "3"))),
         "native_sampling": sheet(halves(made(DEMO_STORY.strip(), scenes, 60, "--seed", "2"))),

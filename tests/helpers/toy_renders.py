@@ -17,7 +17,7 @@ from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 
-STORY = "0:00 a red ball bouncing on a teal floor\n0:05 a yellow ring circling on a navy checkerboard"
+STORY = "0:00 a red ball bouncing in the teal plain room\n0:05 a yellow cross circling in the navy checkerboard room"
 
 
 def toy_model(layers: int = 8):

@@ -18,9 +18,9 @@ from workflow_stories import (
     LIVE_NOTE,
     NATIVE_NOTE,
     PROFILE_NOTE,
-    SHAPES,
     SINGLE_NOTE,
     SIX_NOTE,
+    TAKES,
     TAKES_NOTE,
     TWO_GPUS_NOTE,
     VALLEY,
@@ -153,9 +153,9 @@ WORKFLOWS: dict[str, Workflow] = {
     ),
     "re_roll_one_scene": Workflow(
         DEMO
-        | _timeline(SHAPES, 60.0, ["model", 1])
+        | _timeline(TAKES, 60.0, ["model", 1])
         | _sampler(width=64, height=64)
-        | _decode("shapes", ["model", 2], upscale=6)
+        | _decode("takes", ["model", 2], upscale=6)
         | {
             "report": _report(["sampler", 1]),
             "run": Node("HeadForcingLoadRun", {}, muted=True),
@@ -203,7 +203,11 @@ WORKFLOWS: dict[str, Workflow] = {
             ),
             "prompt": Node(
                 "HeadForcingPromptTimeline",
-                {"clip": ["model", 1], "prompts": "a yellow ring circling on a navy checkerboard", "seconds": 10.0},
+                {
+                    "clip": ["model", 1],
+                    "prompts": "a yellow cross circling in the navy checkerboard room",
+                    "seconds": 10.0,
+                },
                 height=300,
             ),
         }

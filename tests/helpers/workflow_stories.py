@@ -2,15 +2,17 @@
 
 from workflow_sources import FRAMEWISE_MODEL, MODELS, models_of
 
-COMPARE_PROMPTS = """0:00 a red ball bouncing on a teal floor
-0:10 a yellow ring circling on a navy checkerboard"""
+COMPARE_PROMPTS = """0:00 a red ball bouncing in the navy checkerboard room
+0:05 a red ball bouncing in the sand plain room
+0:10 a red ball bouncing in the maroon striped room
+0:15 a red ball bouncing in the navy checkerboard room"""
 
-SHAPES = """0:00 a red ball bouncing on a teal floor
-0:10 a yellow star gliding on a navy checkerboard
-0:20 a cyan ring circling on a maroon stripes
-0:30 [seed 7] a pink square bouncing on a olive floor
-0:40 a green triangle gliding on a black checkerboard
-0:50 a orange ball circling on a grey floor"""
+TAKES = """0:00 a red ball bouncing in the navy checkerboard room
+0:10 a yellow star gliding in the sand plain room
+0:20 a cyan cross circling in the maroon striped room
+0:30 [seed 7] a pink square bouncing in the olive plain room
+0:40 a red ball bouncing in the navy checkerboard room
+0:50 a yellow star gliding in the sand plain room"""
 
 FOX = (
     "A red fox with a thick winter coat trots through a silent snowy forest at dawn, low golden light between the "
@@ -44,19 +46,20 @@ PAGE = "https://github.com/headforcing/ComfyUI-HeadForcing/blob/main/docs"
 
 DEMO_NOTE = f"""## Head Forcing demo
 
-Nothing to download: press **Run**. A one-minute video of six prompts appears on the right.
+Nothing to download: press **Run**. A one-minute video of six prompts appears on the right. Three rooms are shown, and
+each comes back after half a minute. What hangs in a room no prompt says: the model has to remember it.
 
-The tiny model knows one world of moving shapes:
+The tiny model knows one world:
 
 *a* **red**, green, blue, yellow, orange, purple, cyan, pink
 
-**ball**, ring, square, triangle, star
+**ball**, square, triangle, star, cross
 
-**bouncing**, gliding, circling *on a*
+**bouncing**, gliding, circling *in the*
 
-**teal**, grey, navy, maroon, olive, black, brown, sand
+**navy**, grey, teal, maroon, olive, slate, brown, sand
 
-**floor**, checkerboard, stripes
+**checkerboard**, plain, striped *room*
 
 *and, if the camera is to move:* panning left, panning right
 
@@ -93,8 +96,8 @@ For your own model replace *Load Demo Model* by *Load Self Forcing* and *Load CL
 
 COMPARE_NOTE = f"""## Methods side by side
 
-Press **Run**: the same two prompts and the same noise go through three methods, and a table says what each
-keeps, how long a block takes and how its video drifts.
+Press **Run**: the same story and the same noise go through three methods, and a table says what each keeps, how
+long a block takes and how its video drifts. The first room comes back after ten seconds: compare what hangs in it.
 
 The names that *methods* takes are those of *method* on Head Forcing Sampler. The demo model is a toy; for real
 weights replace *Load Demo Model* by *Load Self Forcing*, *Load CLIP* and *Load VAE*, and set the size to 832 x

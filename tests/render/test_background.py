@@ -9,7 +9,7 @@ import pytest
 import torch
 from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.demo.autoencoder import ToyStreamingDecoder
+from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
@@ -180,7 +180,7 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled_with_the_s
     """Two devices of the CPU: decoding waits here until sampling has gone on, which it never would in turn."""
     command = ["demo", "--seconds", "2", "--scale", "1", "--device", "cpu", "--json"]
     assert main([*command, "--out", str(tmp_path / "turn")]) == 0
-    denoise, decode, steps, went_on, names = WanVideoModel.denoise, ToyStreamingDecoder.decode, [], [], set()
+    denoise, decode, steps, went_on, names = WanVideoModel.denoise, RoomsStreamingDecoder.decode, [], [], set()
     second_block = threading.Event()
 
     def counted(*arguments):
@@ -195,7 +195,7 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled_with_the_s
         return decode(decoder, latents)
 
     monkeypatch.setattr(WanVideoModel, "denoise", counted)
-    monkeypatch.setattr(ToyStreamingDecoder, "decode", waiting)
+    monkeypatch.setattr(RoomsStreamingDecoder, "decode", waiting)
     assert main([*command, "--out", str(tmp_path / "beside"), "--vae-device", "cpu:0"]) == 0
     assert all(went_on) and names == {"head forcing video"} and threads() == []
     assert (decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")).all()

@@ -12,7 +12,13 @@ from headforcing.headforcing_core.farm.choose import farm_named
 from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.files import claimed
 
-SHORT = {"demo": True, "seconds": 1, "scale": 1, "device": "cpu", "prompts": "a red ball bouncing on a teal floor"}
+SHORT = {
+    "demo": True,
+    "seconds": 1,
+    "scale": 1,
+    "device": "cpu",
+    "prompts": "a red ball bouncing in the teal plain room",
+}
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
     assert again["seconds"]["all"] < len(names), "asking again takes less than a second a video"
     (tmp_path / "out" / "ball-seed1.mp4").write_bytes(b"other")
     (tmp_path / "out" / "runs" / "line-0002" / "finished.json").write_text("[1]", encoding="utf-8")
-    code, third = batch({**lines[0], "seeds": [1]}, {**lines[1], "prompts": "a cyan ring"})
+    code, third = batch({**lines[0], "seeds": [1]}, {**lines[1], "prompts": "a cyan cross"})
     assert states(third) == {"ball-seed1": "done", "line-0002": "done"}
     first = third["videos"][0]
     assert first["reused_blocks"] == first["blocks"] == 2 and first["files"] == hashes[0]

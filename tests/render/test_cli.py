@@ -21,7 +21,7 @@ from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-BALL = "a red ball bouncing on a teal floor"
+BALL = "a red ball bouncing in the teal plain room"
 CHANGE = "0:00 a green apple\n0:01 a red apple"
 
 
@@ -90,7 +90,7 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
 
 def test_demo_takes_a_story_from_a_file_and_tells_which_words_it_does_not_know(tmp_path, capsys):
     story = tmp_path / "story.txt"
-    story.write_text("0:00 a red ball bouncing on a teal floor\n0:02 a purple dinosaur", encoding="utf-8")
+    story.write_text("0:00 a red ball bouncing in the teal plain room\n0:02 a purple dinosaur", encoding="utf-8")
     code = main(
         ["demo", "--prompts", f"@{story}", "--seconds", "4", "--scale", "2", "--out", str(tmp_path), "--device", "cpu"]
     )
@@ -137,7 +137,7 @@ def test_generate_takes_over_prompts_as_asked(generate, tmp_path):
 
 
 def test_the_demo_says_at_which_picture_of_the_file_each_prompt_took_effect(tmp_path, capsys):
-    story = "0:00 a red ball bouncing on a teal floor\n0:02 [recache, blend 1] a pink star gliding on a black floor"
+    story = f"0:00 {BALL}\n0:02 [recache, blend 1] a pink star gliding in the slate plain room"
     assert main(["demo", "--prompts", story, "--seconds", "4", "--out", str(tmp_path), "--device", "cpu"]) == 0
     assert "33      3  recache, blend 1  a pink star" in capsys.readouterr().out
     with av.open(str(tmp_path / "demo.mp4")) as container:

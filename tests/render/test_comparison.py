@@ -33,7 +33,7 @@ from PIL import Image
 from tiny_checkpoints import wan_vae
 
 METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
-BALL = "a red ball bouncing on a teal floor"
+BALL = "a red ball bouncing in the teal plain room"
 
 
 def decoded(path: Path) -> np.ndarray:
@@ -190,7 +190,7 @@ def test_all_renders_what_it_can_in_its_order_and_says_why_not_the_rest(tmp_path
     """A flush fits Head Forcing and no window of LongLive's; a method that is named instead of `all` is an error."""
     few = ["head_forcing", "longlive", "self_forcing_sink"]
     monkeypatch.setattr(comparison, "all_methods", lambda: few)
-    tagged = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
+    tagged = f"0:00 {BALL}\n0:01 [flush] a green star gliding in the slate plain room"
     assert compare(tmp_path, "--prompts", tagged, methods=["all"]) == 0
     found = json.loads((tmp_path / "comparison.json").read_text("utf-8"))
     assert [row["entry"]["method"] for row in found["rows"]] == ["head_forcing", "self_forcing_sink"]
@@ -217,7 +217,7 @@ def test_names_come_by_commas_or_lines_and_once():
 
 
 def test_what_one_of_the_methods_cannot_do_is_refused_before_the_first_is_rendered(tmp_path: Path, capsys):
-    tagged = f"0:00 {BALL}\n0:01 [flush] a green star on a black floor"
+    tagged = f"0:00 {BALL}\n0:01 [flush] a green star gliding in the slate plain room"
     assert compare(tmp_path, "--prompts", tagged) == 2
     assert "longlive: this method's prompt switch is always recache" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -7,24 +7,20 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.demo.rooms_stories import random_story
 from headforcing.headforcing_core.demo.training import distill
 from headforcing.headforcing_core.demo.training.parallel_forward import forward, teacher_forced_flow, teacher_forcing
-from headforcing.headforcing_core.demo.training.train_autoencoder import Crops, reconstruct
-from headforcing.headforcing_core.demo.training.train_autoencoder import train as train_autoencoder
-from headforcing.headforcing_core.demo.training.train_base import flow_loss, rate_factor
+from headforcing.headforcing_core.demo.training.rooms_data import ClipPool, draw_stories, text_of
+from headforcing.headforcing_core.demo.training.rooms_stages import flow_loss, rate_factor
 from headforcing.headforcing_core.demo.training.training import (
     Average,
-    ClipPool,
     Optimizer,
     add_noise,
-    draw_texts,
     draw_times,
     initialise,
     load,
     save,
-    text_of,
 )
-from headforcing.headforcing_core.demo.world import random_looks
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.schedule import schedule
@@ -44,6 +40,11 @@ def eager():
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+def draw_texts(seed, batch, blocks=7):
+    """Text embeddings of the first blocks of random stories, `[batch, blocks, 12, 64]`."""
+    return draw_stories(seed, 0, 0, batch)[0][:, :blocks]
 
 
 def tiny_model():
@@ -74,7 +75,7 @@ def engine_flows(model, clean, noisy, sigmas, texts):
 def test_the_parallel_forward_is_the_engine_with_its_cache():
     """Of the shipped weights: seven blocks at once against one after another, to 1e-5."""
     model = load(assets.TOY_CONFIG, assets.model_path()).requires_grad_(False)
-    text = draw_texts(np.random.default_rng(1), 1)
+    text = draw_texts(1, 1)
     clean = torch.randn(1, 21, 16, 8, 8)
     times = draw_times((1, 7))
     noisy, _ = add_noise(clean, times)
@@ -84,7 +85,7 @@ def test_the_parallel_forward_is_the_engine_with_its_cache():
 
 
 def test_blocks_with_a_past_are_the_same_blocks_in_one_piece():
-    model, text = tiny_model().requires_grad_(False), draw_texts(np.random.default_rng(2), 2)[:, :2]
+    model, text = tiny_model().requires_grad_(False), draw_texts(2, 2, blocks=2)
     clean, noisy = torch.randn(2, 6, 16, 8, 8), torch.randn(2, 6, 16, 8, 8)
     times = torch.full((2, 6), 0.7)
     whole = teacher_forced_flow(model, clean, noisy, 1000 * times, text)
@@ -114,28 +115,29 @@ def test_noise_levels_are_shared_by_the_frames_of_a_block_and_lean_to_high_ones(
 
 def test_some_clips_have_no_text_and_some_words_are_left_out_of_whole_clips():
     rng = np.random.default_rng(3)
-    texts = [text_of(random_looks(rng, 7), rng) for _ in range(400)]
+    texts = [text_of(random_story(rng, 7), rng) for _ in range(400)]
     empty = [not text.any() for text in texts]
     assert 0.10 < np.mean(empty) < 0.21
     words = [int((text[0].abs().sum(-1) > 0).sum()) for text in texts if text.any()]
-    assert {8, 10} < set(words) and 0.02 < np.mean([n not in (8, 10) for n in words]) < 0.6
+    assert {9, 11} < set(words) and 0.02 < np.mean([n not in (9, 11) for n in words]) < 0.6
 
 
 def test_the_pool_gives_other_clips_as_time_goes_on():
-    pool = ClipPool(assets.load_autoencoder(), seed=4, size=4, fresh=2)
-    old = [clip[0] for clip in pool.clips]
-    latents, cover, text = pool.draw(3)
-    assert latents.shape == (3, 21, 16, 8, 8) and cover.shape == (3, 21, 8, 8) and text.shape == (3, 7, 12, 64)
-    assert 0 <= cover.min() and cover.max() <= 1 and 0.02 < cover.mean() < 0.3
-    assert [any(clip[0] is before for before in old) for clip in pool.clips] == [False, False, True, True]
+    pool = ClipPool(assets.load_autoencoder(), seed=4, rank=0, size=4, fresh=2)
+    latents, cover, text = pool.draw(0, 3)
+    assert latents.shape == (3, 36, 16, 8, 8) and cover.shape == (3, 36, 8, 8) and text.shape == (3, 12, 12, 64)
+    assert 0 <= cover.min() and cover.max() <= 1 and 0.02 < cover.mean() < 0.4
+    first = set(pool._clips)
+    pool.draw(1, 4)
+    assert first <= {0, 1, 2, 3} and set(pool._clips) == {2, 3, 4, 5}, "two of four are replaced at every step"
 
 
 def test_base_training_makes_the_flow_better():
-    model, pool = tiny_model(), ClipPool(assets.load_autoencoder(), seed=5, size=8, fresh=0)
+    model, pool = tiny_model(), ClipPool(assets.load_autoencoder(), seed=5, rank=0, size=8, fresh=0)
     optimizer, average = Optimizer(model, 0.02, 2e-3), Average(model, 0.9)
     losses = []
-    for _ in range(25):
-        loss = flow_loss(model, *pool.draw(4))
+    for step in range(25):
+        loss = flow_loss(model, *pool.draw(step, 4))
         optimizer.step(loss, 1.0)
         average.update(model)
         losses.append(loss.item())
@@ -149,7 +151,7 @@ def test_the_learning_rate_rises_stays_and_falls_to_nothing():
 
 
 def test_a_rollout_gives_back_what_one_step_of_every_block_was_given():
-    model, text = tiny_model().requires_grad_(False), draw_texts(np.random.default_rng(6), 3)
+    model, text = tiny_model().requires_grad_(False), draw_texts(6, 3)
     made = distill.roll_out(model, text)
     assert made.clean.shape == made.noisy.shape == (3, 21, 16, 8, 8)
     levels = torch.tensor(distill.SIGMAS)
@@ -161,26 +163,12 @@ def test_a_rollout_gives_back_what_one_step_of_every_block_was_given():
 
 
 def test_a_student_as_good_as_its_teacher_is_left_alone_and_a_worse_one_is_not():
-    teacher, text = tiny_model().requires_grad_(False), draw_texts(np.random.default_rng(7), 2)
+    teacher, text = tiny_model().requires_grad_(False), draw_texts(7, 2)
     made = distill.roll_out(teacher, text)
     same = distill.matching_gradient(teacher, teacher, made.clean, made, guidance=1.0)
     assert same.abs().max() == 0
     other = distill.matching_gradient(teacher, tiny_model().requires_grad_(False), made.clean, made, guidance=1.0)
     assert other.abs().mean() > 0.01
-
-
-def test_the_autoencoder_learns_and_polishing_leaves_its_latents_alone():
-    model, crops = assets.ToyAutoencoder(), Crops(clips=3, seed=8)
-    video_frames, _ = crops.draw(6)
-    before = (reconstruct(model, video_frames)[0] - video_frames).abs().mean()
-    train_autoencoder(model, crops, steps=60, batch=6, rate=3e-3)
-    decoded, latents = reconstruct(model, video_frames)
-    assert (decoded - video_frames).abs().mean() < 0.9 * before
-    for part in (model.in_img, model.in_vid, model.enc):
-        part.requires_grad_(False)
-    train_autoencoder(model, crops, steps=2, batch=6, rate=3e-3)
-    redone, same = reconstruct(model, video_frames)
-    assert torch.equal(latents, same) and not torch.allclose(redone, decoded, atol=1e-4)
 
 
 def test_weights_are_saved_and_loaded_as_they_are(tmp_path):

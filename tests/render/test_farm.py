@@ -32,9 +32,9 @@ linux = pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="fin
 on_workers = pytest.mark.usefixtures("two_workers")
 
 STORIES = (
-    "a red ball bouncing on a teal floor",
-    "0:00 a yellow star gliding on a navy checkerboard\n0:01 a cyan ring circling on a maroon stripes",
-    "0:00 a pink square bouncing on a olive floor\n0:01 [recache] a green triangle gliding on a black checkerboard",
+    "a red ball bouncing in the teal plain room",
+    "0:00 a yellow star gliding in the navy checkerboard room\n0:01 a cyan cross circling in the maroon striped room",
+    "0:00 a pink square bouncing in the olive plain room\n0:01 [recache] a green star gliding in the slate plain room",
 )
 SHORT = {"demo": True, "scale": 1, "device": "cpu", "seconds": 2, "latents": True}
 LONG = {**SHORT, "seconds": 12, "prompts": STORIES[1], "seed": 9}

@@ -11,8 +11,8 @@ import pytest
 from fault_injection import ERRORS, POINTS
 from headforcing.headforcing_core.commands.cli import main
 
-ONE = ("--prompts", "a red ball bouncing on a teal floor")
-STORY = "0:00 a red ball bouncing on a teal floor\n0:01 a yellow ring circling on a navy checkerboard"
+ONE = ("--prompts", "a red ball bouncing in the teal plain room")
+STORY = "0:00 a red ball bouncing in the teal plain room\n0:01 a yellow cross circling in the navy checkerboard room"
 MOST_TRIES = {"render": 3, "resume": 3, "auto": 1, "evaluate": 1, "profile": 1}  # of one point; others 2
 
 

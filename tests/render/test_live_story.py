@@ -30,10 +30,11 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from toy_renders import toy_model
 
 SECONDS, BLOCKS = 7.0, 10
-RED, RING, CUBE = "a red ball bouncing on a teal floor", "a yellow ring circling on navy", "a blue cube on a pink floor"
-PLANNED = f"0:00 {RED}\n0:03 {RING}\n0:06 {CUBE}"  # blocks 0, 4 and 8
-CHANGED = f"0:00 {RED}\n0:03 {RING}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0, 4, 6 and 8
-SWITCHED = f"0:00 {RED}\n0:03 {RING}\n0:04.5 [recache] {CUBE}\n0:05.25 [flush, re-anchor] {RED}"
+RED, CROSS = "a red ball bouncing in the teal plain room", "a yellow cross circling in the navy room"
+CUBE = "a blue cube in the pink room"
+PLANNED = f"0:00 {RED}\n0:03 {CROSS}\n0:06 {CUBE}"  # blocks 0, 4 and 8
+CHANGED = f"0:00 {RED}\n0:03 {CROSS}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0, 4, 6 and 8
+SWITCHED = f"0:00 {RED}\n0:03 {CROSS}\n0:04.5 [recache] {CUBE}\n0:05.25 [flush, re-anchor] {RED}"
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +160,7 @@ def test_a_story_may_change_often_and_new_prompts_are_encoded_once(backbone, job
     latents, result = render(backbone, job(PLANNED), story)
     assert story.changes == [8, 8, 7] and story.encoded == ["a green cone", "a white star"]
     assert torch.equal(latents, fresh(backbone, job(last))[0])
-    assert result.about["prompts"] == [RED, RING, "a white star", "a green cone"]
+    assert result.about["prompts"] == [RED, CROSS, "a white star", "a green cone"]
 
 
 def test_a_seed_re_rolls_from_a_prompt_that_has_not_begun(backbone, job):
@@ -174,7 +175,7 @@ def test_a_seed_re_rolls_from_a_prompt_that_has_not_begun(backbone, job):
 def test_the_run_folder_notes_the_story_that_was_rendered_and_forgets_the_one_that_was_not(backbone, job, tmp_path):
     render(backbone, job(PLANNED), Told({5: CHANGED}))
     (video,) = stored_videos(tmp_path / "runs")
-    assert video.about["prompts"] == [RED, RING, CUBE, RED] and video.about["switches"][2] == "blend 1"
+    assert video.about["prompts"] == [RED, CROSS, CUBE, RED] and video.about["switches"][2] == "blend 1"
     assert video.about["starts_seconds"] == job(CHANGED).about["starts_seconds"]
 
 
@@ -212,14 +213,17 @@ def test_the_file_holds_the_story_that_was_rendered(backbone, job, tmp_path):
     _, result = render(backbone, planned, Told({3: CHANGED}), [mp4])
     with av.open(str(path)) as container:
         tags = json.loads(container.metadata["head_forcing"])
-    assert tags["prompts"] == [RED, RING, CUBE, RED] == result.about["prompts"]
+    assert tags["prompts"] == [RED, CROSS, CUBE, RED] == result.about["prompts"]
     assert tags["starts_seconds"] == job(CHANGED).about["starts_seconds"]
     assert tags["story"] == "as it was told"
 
 
 REFUSED = {
-    "text": (f"0:00 {RED}\n0:00 {RING}", "line 2: 0:00 does not come after 0:00"),
-    "begun": (PLANNED.replace(RING, CUBE), "prompt 2 has begun and its finished blocks stay: leave everything before "),
+    "text": (f"0:00 {RED}\n0:00 {CROSS}", "line 2: 0:00 does not come after 0:00"),
+    "begun": (
+        PLANNED.replace(CROSS, CUBE),
+        "prompt 2 has begun and its finished blocks stay: leave everything before ",
+    ),
     "begun switch": (PLANNED.replace("0:03 ", "0:03 [recache] "), "prompt 2 has begun"),
     "earlier": (PLANNED.replace("0:06 ", "0:03.6 "), "prompt 2 has begun"),
     "first": (PLANNED.replace(RED, CUBE), "prompt 1 has begun"),
@@ -238,12 +242,14 @@ def test_a_story_that_cannot_be_taken_changes_nothing(backbone, job, name):
 
 
 def test_the_sentence_says_from_which_time_on_a_story_can_change(backbone, job):
-    story = Told({6: PLANNED.replace(RING, CUBE)})
+    story = Told({6: PLANNED.replace(CROSS, CUBE)})
     render(backbone, job(PLANNED), story)
     assert "before 0:04.312 (block 7 of 10)" in story.refusals[0]
 
 
-@pytest.mark.parametrize("seconds, story_of_it", [(9.0, f"{CHANGED}\n0:08 {RING}"), (5.2, f"0:00 {RED}\n0:03 {RING}")])
+@pytest.mark.parametrize(
+    "seconds, story_of_it", [(9.0, f"{CHANGED}\n0:08 {CROSS}"), (5.2, f"0:00 {RED}\n0:03 {CROSS}")]
+)
 def test_a_story_may_become_longer_or_shorter(backbone, job, tmp_path, seconds, story_of_it):
     """Latents, file and notes are those of a render that had this length from the beginning."""
     wanted, planned = job(story_of_it, seconds=seconds), job(PLANNED)
@@ -261,14 +267,14 @@ def test_a_story_may_become_longer_or_shorter(backbone, job, tmp_path, seconds, 
 
 
 def test_a_length_that_the_render_sets_is_kept(backbone, job):
-    story = Told({1: CHANGED + f"\n0:08 {RING}"}, seconds=9.0)
+    story = Told({1: CHANGED + f"\n0:08 {CROSS}"}, seconds=9.0)
     story.seconds = SECONDS
     latents, _ = render(backbone, replace(job(PLANNED), runs=None), story)
     assert story.refusals == [] and torch.equal(latents, fresh(backbone, job(CHANGED))[0])
 
 
 def test_a_video_does_not_end_in_what_has_begun(backbone, job):
-    story = Told({6: f"0:00 {RED}\n0:03 {RING}", 7: f"0:00 {RED}"}, seconds=4.2)  # in block 6, block 7 is next
+    story = Told({6: f"0:00 {RED}\n0:03 {CROSS}", 7: f"0:00 {RED}"}, seconds=4.2)  # in block 6, block 7 is next
     render(backbone, job(PLANNED), story)
     assert "blocks before 0:04.312 have begun and stay (block 7 of 10): end the story after that" in story.refusals[0]
     assert "prompt 2 has begun" in story.refusals[1]
@@ -302,7 +308,7 @@ def test_a_story_whose_switches_need_more_memory_than_there_is_is_refused(backbo
             check_growth(more, 0)
 
     planned = job(RED, "longlive")
-    story = Small({1: f"0:00 {RED}\n0:05 {RING}"})
+    story = Small({1: f"0:00 {RED}\n0:05 {CROSS}"})
     _, result = render(backbone, planned, story)
     assert "not enough memory" in story.refusals[0] and result.plan == planned.plan
 
@@ -324,12 +330,12 @@ def test_when_everything_has_begun_nothing_can_change(backbone, job):
 
 
 def test_memflow_refuses_a_second_prompt_where_it_would_have_begun_otherwise(backbone, job):
-    story = Told({1: f"0:00 {RED}\n0:03 {RING}"})
+    story = Told({1: f"0:00 {RED}\n0:03 {CROSS}"})
     render(backbone, job(RED, "memflow"), story)
     assert story.changes == [] and "one prompt in another way than one of several" in story.refusals[0]
-    story = Told({1: f"0:00 {RED}\n0:03 {RING}"})
+    story = Told({1: f"0:00 {RED}\n0:03 {CROSS}"})
     latents, _ = render(backbone, job(RED, "memflow_interactive"), story)
-    assert torch.equal(latents, fresh(backbone, job(f"0:00 {RED}\n0:03 {RING}", "memflow_interactive"))[0])
+    assert torch.equal(latents, fresh(backbone, job(f"0:00 {RED}\n0:03 {CROSS}", "memflow_interactive"))[0])
 
 
 def test_a_prompt_that_cannot_be_encoded_leaves_the_story(backbone, job):
@@ -377,7 +383,7 @@ def follow(written, tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(follow, written, tmp_path):
     path = tmp_path / "story.txt"
-    wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, RING)
+    wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, CROSS)
     result, said = follow(
         PLANNED,
         {1: lambda: written(wrong), 2: lambda: written(begun), 3: lambda: written(CHANGED), 5: lambda: os.utime(path)},
@@ -393,7 +399,7 @@ def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_besid
     assert (out / "demo.story.txt").read_text(encoding="utf-8") == CHANGED == result["story"]
     with av.open(str(out / "demo.mp4")) as container:
         tags = json.loads(container.metadata["head_forcing"])
-    assert tags["story"] == CHANGED and tags["prompts"] == [RED, RING, CUBE, RED]
+    assert tags["story"] == CHANGED and tags["prompts"] == [RED, CROSS, CUBE, RED]
     again, said = follow((out / "demo.story.txt").read_text(encoding="utf-8"), {})
     assert again["reused_blocks"] == 10 and said == []
 

@@ -9,7 +9,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.studies.paper_tables import PAPER_TABLES, Budget, budget_table, budgets
 
-BALL = "a red ball bouncing on a teal floor"
+BALL = "a red ball bouncing in the teal plain room"
 
 
 def render(name: str, out: Path, *more: str) -> dict:

@@ -17,8 +17,8 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from toy_renders import Render, toy_model
 
 SECONDS = 7.0
-BALL, RING = "a red ball on a teal floor", "a yellow ring on navy"
-TOLD = f"0:00 {BALL}\n0:02.3 {RING}\n0:05.3 {{}} the red ball again"  # blocks 0, 3 and 7 of 10
+BALL, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
+TOLD = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {{}} the red ball again"  # blocks 0, 3 and 7 of 10
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,8 @@ def test_likeness_is_that_of_the_words_that_tell_scenes_apart(backbone, tmp_path
         (TOLD.format(""), TOLD.format("[recall 1]"), "this video began without a [recall]"),
         (
             # with "red" in three of four prompts the third one is most like the second by what is left of it
-            "0:00 red ball\n0:00.8 yellow ring\n0:01.5 [recall] red red ring\n0:06 {} a blue cube",
-            "0:00 red ball\n0:00.8 yellow ring\n0:01.5 [recall] red red ring\n0:06 {} a red cube",
+            "0:00 red ball\n0:00.8 yellow cross\n0:01.5 [recall] red red cross\n0:06 {} a blue cube",
+            "0:00 red ball\n0:00.8 yellow cross\n0:01.5 [recall] red red cross\n0:06 {} a red cube",
             "an earlier [recall] would mean another scene",
         ),
     ],
@@ -125,7 +125,7 @@ def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_re
 
 def test_the_embeddings_of_a_story_with_a_recall_include_those_of_its_telling_words(backbone, tmp_path):
     render = render_of(backbone, tmp_path, "[recall 1]")
-    assert render.timeline.texts[3:] == ["red ball teal floor", "yellow ring navy", "red ball again"]
+    assert render.timeline.texts[3:] == ["red ball teal room", "yellow cross navy room", "red ball again"]
     assert len(render.embeds) == 3 and len(render.embeds.compared) == 3 and len(render.embeds.texts) == 6
     cut = replace(render.plan, timeline=replace(render.timeline, segments=render.timeline.segments[:2]))
     assert not cut.timeline.recalls and not cut.embeddings(render.embeds.texts).compared

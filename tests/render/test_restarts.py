@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_vae
 from torch import Tensor
 
-BALL = "a red ball bouncing on a teal floor"
+BALL = "a red ball bouncing in the teal plain room"
 
 
 @pytest.fixture(scope="module", params=["toy", "wan"])

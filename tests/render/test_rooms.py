@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.demo.masks import label
 from headforcing.headforcing_core.demo.rooms import CHOICES, CLOCK, Look, camera_path, looks_of_frames, render
 from headforcing.headforcing_core.demo.rooms_detector import camera_words, layout_kept, mark_of, sightings
-from headforcing.headforcing_core.demo.rooms_drawing import PICTURES, picture
+from headforcing.headforcing_core.demo.rooms_drawing import PICTURES, SHAPES, distance_to, picture
 from headforcing.headforcing_core.demo.rooms_stories import BLOCKS, random_story, returning_story, returns
 from headforcing.headforcing_core.demo.training.rooms_accuracy import accuracy
-from headforcing.headforcing_core.demo.word_hash import TEXT_LEN, split_words
+from headforcing.headforcing_core.demo.word_hash import TEXT_LEN, check_prompt, split_words
 
 TEAL = Look("red", "ball", "gliding", "teal", "striped")
 SAND = replace(TEAL, background="sand", pattern="plain")
@@ -40,7 +41,7 @@ def test_a_prompt_is_parsed_to_its_look_and_fits_into_the_text():
     for camera in CHOICES["camera"]:
         look = replace(Look.draw(rng), camera=camera)
         assert Look.parse(look.prompt) == look
-        assert len(split_words(look.prompt)) <= TEXT_LEN
+        assert len(split_words(look.prompt)) <= TEXT_LEN and check_prompt(look.prompt) == []
 
 
 @pytest.mark.parametrize("prompt", ["a red ball", "a red ball gliding in the teal velvet room", "a dog"])
@@ -118,6 +119,29 @@ def test_the_detector_is_right_on_rendered_clips():
     assert right.pop("colour of the marking, of the whole clip") == 1
     assert right.pop("overlap with the named outline") > 0.95
     assert all(value > 0.95 for value in right.values()), right
+
+
+def test_the_detector_sees_no_actor_in_a_bare_wall_and_two_where_there_are_two():
+    bare = torch.full((1, 64, 64, 3), 0.3)
+    nothing = sightings(bare)[0]
+    assert (nothing.count, nothing.colour, nothing.shape, nothing.place) == (0, None, None, None)
+    two = bare.clone()
+    two[0, 5:20, 5:20] = two[0, 30:50, 30:50] = torch.tensor([0.92, 0.14, 0.14])
+    found = sightings(two)[0]
+    assert (found.count, found.area, found.colour, found.shape, found.place) == (2, 400, "red", "square", (40.0, 40.0))
+
+
+def test_regions_touch_at_corners_and_have_numbers_of_their_own():
+    mask = torch.tensor([[[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]]], dtype=torch.bool)
+    labels = label(mask)[0]
+    assert labels[0, 0] == labels[1, 1] != 0 and labels[0, 3] == labels[1, 3]
+    assert len(labels.unique()) == 5  # four regions and the rest
+
+
+def test_all_shapes_cover_about_the_same_area():
+    steps, tilt = np.arange(64) - 31.5, np.array(0.1)
+    areas = [(distance_to(shape, steps, steps[:, None], tilt, 12.0) < 0).sum() for shape in SHAPES]
+    assert max(areas) < 1.3 * min(areas)
 
 
 def test_a_kept_room_is_told_from_another(clip):

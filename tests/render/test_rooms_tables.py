@@ -19,7 +19,7 @@ from headforcing.headforcing_core.demo.rooms_judge import STORIES, RoomsJudge, g
 from headforcing.headforcing_core.demo.rooms_stories import last_visits, returns, visits
 from headforcing.headforcing_core.demo.training import rooms_gate
 from headforcing.headforcing_core.demo.training.training import STRUCTURE, save
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify
 from headforcing.headforcing_core.methods.ablations import EvenMemory, RandomAdmission
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.video_rollout import VideoRollout
@@ -282,18 +282,21 @@ def test_a_table_of_real_videos_and_a_profile_of_its_own(trained, tmp_path, monk
     assert (tmp_path / "profile.json").exists()
 
 
+def test_without_a_folder_the_embedded_model_is_measured_and_its_gate_is_not(tmp_path, counted):
+    profile = tmp_path / "profile.json"
+    bundled = rooms.load_profile(bundled_profiles()["toy_world"])
+    bundled.save(profile)
+    given = ["--profile", str(profile), "--tables", "h3", "--videos", "1", "--shuffles", "1", "--json"]
+    assert main(["rooms", "--out", str(tmp_path), *given]) == 0
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
+    assert len(counted) == 14 and [verdict["name"] for verdict in verdicts] == ["H1", "H2", "H3", "H4", "H5"]
+
+
 @pytest.mark.slow
-def test_the_world_of_rooms_can_be_the_demo_s(tmp_path, monkeypatch):
-    """With its files in place and the one switch set, a comparison shows a full cache, a window and Head Forcing."""
-    torch.manual_seed(0)
-    save(WanModel(assets.TOY_CONFIG).state_dict(), tmp_path / assets.ROOMS.model, metadata=STRUCTURE)
-    save(RoomsAutoencoder().state_dict(), tmp_path / assets.ROOMS.autoencoder)
-    monkeypatch.setattr(assets, "_FOLDER", tmp_path)
-    monkeypatch.setattr(assets, "WORLD", assets.ROOMS)
-    monkeypatch.setattr(assets, "DEMO_STORY", assets.ROOMS.story)
-    given = ["--seconds", "2", "--scale", "1", "--device", "cpu", "--profile", "toy_world", "--json"]
-    assert main(["compare", "--demo", "--out", str(tmp_path / "out"), *given]) == 0
-    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert [row["entry"]["label"] for row in found["rows"]] == list(assets.ROOMS.methods.values())
+def test_a_comparison_of_the_demo_shows_a_full_cache_a_window_and_head_forcing(tmp_path):
+    given = ["--seconds", "2", "--scale", "1", "--device", "cpu", "--json"]
+    assert main(["compare", "--demo", "--out", str(tmp_path), *given]) == 0
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert [row["entry"]["label"] for row in found["rows"]] == list(assets.COMPARED.values())
     assert found["about"]["prompts"][0] == "a red ball bouncing in the navy checkerboard room"
-    assert (tmp_path / "out" / "picture.png").exists()
+    assert (tmp_path / "picture.png").exists()

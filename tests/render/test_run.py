@@ -19,7 +19,7 @@ from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import stored_videos
 from toy_renders import STORY, Render, toy_model
 
-OTHER = STORY.replace("yellow ring", "pink star")
+OTHER = STORY.replace("yellow cross", "pink star")
 
 
 class Stopped(Exception):
@@ -126,7 +126,7 @@ def test_extending_equals_rendering_at_once(backbone, tmp_path):
 
 @pytest.mark.parametrize(("first", "then"), [(0.5, 4.0), (1.3, 4.0), (4.0, 1.3), (4.0, 0.5)])
 def test_a_state_fits_longer_and_shorter_versions_of_the_video(backbone, tmp_path, first, then):
-    text = "a red ball bouncing on a teal floor"
+    text = "a red ball bouncing in the teal plain room"
     one, other = (Render(backbone, tmp_path, text, seconds, state_seconds=1e-9) for seconds in (first, then))
     one.go(stop_after=1)
     assert torch.equal(other.go(), other.straight())
@@ -288,7 +288,7 @@ def test_a_note_that_cannot_be_written_leaves_the_old_one(backbone, tmp_path, mo
 
 
 def test_only_a_video_that_was_begun_counts_as_begun(backbone, tmp_path):
-    begun, other = Render(backbone, tmp_path), Render(backbone, tmp_path, "a pink star gliding on a black floor")
+    begun, other = Render(backbone, tmp_path), Render(backbone, tmp_path, "a pink star gliding in the slate plain room")
     assert begun.setup == other.setup and finished_blocks(tmp_path, begun.setup, begun.keys) == 0
     begun.go(stop_after=1)
     assert finished_blocks(tmp_path, begun.setup, begun.keys) > 0

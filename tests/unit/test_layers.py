@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "runs": "files timeline cache drift",
     "render": "files model timeline weights cache rollout parallel methods head_profiles video drift runs",
     "studies": "files model timeline metrics weights rollout cache methods head_profiles video drift render",
-    "demo": "files model timeline weights rollout cache methods head_profiles video drift render",
+    "demo": "files model timeline weights rollout cache methods head_profiles render",
     "farm": "files",
     "commands": f"{_ENGINE} farm parallel",
     "nodes": _ENGINE,

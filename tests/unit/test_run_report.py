@@ -138,7 +138,7 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["start frames", "roles found"])
 def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
-    timeline = parse_timeline("a red ball bouncing on a teal floor", 7.0)
+    timeline = parse_timeline("a red ball bouncing in the teal plain room", 7.0)
     info = inspect_checkpoint(assets.model_path())
     policy = preset("head_forcing").with_memory(5, 3, 1.0, 1)
     start = torch.randn(9, 16, 8, 8, generator=torch.Generator().manual_seed(0)) if case == "start frames" else None

@@ -22,7 +22,7 @@ from headforcing.headforcing_core.weights.umt5 import (
 from safetensors.torch import save_file
 
 DIM, HEADS, HEAD_DIM, FFN, LAYERS, BUCKETS, VOCABULARY = 24, 3, 8, 40, 2, 32, 80
-PROMPTS = ["a red ball bouncing on a teal floor", "", "the quick brown fox jumps over the lazy dog " * 4]
+PROMPTS = ["a red ball bouncing in the teal plain room", "", "the quick brown fox jumps over the lazy dog " * 4]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.metrics import vbench
-from headforcing.headforcing_core.studies.questions import COLUMNS, QUESTIONS, Rendered
+from headforcing.headforcing_core.studies.questions import COLUMNS, QUESTIONS
 
 PROMPTS = ("a fox: what does it say? " + "very " * 40, "an owl/on a wall", "a fox: what does it say? " + "very " * 40)
 # what VBench writes for a folder, with its scales: shares as true and false, imaging quality of a video in per cent
@@ -38,7 +38,7 @@ out.mkdir(parents=True, exist_ok=True)
 
 
 def rows(name: str) -> list[str]:
-    return [row.key for row in QUESTIONS[name].rows if not isinstance(row, Rendered)]
+    return [row.key for row in QUESTIONS[name].rows]
 
 
 @pytest.fixture

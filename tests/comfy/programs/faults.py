@@ -50,7 +50,7 @@ core = {
 
 model, vae = toy.load_model(), toy.ToyVAE()
 timeline = core["timeline.timeline"].parse_timeline(
-    "a red ball bouncing on a teal floor | a yellow ring on a navy floor", 6.0
+    "a red ball bouncing in the teal plain room | a yellow cross in the navy room", 6.0
 )
 plan = core["render.plan"].RenderPlan.make(
     bridge.wan_config(model),

@@ -774,7 +774,7 @@ def toy_objects():
     model, clip, vae = toy.load_model(), toy.load_clip(), toy.ToyVAE()
 
     def encode(c):
-        return c.encode_from_tokens_scheduled(c.tokenize("a red ball bouncing on a teal floor"))[0][0]
+        return c.encode_from_tokens_scheduled(c.tokenize("a red ball bouncing in the teal plain room"))[0][0]
 
     lora = comfy.utils.load_torch_file(f"{folder}/toy_lora.safetensors")
     with torch.inference_mode():
