@@ -132,6 +132,7 @@ def test_the_pool_gives_other_clips_as_time_goes_on():
     assert first <= {0, 1, 2, 3} and set(pool._clips) == {2, 3, 4, 5}, "two of four are replaced at every step"
 
 
+@pytest.mark.slow
 def test_base_training_makes_the_flow_better():
     model, pool = tiny_model(), ClipPool(assets.load_autoencoder(), seed=5, rank=0, size=8, fresh=0)
     optimizer, average = Optimizer(model, 0.02, 2e-3), Average(model, 0.9)

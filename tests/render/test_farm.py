@@ -263,13 +263,6 @@ def test_comparisons_have_the_same_table_and_run_folders_on_a_farm(tmp_path, cap
 
 
 @on_workers
-def test_questions_have_the_same_answer_on_a_farm(tmp_path, capsys):
-    found = same(tmp_path, "evaluate", "horizon", "--demo", "--videos", "1", "--out", "{out}", file="horizon.json")
-    assert found[0].pop("minutes") > 0 and found[1].pop("minutes") > 0
-    assert found[0] == found[1]
-
-
-@on_workers
 def test_profiles_measured_on_a_farm_are_the_same(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(profiles.BUDGETS, "quick", (2, 3.0))
     options = ["profile", "{out}/p.json", "--demo", "--preset", "quick", "--device", "cpu"]
