@@ -35,7 +35,7 @@ from ..studies import rooms_questions
 from ..studies.answers import Answer, mean_numbers, packed
 from ..studies.comparison import Entry
 from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
-from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable
+from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable, Tagged
 from ..studies.rooms_verdicts import secondary, verdicts_of
 from ..studies.verdicts import GATE_STUDENT, SUPPORTS, costs_table, gate, verdict_table
 from ..timeline.clock import BlockClock
@@ -198,7 +198,8 @@ def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
     if isinstance(row, Rendered):
         found = judge.measure_truth(looks, number, row.encoded, table.ahead)
     else:
-        found = judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead)
+        tag = row.tag if isinstance(row, Tagged) else ""
+        found = judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead, tag)
     return {name: None if value is None else round(value, 5) for name, value in found.items()}
 
 
