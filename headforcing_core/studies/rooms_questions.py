@@ -50,7 +50,8 @@ RECALLED = (
     "earlier visit wait in main memory and are not among the frames a head. "
     f"{BY_LIKENESS} finds the visit with the most similar prompt. That of the return is that of the first visit, so "
     "the two rows are equal unless that fails. Echo-Forcing has its authors' settings and recalls in its own way; a "
-    "prompt without a tag is its smooth change of scene. Nothing is decided by this table."
+    "prompt without a tag is its smooth change of scene, which in this story begins from a memory of the first visit, "
+    "too. Nothing is decided by this table."
 )
 
 _POLICY = CachePolicy()
