@@ -35,15 +35,16 @@ MARK_FRAMES = 18  # latent frames, at least, that the marking is looked for in: 
 OTHER_VIDEO = 1_000_000  # added to a number, gives that of a video which nothing uses
 
 
-def _leaving(number: int, shown: int, away: int) -> tuple[Look, ...]:
+def _leaving(number: int, shown: int, away: int, before: int = 0) -> tuple[Look, ...]:
     """A room for `shown` blocks, two others for `away` blocks, the room again for `shown` blocks."""
-    return returning_story(np.random.default_rng(number), shown, away, shown)
+    return returning_story(np.random.default_rng(number), shown, away, shown, before)
 
 
 STORIES: dict[str, Callable[[int], tuple[Look, ...]]] = {
     "away_15": partial(_leaving, shown=4, away=15),
     "away_30": partial(_leaving, shown=4, away=30),
     "away_60": partial(_leaving, shown=4, away=60),
+    "second_away_30": partial(_leaving, shown=4, away=30, before=4),
     "twelve_blocks": partial(_leaving, shown=3, away=6),
     "eight_rooms": lambda number: round_story(np.random.default_rng(number)),
 }

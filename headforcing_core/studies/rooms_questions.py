@@ -21,7 +21,7 @@ BY_FUNCTION = "Head Forcing, roles by function"
 UNIFORM = "uniform admission"
 FIFO = "first in, first out"
 RANDOM = "random admission"
-RECALL, BY_LIKENESS = "[recall 1]", "[recall]"
+RECALL, BY_LIKENESS = "[recall 2]", "[recall]"
 ABLATED = {
     "local": "local heads see their own block alone",
     "anchor": "anchor heads without first frames",
@@ -50,8 +50,7 @@ RECALLED = (
     "earlier visit wait in main memory and are not among the frames a head. "
     f"{BY_LIKENESS} finds the visit with the most similar prompt. That of the return is that of the first visit, so "
     "the two rows are equal unless that fails. Echo-Forcing has its authors' settings and recalls in its own way; a "
-    "prompt without a tag is its smooth change of scene, which in this story begins from a memory of the first visit, "
-    "too. Nothing is decided by this table."
+    "prompt without a tag is its smooth change of scene. Nothing is decided by this table."
 )
 
 _POLICY = CachePolicy()
@@ -106,7 +105,14 @@ def _ablation(role: str) -> Entry:
 
 
 def _table(
-    asks: str, story: str, first: int, deciding: tuple[str, ...], *rows: Row, all_frames: bool = False, note: str = ""
+    asks: str,
+    story: str,
+    first: int,
+    deciding: tuple[str, ...],
+    *rows: Row,
+    all_frames: bool = False,
+    shuffles: bool = True,
+    note: str = "",
 ) -> RoomsTable:
     """A table with the rows that all of them have, and some of its own, before Head Forcing."""
     shared: tuple[Row, ...] = (
@@ -115,7 +121,7 @@ def _table(
         window(9),
         window(21),
         window(9, sink=3),
-        Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled")),
+        *([Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled"))] if shuffles else []),
         Entry(EVEN, "even_memory", given=EvenMemory()),
         Entry("given the frames of the last visit", "given_frames", given=GivenFrames()),
         Entry(NO_MEMORY, "no_episodic_memory"),
@@ -165,14 +171,15 @@ ROOMS_TABLES: dict[str, RoomsTable] = {
     ),
     "h1_180": _away(60, decides=False),
     "recall": _table(
-        "A room is left for 90 latent frames and comes back: what does a tag that recalls it change?",
-        "away_30",
+        "The second room is left for 90 latent frames and comes back: what does a tag that recalls it change?",
+        "second_away_30",
         84_000,
         (),
         Entry(ECHO, "echo_forcing"),
         _recalling(ECHO, "echo_forcing", RECALL),
         _recalling(OURS, "head_forcing", RECALL),
         _recalling(OURS, "head_forcing", BY_LIKENESS),
+        shuffles=False,
         note=RECALLED,
     ),
 }

@@ -69,6 +69,8 @@ def judge(trained):
 
 
 def test_the_stories_are_those_of_the_pre_registration():
+    looks = STORIES["second_away_30"](84_000)
+    assert looks[4:8] == looks[38:] and len({look.room for look in looks}) == 4 and max(returns(looks)) == 30
     for name, blocks, gap in (("away_15", 23, 15), ("away_30", 38, 30), ("away_60", 68, 60), ("twelve_blocks", 12, 6)):
         looks = STORIES[name](80_000)
         assert len(looks) == blocks and max(returns(looks)) == gap and len({look.room for look in looks}) == 3
@@ -188,7 +190,7 @@ def test_likeness_finds_the_first_visit_in_every_video_of_the_table(judge):
         looks = STORIES[table.question.story](number)
         plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks, "[recall]"), number)
         embeds = plan.embeddings([rooms_judge.word_hash.encode(text) for text in plan.timeline.texts])
-        assert NumberedRecalls(plan.switches, embeds, plan.prompts)[34].recall == 1
+        assert NumberedRecalls(plan.switches, embeds, plan.prompts)[38].recall == 2
 
 
 def test_rows_with_a_tag_are_measured_with_it_and_no_others(judge, monkeypatch):
@@ -202,11 +204,11 @@ def test_rows_with_a_tag_are_measured_with_it_and_no_others(judge, monkeypatch):
     monkeypatch.setattr(RoomsJudge, "latents", latents)
     monkeypatch.setattr(judge.autoencoder, "decode", lambda latents: latents)
     monkeypatch.setattr(rooms_judge, "story_numbers", lambda *video: {})
-    monkeypatch.setitem(STORIES, "away_30", lambda number: (TEAL, SAND, NAVY, TEAL))
-    for row in ROOMS_TABLES["recall"].with_shuffles(1).entries(deciding=False):
+    monkeypatch.setitem(STORIES, "second_away_30", lambda number: (NAVY, TEAL, SAND, TEAL))
+    for row in ROOMS_TABLES["recall"].entries(deciding=False):
         if isinstance(row, Entry):
             rooms.measured(judge, rooms.VideoJob("recall", row, 84_000))
-    tags = {"[recall 1]": "recall 1", "[recall]": "recall"}
+    tags = {"[recall 2]": "recall 2", "[recall]": "recall"}
     assert told == {label: ["reset"] * 3 + [tags.get(label.split(", ")[-1], "reset")] for label in told}
     assert sum(switches[-1] != "reset" for switches in told.values()) == 3 and list(told)[-1] == "Head Forcing"
 
@@ -290,11 +292,23 @@ def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_
     assert "another model, autoencoder or head profile, or by other code" in capsys.readouterr().err
 
 
+def test_what_decides_is_measured_first_and_other_shuffles_last():
+    tables = {name: table.with_shuffles(2) for name, table in ROOMS_TABLES.items()}
+    order = list(rooms.jobs(tables, [0, 1], deciding=False))
+    turns = [
+        0 if job.row.label in tables[job.table].deciding else 2 if "shuffled" in job.row.label else 1 for job in order
+    ]
+    assert turns == sorted(turns) and set(turns) == {0, 1, 2} and len({job.key for job in order}) == len(order)
+    assert [job.key for job in rooms.jobs(tables, [0, 1], deciding=True)] == [
+        job.key for job in order[: turns.index(1)]
+    ]
+
+
 def test_the_table_of_recalls_decides_nothing(trained, tmp_path, counted):
     given = "--tables", "recall", "--videos", "3"
     assert call(trained, tmp_path, *given, "--deciding") == 0 and not counted
-    assert call(trained, tmp_path, *given, "--shard", "2/2") == 0 and len(counted) in (15, 30)
-    assert call(trained, tmp_path, *given) == 0 and len(counted) == len(set(counted)) == 3 * 15
+    assert call(trained, tmp_path, *given, "--shard", "2/2") == 0 and len(counted) in (13, 26)
+    assert call(trained, tmp_path, *given) == 0 and len(counted) == len(set(counted)) == 3 * 13
     table = (tmp_path / "recall.md").read_text()
     assert all(f"| {row.label} |" in table for row in ROOMS_TABLES["recall"].question.rows)
     assert "ours, not the paper's" in table and "**" not in table
