@@ -173,10 +173,7 @@ Known = dict[str, Numbers]
 
 
 def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> Iterator[VideoJob]:
-    """All videos of the tables: rows that decide first, shuffles that do not last; of each a video of every row in turn.
-
-    Shuffles take most of the time.
-    """
+    """All videos of the tables, a video of every row in turn: rows that decide first, shuffles that do not last."""
     for turn in range(1 if deciding else 3):
         for name, table in tables.items():
             rows = [row for row in table.entries(deciding=not turn) if not turn or _shuffled(row) == (turn == 2)]
