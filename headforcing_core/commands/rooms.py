@@ -33,7 +33,7 @@ from ..studies import rooms_questions
 from ..studies.answers import Answer, mean_numbers, packed
 from ..studies.comparison import Entry
 from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
-from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable
+from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable, Tagged
 from ..studies.rooms_verdicts import secondary, verdicts_of
 from ..studies.verdicts import GATE_STUDENT, SUPPORTS, Verdict, costs_table, gate, verdict_table
 from ..timeline.clock import BlockClock
@@ -181,12 +181,16 @@ Known = dict[str, Numbers]
 
 
 def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> Iterator[VideoJob]:
-    """All videos of the tables: rows that decide first, and of these a video of every row before the next."""
-    for wanted in (True,) if deciding else (True, False):
+    """All videos of the tables, a video of every row in turn: rows that decide first, shuffles that do not last."""
+    for turn in range(1 if deciding else 3):
         for name, table in tables.items():
-            rows = list(table.entries(wanted))
+            rows = [row for row in table.entries(deciding=not turn) if not turn or _shuffled(row) == (turn == 2)]
             for index in mine:
                 yield from (VideoJob(name, row, table.first + index) for row in rows)
+
+
+def _shuffled(row: Entry | Rendered) -> bool:
+    return isinstance(row, Entry) and row.roles == "shuffled"
 
 
 def measure(judge: RoomsJudge, wanted: list[VideoJob], known: Known, journal: Path, weights: str, quiet: bool) -> None:
@@ -206,7 +210,8 @@ def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
     if isinstance(row, Rendered):
         found = judge.measure_truth(looks, number, row.encoded, table.ahead)
     else:
-        found = judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead)
+        tag = row.tag if isinstance(row, Tagged) else ""
+        found = judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead, tag)
     return {name: None if value is None else round(value, 5) for name, value in found.items()}
 
 

@@ -29,7 +29,7 @@ from . import assets, word_hash
 from .rooms import CLOCK, FRAME_SIZE, Layout, Look, Marking, looks_of_frames, poses, render
 from .rooms_autoencoder import load_rooms_autoencoder
 from .rooms_detector import Sighting, layout_kept, layout_overlap, mark_of, motion_word, sightings
-from .rooms_stories import last_visits, returning_story, round_story, visits
+from .rooms_stories import last_visits, returning_story, returns, round_story, visits
 
 Numbers = dict[str, float | None]
 
@@ -41,26 +41,29 @@ MARK_FRAMES = 18  # latent frames, at least, that the marking is looked for in: 
 OTHER_VIDEO = 1_000_000  # added to a number, gives that of a video which nothing uses
 
 
-def _leaving(number: int, shown: int, away: int) -> tuple[Look, ...]:
+def _leaving(number: int, shown: int, away: int, before: int = 0) -> tuple[Look, ...]:
     """A room for `shown` blocks, two others for `away` blocks, the room again for `shown` blocks."""
-    return returning_story(np.random.default_rng(number), shown, away, shown)
+    return returning_story(np.random.default_rng(number), shown, away, shown, before)
 
 
 STORIES: dict[str, Callable[[int], tuple[Look, ...]]] = {
     "away_15": partial(_leaving, shown=4, away=15),
     "away_30": partial(_leaving, shown=4, away=30),
     "away_60": partial(_leaving, shown=4, away=60),
+    "second_away_30": partial(_leaving, shown=4, away=30, before=4),
     "twelve_blocks": partial(_leaving, shown=3, away=6),
     "eight_rooms": lambda number: round_story(np.random.default_rng(number)),
 }
 """Stories by name, each a function of the video's number."""
 
 
-def timeline_of(looks: Sequence[Look]) -> Timeline:
-    """The timeline of a story: a prompt at each change."""
+def timeline_of(looks: Sequence[Look], tag: str = "") -> Timeline:
+    """The timeline of a story: a prompt at each change, with the tag before each that brings a room back."""
     starts = [i for i, look in enumerate(looks) if not i or look != looks[i - 1]]
     times = [divmod(CLOCK.start_seconds(start), 60) for start in starts]
-    lines = [f"{int(m)}:{s:07.4f} {looks[start].prompt}" for start, (m, s) in zip(starts, times, strict=True)]
+    tags = [f"{tag} " if tag and gap else "" for gap in returns(looks)]
+    told = [tags[start] + looks[start].prompt for start in starts]
+    lines = [f"{int(m)}:{s:07.4f} {text}" for (m, s), text in zip(times, told, strict=True)]
     return parse_timeline("\n".join(lines), CLOCK.start_seconds(len(looks)))
 
 
@@ -112,12 +115,19 @@ class RoomsJudge:
         return torch.cat([block.latents for block in rollout.blocks(model)])
 
     def measure_story(
-        self, policy: Method, roles: str, looks: Sequence[Look], number: int, shuffle: int = 0, ahead: bool = False
+        self,
+        policy: Method,
+        roles: str,
+        looks: Sequence[Look],
+        number: int,
+        shuffle: int = 0,
+        ahead: bool = False,
+        tag: str = "",
     ) -> Numbers:
-        """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`."""
+        """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`; `tag` as `timeline_of`."""
         if isinstance(policy, GivenFrames):
             policy = given_last_visits(looks)
-        plan = self.plan(policy, roles, timeline_of(looks), number, shuffle)
+        plan = self.plan(policy, roles, timeline_of(looks, tag), number, shuffle)
         numbers = story_numbers(self.autoencoder.decode(self.latents(plan, number)), looks, number) | self._size(plan)
         return numbers | (self.one_block_ahead(plan, looks, number) if ahead else {})
 

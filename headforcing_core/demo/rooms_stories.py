@@ -60,12 +60,18 @@ def _wander(look: Look, rooms: Sequence[tuple[str, str]], blocks: int, rng: np.r
     return looks
 
 
-def returning_story(rng: np.random.Generator, shown: int, away: int, back: int = 1, rooms: int = 3) -> tuple[Look, ...]:
-    """A room for `shown` blocks, the others in turn for `away` blocks, then the first again for `back` blocks."""
+def returning_story(
+    rng: np.random.Generator, shown: int, away: int, back: int = 1, before: int = 0
+) -> tuple[Look, ...]:
+    """A room for `shown` blocks, two others in turn for `away` blocks, then the first again for `back` blocks.
+
+    With `before` the story begins in yet another room for so many blocks.
+    """
     look = Look.draw(rng)
-    first, *others = draw_rooms(rng, look, rooms)
-    stays = max(1, -(-away // len(others)))  # blocks in each of the other rooms
-    visits = [first] * shown + [others[block // stays] for block in range(away)] + [first] * back
+    *opening, first, second, third = draw_rooms(rng, look, 4 if before else 3)
+    stays = max(1, -(-away // 2))  # blocks in each of the other rooms
+    others = [(second, third)[block // stays] for block in range(away)]
+    visits = opening * before + [first] * shown + others + [first] * back
     return tuple(replace(look, background=background, pattern=pattern) for background, pattern in visits)
 
 

@@ -12,6 +12,7 @@ from .questions import Question, Rendered, Row, Shuffles, window
 
 VIDEOS = 64
 OURS = "Head Forcing"
+ECHO = "Echo-Forcing"
 NO_MEMORY = "no episodic memory"
 EVEN = "uniform memory, same frame-slots"
 SHUFFLED = "Head Forcing, shuffled roles"
@@ -20,6 +21,7 @@ BY_FUNCTION = "Head Forcing, roles by function"
 UNIFORM = "uniform admission"
 FIFO = "first in, first out"
 RANDOM = "random admission"
+RECALL, BY_LIKENESS = "[recall 2]", "[recall]"
 ABLATED = {
     "local": "local heads see their own block alone",
     "anchor": "anchor heads without first frames",
@@ -42,10 +44,25 @@ SAME_NUMBERS = (
     "The tables h1_45, h1_90 and h1_180 have videos of the same numbers, with the same actors, rooms and layouts, and "
     "are therefore not independent of each other."
 )
+RECALLED = (
+    f"{RECALL} and {BY_LIKENESS} with Head Forcing are ours, not the paper's: when the room comes back, two frames of "
+    "its first visit replace all entries of the memory heads; the row of given frames has five. Two frames of every "
+    "earlier visit wait in main memory and are not among the frames a head. "
+    f"{BY_LIKENESS} finds the visit with the most similar prompt. That of the return is that of the first visit, so "
+    "the two rows are equal unless that fails. Echo-Forcing has its authors' settings and recalls in its own way; a "
+    "prompt without a tag is its smooth change of scene. Nothing is decided by this table."
+)
 
 _POLICY = CachePolicy()
 _TRUTH = (Rendered("rendered", encoded=False), Rendered("rendered, through the autoencoder", encoded=True))
 _ALL_FRAMES = Entry("all frames", "self_forcing")
+
+
+@dataclass(frozen=True)
+class Tagged(Entry):
+    """A row in whose timeline a tag stands before every prompt that brings a room back, as a user would write it."""
+
+    tag: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,14 @@ def _ablation(role: str) -> Entry:
 
 
 def _table(
-    asks: str, story: str, first: int, deciding: tuple[str, ...], *rows: Row, all_frames: bool = False, note: str = ""
+    asks: str,
+    story: str,
+    first: int,
+    deciding: tuple[str, ...],
+    *rows: Row,
+    all_frames: bool = False,
+    shuffles: bool = True,
+    note: str = "",
 ) -> RoomsTable:
     """A table with the rows that all of them have, and some of its own, before Head Forcing."""
     shared: tuple[Row, ...] = (
@@ -97,7 +121,7 @@ def _table(
         window(9),
         window(21),
         window(9, sink=3),
-        Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled")),
+        *([Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled"))] if shuffles else []),
         Entry(EVEN, "even_memory", given=EvenMemory()),
         Entry("given the frames of the last visit", "given_frames", given=GivenFrames()),
         Entry(NO_MEMORY, "no_episodic_memory"),
@@ -106,6 +130,10 @@ def _table(
     notes = " ".join(filter(None, (NOTE, AHEAD if all_frames else "", note)))
     question = Question(asks, story, (*shared, *rows, Entry(OURS, "head_forcing")), columns, notes, primary="")
     return RoomsTable(question, first, (*deciding, OURS) if deciding else (), ahead=all_frames)
+
+
+def _recalling(label: str, method: str, tag: str) -> Tagged:
+    return Tagged(f"{label}, {tag}", method, tag=tag)
 
 
 def _away(blocks: int, decides: bool = True) -> RoomsTable:
@@ -142,5 +170,17 @@ ROOMS_TABLES: dict[str, RoomsTable] = {
         Entry(RANDOM, "random_admission", given=RandomAdmission()),
     ),
     "h1_180": _away(60, decides=False),
+    "recall": _table(
+        "The second room is left for 90 latent frames and comes back: what does a tag that recalls it change?",
+        "second_away_30",
+        84_000,
+        (),
+        Entry(ECHO, "echo_forcing"),
+        _recalling(ECHO, "echo_forcing", RECALL),
+        _recalling(OURS, "head_forcing", RECALL),
+        _recalling(OURS, "head_forcing", BY_LIKENESS),
+        shuffles=False,
+        note=RECALLED,
+    ),
 }
 """By name, in the order in which they are measured."""

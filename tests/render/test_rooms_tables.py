@@ -10,6 +10,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.memory import candidate_frame
 from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.cache.scenes import NumberedRecalls
 from headforcing.headforcing_core.commands import rooms
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets, rooms_judge
@@ -21,10 +22,12 @@ from headforcing.headforcing_core.demo.training import rooms_gate
 from headforcing.headforcing_core.demo.training.training import STRUCTURE, save
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify
 from headforcing.headforcing_core.methods.ablations import EvenMemory, RandomAdmission
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.video_rollout import VideoRollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.studies.answers import Answer, unpacked
+from headforcing.headforcing_core.studies.comparison import Entry
 from headforcing.headforcing_core.studies.rooms_questions import ROOMS_TABLES
 
 TINY = WanConfig(dim=64, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
@@ -66,6 +69,8 @@ def judge(trained):
 
 
 def test_the_stories_are_those_of_the_pre_registration():
+    looks = STORIES["second_away_30"](84_000)
+    assert looks[4:8] == looks[38:] and len({look.room for look in looks}) == 4 and max(returns(looks)) == 30
     for name, blocks, gap in (("away_15", 23, 15), ("away_30", 38, 30), ("away_60", 68, 60), ("twelve_blocks", 12, 6)):
         looks = STORIES[name](80_000)
         assert len(looks) == blocks and max(returns(looks)) == gap and len({look.room for look in looks}) == 3
@@ -136,9 +141,9 @@ def test_given_frames_are_those_of_the_visit_before():
     assert given_last_visits(looks).given == ((), (), (), (0, 1, 2, 4, 5), (), (6, 7, 8))
 
 
-def roll(judge, policy, looks, blocks):
+def roll(judge, policy, looks, blocks, tag=""):
     """The rollout's cache after so many blocks, its events, and the latents."""
-    plan = judge.plan(policy, "profile", timeline_of(looks), 0)
+    plan = judge.plan(policy, "profile", timeline_of(looks, tag), 0)
     embeds = plan.embeddings([rooms_judge.word_hash.encode(text) for text in plan.timeline.texts])
     rollout = VideoRollout(plan, 0, dtype=torch.float32)
     made = list(islice(rollout.blocks(WanVideoModel(judge.backbone, embeds, torch.float32)), blocks))
@@ -152,6 +157,60 @@ def test_given_frames_change_nothing_before_the_return_and_are_the_memory_after_
     assert all(torch.equal(a, b) for a, b in zip(shown[:4], plain[:4], strict=True))
     assert not torch.equal(shown[4], plain[4])
     assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
+
+
+@pytest.mark.parametrize("tag", ["[recall 1]", "[recall]"])
+def test_after_a_recall_the_memory_heads_hold_frames_of_the_first_visit_alone(tag, judge):
+    """Two frames of blocks 0 to 3 are the entries when block 8 is made; without the tag they are not."""
+    looks = (*(TEAL,) * 4, SAND, SAND, NAVY, NAVY, TEAL)
+    recalled, _, shown = roll(judge, preset("head_forcing"), looks, 9, tag)
+    without, _, plain = roll(judge, preset("head_forcing"), looks, 9)
+    assert [recall.to_dict() for recall in recalled.recalls] == [{"block": 8, "scene": 1, "frames": (0, 11)}]
+    assert recalled.memory.sources == recalled.memory_group.sources[: recalled.memory_group.entries] == [[0], [11]]
+    visit, _, _ = roll(judge, preset("head_forcing"), looks, 4)
+    for frame in (0, 11):  # values are not rotated, so those of the visit are the same wherever they stand
+        then, now = (cache.memory_group.keep_frame(frame).v for cache in (visit, recalled))
+        assert all(torch.equal(a, b) for a, b in zip(then, now, strict=True))
+    assert not without.recalls and without.memory.sources != recalled.memory.sources
+    assert all(torch.equal(a, b) for a, b in zip(shown[:8], plain[:8], strict=True))
+    assert not torch.equal(shown[8], plain[8])
+
+
+def test_echo_forcing_recalls_the_first_visit(judge):
+    looks = (TEAL, TEAL, SAND, NAVY, TEAL)
+    recalled, _, shown = roll(judge, method_policy("echo_forcing"), looks, 5, "[recall 1]")
+    without, _, plain = roll(judge, method_policy("echo_forcing"), looks, 5)
+    assert [(recall.block, recall.scene, recall.frames) for recall in recalled.recalls] == [(4, 1, (0, 4))]
+    assert not without.recalls and torch.equal(shown[3], plain[3]) and not torch.equal(shown[4], plain[4])
+
+
+def test_likeness_finds_the_first_visit_in_every_video_of_the_table(judge):
+    table = ROOMS_TABLES["recall"]
+    for number in table.numbers(64):
+        looks = STORIES[table.question.story](number)
+        plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks, "[recall]"), number)
+        embeds = plan.embeddings([rooms_judge.word_hash.encode(text) for text in plan.timeline.texts])
+        assert NumberedRecalls(plan.switches, embeds, plan.prompts)[38].recall == 2
+
+
+def test_rows_with_a_tag_are_measured_with_it_and_no_others(judge, monkeypatch):
+    """What each row's plan says before the return; the video itself is not made."""
+    told = {}
+
+    def latents(self, plan, number):
+        told[row.label] = [str(segment.switch) for segment in plan.timeline.segments]
+        return torch.zeros(plan.frames, 16, 8, 8)
+
+    monkeypatch.setattr(RoomsJudge, "latents", latents)
+    monkeypatch.setattr(judge.autoencoder, "decode", lambda latents: latents)
+    monkeypatch.setattr(rooms_judge, "story_numbers", lambda *video: {})
+    monkeypatch.setitem(STORIES, "second_away_30", lambda number: (NAVY, TEAL, SAND, TEAL))
+    for row in ROOMS_TABLES["recall"].entries(deciding=False):
+        if isinstance(row, Entry):
+            rooms.measured(judge, rooms.VideoJob("recall", row, 84_000))
+    tags = {"[recall 2]": "recall 2", "[recall]": "recall"}
+    assert told == {label: ["reset"] * 3 + [tags.get(label.split(", ")[-1], "reset")] for label in told}
+    assert sum(switches[-1] != "reset" for switches in told.values()) == 3 and list(told)[-1] == "Head Forcing"
 
 
 def test_even_memory_has_the_frame_slots_of_head_forcing(judge):
@@ -231,6 +290,31 @@ def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_
     assert "gaps of 1 to 3 frames: +0.850" in page and "| memory heads | +0.000" in page
     assert call(trained, tmp_path, "--videos", "3", "--profile", str(other_profile(tmp_path))) == 2
     assert "another model, autoencoder or head profile, or by other code" in capsys.readouterr().err
+
+
+def test_what_decides_is_measured_first_and_other_shuffles_last():
+    tables = {name: table.with_shuffles(2) for name, table in ROOMS_TABLES.items()}
+    order = list(rooms.jobs(tables, [0, 1], deciding=False))
+    turns = [
+        0 if job.row.label in tables[job.table].deciding else 2 if "shuffled" in job.row.label else 1 for job in order
+    ]
+    assert turns == sorted(turns) and set(turns) == {0, 1, 2} and len({job.key for job in order}) == len(order)
+    assert [job.key for job in rooms.jobs(tables, [0, 1], deciding=True)] == [
+        job.key for job in order[: turns.index(1)]
+    ]
+
+
+def test_the_table_of_recalls_decides_nothing(trained, tmp_path, counted):
+    given = "--tables", "recall", "--videos", "3"
+    assert call(trained, tmp_path, *given, "--deciding") == 0 and not counted
+    assert call(trained, tmp_path, *given, "--shard", "2/2") == 0 and len(counted) in (13, 26)
+    assert call(trained, tmp_path, *given) == 0 and len(counted) == len(set(counted)) == 3 * 13
+    table = (tmp_path / "recall.md").read_text()
+    assert all(f"| {row.label} |" in table for row in ROOMS_TABLES["recall"].question.rows)
+    assert "ours, not the paper's" in table and "**" not in table
+    found = json.loads((tmp_path / "verdicts.json").read_text())
+    assert {verdict["outcome"] for verdict in found["verdicts"][1:]} == {"not measured"}
+    assert [line.split(",")[0] for line in found["secondary"]] == ["- H0"]
 
 
 def other_profile(folder):
