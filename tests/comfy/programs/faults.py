@@ -36,7 +36,7 @@ core = {
         "video.background",
         "cache.head_cache",
         "demo.word_hash",
-        "demo.autoencoder",
+        "demo.rooms_autoencoder",
         "errors",
         "render.options",
         "render.plan",
@@ -80,7 +80,7 @@ STAGES = {  # where, and at which call there
     "clean_pass": (bridge.HostedModel, "write_clean", 3),
     "cache_update": (core["cache.head_cache"].HeadCache, "commit", 4),
     "storing": (core["runs.folder"].RunFolder, "save_block", 4),
-    "decode": (core["demo.autoencoder"].ToyStreamingDecoder, "decode", 4),
+    "decode": (core["demo.rooms_autoencoder"].RoomsStreamingDecoder, "decode", 4),
     "writer": (core["video.writer"].VideoWriter, "write", 4),
     "last_of_video": (core["video.writer"].VideoWriter, "_remux", 1),
 }
