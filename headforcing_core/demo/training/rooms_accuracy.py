@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -28,6 +28,8 @@ LEAST_PLACES = 18  # of one motion, so many latent frames, before its word is ju
 FIRST_CLIP = 90_000  # training uses other clips
 
 Numbers = dict[str, list[float]]
+Accuracy = dict[str, list[float | None]]
+"""By what is detected, a value for each clip; None where there was nothing to detect."""
 
 
 def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
@@ -73,14 +75,23 @@ def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[
     }
 
 
-def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames) -> dict[str, float]:
-    """Means over so many clips, after `through` has had their video frames."""
-    every: Numbers = {}
-    for seed in range(FIRST_CLIP, FIRST_CLIP + clips):
-        clip = training_clip(seed)
+def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames) -> Accuracy:
+    """Of each clip the part that was detected rightly, after `through` has had its video frames."""
+    every: Accuracy = {}
+    for index in range(clips):
+        clip = training_clip(FIRST_CLIP + index)
         for name, values in clip_accuracy(clip, through(clip.video_frames)).items():
-            every.setdefault(name, []).extend(values)
-    return {name: float(np.mean(values)) for name, values in every.items()}
+            every.setdefault(name, [None] * clips)[index] = round(float(np.mean(values)), 5)
+    return every
+
+
+def table(columns: Mapping[str, Accuracy]) -> str:
+    """A Markdown table of the means over the clips in which there was something to detect."""
+    lines = [f"| | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
+    for row in next(iter(columns.values())):
+        means = (np.mean([value for value in column[row] if value is not None]) for column in columns.values())
+        lines.append(f"| {row} | {' | '.join(f'{mean:.3f}' for mean in means)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -94,12 +105,10 @@ def main() -> None:
     if args.autoencoder:
         autoencoder = load_rooms_autoencoder(args.autoencoder)
         columns["through the autoencoder"] = accuracy(args.clips, lambda v: autoencoder.decode(autoencoder.encode(v)))
-    lines = [f"| | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
-    lines += [f"| {row} | {' | '.join(f'{c[row]:.4f}' for c in columns.values())} |" for row in columns["rendered"]]
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(table(columns) + "\n")
     if args.out:
         with replacing(args.out) as partial:
-            partial.write_text(json.dumps({"clips": args.clips, **columns}, indent=2) + "\n", encoding="utf-8")
+            partial.write_text(json.dumps(columns) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
