@@ -10,25 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import load_file
 from tqdm import tqdm
 
-from ..demo import assets, masks, rooms_detector, rooms_drawing, rooms_judge, rooms_stories, word_hash
+from ..demo import assets, masks, rooms_detector, rooms_drawing, rooms_judge, rooms_stories
 from ..demo import rooms as rooms_world
-from ..demo.rooms import Look
-from ..demo.rooms_judge import STORIES, RoomsJudge, inspect_toy
+from ..demo.rooms_judge import STORIES, RoomsJudge
 from ..errors import HeadForcingError
 from ..files import check_regular, claimed, replacing
 from ..hashing import digest, file_hash
-from ..head_profiles.profile import HeadProfile, load_profile
-from ..head_profiles.profiler import BUDGETS, profile_heads, shard
-from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..head_profiles.profiler import shard
 from ..methods import ablations
-from ..model.wan import WanModel
-from ..rollout.schedule import SCHEDULES
-from ..rollout.wan_video_model import WanVideoModel
 from ..studies import rooms_questions
 from ..studies.answers import Answer, mean_numbers, packed
 from ..studies.comparison import Entry
@@ -36,18 +29,14 @@ from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
 from ..studies.rooms_questions import ROOMS_TABLES, VIDEOS, RoomsTable, Tagged
 from ..studies.rooms_verdicts import secondary, verdicts_of
 from ..studies.verdicts import GATE_STUDENT, SUPPORTS, Verdict, costs_table, gate, verdict_table
-from ..timeline.clock import BlockClock
 from .arguments import Result
 from .compare import written
-from .kept import claimed_after
 
-FIRST_PROMPT = 60_000  # numbers of the prompts that the head profile is measured on; no table uses them
 SECONDARY = "Secondary endpoints, which are described and never sure:"
 MEASURED_BY = (
     rooms_world, rooms_drawing, rooms_stories, masks, rooms_detector, rooms_judge, rooms_questions, ablations,
 )  # fmt: skip
 """The modules that define what a measured number is; a change of one of them makes earlier measurements unusable."""
-PROFILE_PATIENCE = 6 * 3600.0  # seconds to wait for another process that measures the profile
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -60,7 +49,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
     sub.add_argument("--shuffles", type=int, default=SHUFFLES, help=f"of the head roles ({SHUFFLES})")
     sub.add_argument("--deciding", action="store_true", help="only rows that a primary endpoint is computed from")
-    sub.add_argument("--profile", type=Path, help="head profile with shares; measured if it is not given")
+    sub.add_argument("--profile", type=Path, help="head profile with shares, of a training's student")
     sub.add_argument("--shard", default="1/1", help="measure 1/2 of the videos here, 2/2 in another process; no tables")
 
 
@@ -124,7 +113,7 @@ def rooms(args: argparse.Namespace) -> Result:
             f"the gate is not passed, so no table is made: {passed.found}; train a model that remembers more"
         )
     tables = {name: ROOMS_TABLES[name].with_shuffles(args.shuffles) for name in args.tables or ROOMS_TABLES}
-    profile = profile_of(args, trained)
+    profile = profile_of(args.profile, trained)
     weights = digest(file_hash(trained.weights), file_hash(trained.autoencoder), profile.to_json(), measuring_code())
     part = "" if args.shard == "1/1" else "-" + args.shard.replace("/", "-of-")
     journal = args.out / f"measured{part}.jsonl"
@@ -272,44 +261,16 @@ def answer_of(name: str, table: RoomsTable, videos: int, known: Known) -> Answer
     return Answer(table.question, tuple(numbers), shuffles)
 
 
-# ------------------------------------------------------------------------------------------------------- head profile
-
-
-def profile_of(args: argparse.Namespace, trained: Trained) -> HeadProfile:
-    """The given head profile, or that of the folder, which is measured if it is not there."""
-    if args.profile is not None:
-        return load_profile(args.profile)
-    path = args.out / "profile.json"
-    with claimed_after(PROFILE_PATIENCE, path, path.with_suffix(".safetensors")):
-        if not path.exists():
-            measured_profile(trained.weights, path, args.json)
-        return load_profile(path)
-
-
-def measured_profile(weights: Path, path: Path, quiet: bool) -> None:
-    """Measure the head profile of a model as `profile --preset full` does; goes on where it was interrupted."""
-    count, seconds = BUDGETS["full"]
-    family, info = SCHEDULES["self_forcing"], inspect_toy(weights)
-    texts = tuple(Look.draw(np.random.default_rng(FIRST_PROMPT + i)).prompt for i in range(count))
-    blocks, size = (
-        BlockClock(family.frames_per_block).blocks_for(seconds),
-        (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8),
+def profile_of(given: Path | None, trained: Trained) -> HeadProfile:
+    """The given head profile; of the embedded model the bundled one without."""
+    if given is not None:
+        return load_profile(given)
+    if trained.weights == assets.model_path():
+        return load_profile(bundled_profiles()["toy_world"])
+    raise HeadForcingError(
+        f"--profile must name the head profile of {trained.weights}; "
+        f"`headforcing profile profile.json --demo --demo-weights {trained.weights}` measures it"
     )
-    setup = ProfileSetup.of(info.fingerprint, info.config, texts, blocks, family, size)
-    shares, stored = HeadShares(setup), path.with_suffix(".safetensors")
-    if stored.exists() and (earlier := HeadShares.load(stored)).setup == setup:
-        shares.merge(earlier)
-    todo = shares.missing_prompts()
-    backbone = WanModel.from_state_dict(info.config, load_file(weights), torch.float32)
-    model = WanVideoModel(backbone, [word_hash.encode(text) for text in texts], torch.float32)
-    with tqdm(total=len(todo), unit="prompt", desc="profiling", disable=quiet) as bar:
-
-        def store(prompt: int) -> None:
-            shares.save(stored)
-            bar.update()
-
-        profile_heads(model, info.config, shares, todo, on_prompt=store, dtype=torch.float32)
-    shares.profile(path.stem, {"source": f"measured on {weights.name}"}).save(path)
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:

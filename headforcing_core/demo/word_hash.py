@@ -15,6 +15,7 @@ from .rooms import CHOICES, Look
 TEXT_LEN = 12
 TEXT_DIM = 64
 MOST_NAMED = 6  # unknown words in a sentence
+FIRST_PROMPT = 60_000  # number of the first prompt that a head profile is measured on
 TEMPLATE = "a {colour} {shape} {motion} in the {background} {pattern} room {camera}"
 
 HELP = (
@@ -89,5 +90,5 @@ def _gaussian(salted_word: str, dim: int) -> np.ndarray:
 
 
 def sample_prompts(count: int) -> tuple[str, ...]:
-    """Random prompts for the toy model; prompt i is the same in every call."""
-    return tuple(Look.draw(np.random.default_rng(i)).prompt for i in range(count))
+    """Random prompts for profiling the toy model, which no table uses; prompt i is the same in every call."""
+    return tuple(Look.draw(np.random.default_rng(FIRST_PROMPT + i)).prompt for i in range(count))

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.demo.rooms_judge import STORIES, RoomsJudge, g
 from headforcing.headforcing_core.demo.rooms_stories import last_visits, returns, visits
 from headforcing.headforcing_core.demo.training import rooms_gate
 from headforcing.headforcing_core.demo.training.training import STRUCTURE, save
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
 from headforcing.headforcing_core.methods.ablations import EvenMemory, RandomAdmission
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
@@ -354,23 +354,24 @@ def test_measurements_by_other_code_are_refused(trained, tmp_path, counted, monk
 
 
 @pytest.mark.slow
-def test_a_table_of_real_videos_and_a_profile_of_its_own(trained, tmp_path, monkeypatch):
+def test_a_table_of_real_videos(trained, tmp_path, monkeypatch):
     """An untrained model, one short story: every row of H2 is measured, and nothing is decided."""
     monkeypatch.setitem(rooms.STORIES, "away_15", lambda number: (TEAL, SAND, TEAL))
-    monkeypatch.setitem(rooms.BUDGETS, "full", (1, 2.5))
-    given = ["--tables", "h2_h5", "--videos", "1", "--shuffles", "1", "--json"]
+    profile = ["--profile", str(trained / "profile.json")]
+    given = [*profile, "--tables", "h2_h5", "--videos", "1", "--shuffles", "1", "--json"]
     assert main(["rooms", str(trained), "--out", str(tmp_path), *given]) == 0
     table = (tmp_path / "h2_h5.md").read_text()
     assert all(f"| {row.label} |" in table for row in ROOMS_TABLES["h2_h5"].question.rows)
     assert "| – | – | – | – |" not in table and "sure" not in table
-    assert (tmp_path / "profile.json").exists()
+
+
+def test_the_head_profile_of_a_training_has_to_be_given(trained, tmp_path, capsys):
+    assert main(["rooms", str(trained), "--out", str(tmp_path)]) == 2
+    assert "headforcing profile profile.json --demo --demo-weights" in capsys.readouterr().err
 
 
 def test_without_a_folder_the_embedded_model_is_measured_and_its_gate_is_not(tmp_path, counted):
-    profile = tmp_path / "profile.json"
-    bundled = rooms.load_profile(bundled_profiles()["toy_world"])
-    bundled.save(profile)
-    given = ["--profile", str(profile), "--tables", "h3", "--videos", "1", "--shuffles", "1", "--json"]
+    given = ["--tables", "h3", "--videos", "1", "--shuffles", "1", "--json"]
     assert main(["rooms", "--out", str(tmp_path), *given]) == 0
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
     assert len(counted) == 14 and [verdict["name"] for verdict in verdicts] == ["H1", "H2", "H3", "H4", "H5"]
