@@ -46,7 +46,7 @@ def test_the_example_of_a_changed_story_tells_it(tmp_path: Path):
     (tmp_path / "example.py").write_text(video + story, encoding="utf-8")
     names = runpy.run_path(str(tmp_path / "example.py"))
     texts = [segment.text for segment in names["result"].plan.timeline.segments]
-    assert texts == ["a red ball bouncing on a teal floor", "a blue star circling on a navy checkerboard"]
+    assert texts == ["a red ball bouncing in the teal plain room", "a blue star circling in the navy checkerboard room"]
 
 
 def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch):
