@@ -28,7 +28,7 @@ from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
 from . import assets, word_hash
 from .rooms import CLOCK, FRAME_SIZE, Layout, Look, Marking, looks_of_frames, poses, render
 from .rooms_autoencoder import load_rooms_autoencoder
-from .rooms_detector import Sighting, layout_kept, layout_overlap, mark_of, motion_word, sightings
+from .rooms_detector import Sighting, camera_words, layout_kept, layout_overlap, mark_of, motion_word, sightings
 from .rooms_stories import last_visits, returning_story, returns, round_story, visits
 
 Numbers = dict[str, float | None]
@@ -36,6 +36,7 @@ Numbers = dict[str, float | None]
 STRIDE = 4  # one video frame per latent frame is looked at
 JUDGED_BLOCKS = 3  # of a room that has come back
 NO_ACTOR = FRAME_SIZE / 2  # pixels; the error of a place where no actor is found
+GAP = 2  # video frames between two that the camera's movement is read from
 LOSS_LEVEL = 0.9375  # noise level at which the denoiser's loss is measured
 MARK_FRAMES = 18  # latent frames, at least, that the marking is looked for in: it can be hidden in nine of them
 OTHER_VIDEO = 1_000_000  # added to a number, gives that of a video which nothing uses
@@ -210,7 +211,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
       the first block's, else 0; None without one there; `identity_by_chance`: the same for the colour that the actor
       of another video has;
     - what the prompts say, in the last quarter: `background`, `pattern`, `shape`, `single`, the overlap with the named
-      `outline`, and the word of the motion, `moves`.
+      `outline`, the word of the motion, `moves`, and that of the `camera`.
     """
     frames, per_block = len(looks) * CLOCK.frames_per_block, CLOCK.frames_per_block
     first, pairs, before = list(range(per_block)), _returns(looks), round(frames * 0.75)
@@ -225,8 +226,10 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     ]
     start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in marked])
     another = Marking.draw(looks, number + OTHER_VIDEO).colour
-    named = [looks_of_frames(looks)[STRIDE * i] for i in late]
-    shown = [seen[i] for i in late]
+    every = looks_of_frames(looks)
+    named, shown = [every[STRIDE * i] for i in late], [seen[i] for i in late]
+    words = camera_words(video_frames[STRIDE * before :], GAP)
+    steady = [i for i in range(STRIDE * before, len(every) - GAP) if every[i] == every[i + GAP]]
     return {
         "layout": _mean(layouts),
         "layout_by_chance": _mean(strange),
@@ -238,6 +241,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
         "single": _mean([float(s.count == 1) for s in shown]),
         "outline": _mean([s.overlaps.get(look.shape, 0.0) for s, look in zip(shown, named, strict=True)]),
         "moves": float(motion_word([s.place for s in shown], STRIDE) == named[0].motion),
+        "camera": _mean([float(words[i - STRIDE * before] == every[i].camera) for i in steady]),
     }
 
 

@@ -99,6 +99,7 @@ COLUMNS: dict[str, Column] = {
     "single": Column("one shape", _plain(3)),
     "outline": Column("overlap with the outline", _plain(2)),
     "moves": Column("word of the motion", _plain(2)),
+    "camera": Column("word of the camera", _plain(2)),
     "place_error": Column("error of the actor's place one block ahead, pixels", _plain(2)),
     "loss_0.9375": Column("loss at 0.9375", _plain(4)),
     "flicker": Column("flicker", _plain(4)),

@@ -29,7 +29,7 @@ ABLATED = {
 }
 COLUMNS = (
     "frames_a_head", "layout", "layout_by_chance", "identity", "identity_by_chance",
-    "background", "pattern", "shape", "single", "outline", "moves",
+    "background", "pattern", "shape", "single", "outline", "moves", "camera",
 )  # fmt: skip
 
 NOTE = (

@@ -102,7 +102,7 @@ def test_a_timeline_shows_the_story(name, judge):
 
 def test_the_rendered_row_keeps_everything(judge):
     found = judge.measure_truth(STORIES["twelve_blocks"](82_001), 82_001, encoded=False, ahead=True)
-    kept = ("layout", "identity", "background", "pattern", "shape", "single", "moves")
+    kept = ("layout", "identity", "background", "pattern", "shape", "single", "moves", "camera")
     assert {name: found[name] for name in kept} == dict.fromkeys(kept, 1.0)
     assert found["layout_by_chance"] < 0.4 and found["outline"] > 0.9 and found["place_error"] < 1.5
 
@@ -115,6 +115,12 @@ def test_another_room_on_return_is_seen(judge):
     whole, found = (rooms_judge.story_numbers(video, looks, 3) for video in (one, mixed))
     assert whole["layout"] == 1 and found["layout"] < 0.5
     assert whole["background"] == found["background"] == 1
+
+
+def test_a_camera_that_should_stand_still_and_pans_is_seen():
+    looks = (TEAL,) * 4
+    panned = rooms_judge.render([replace(TEAL, camera="panning left")] * 4, 3).video_frames
+    assert rooms_judge.story_numbers(panned, looks, 3)["camera"] == 0.0
 
 
 def test_identity_is_the_colour_of_the_marking_of_the_first_block():
