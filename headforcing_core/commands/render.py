@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 
 from ..demo import word_hash
@@ -98,6 +100,8 @@ def generate(args: argparse.Namespace) -> Result:
     follow = None if args.follow is None else FollowedFile(args.follow)
     with claimed(args.out, args.latents, None if follow is None else story_path(args.out or args.latents)):
         source = Source.of_files(args, args.prompts, args.start_latents, follow)
+        if args.device == "auto" and source.machine.device.type == "cpu":
+            sys.stderr.write(f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n")
         needs, result = _render(source, args.out, args.latents)
     return {
         "text": "\n".join([source.info.summary(), _describe(source, needs, result)]),

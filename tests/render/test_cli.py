@@ -115,6 +115,16 @@ def test_generate_writes_the_latents_of_whole_blocks(generate, tmp_path, capsys)
     assert result["cache_bytes"] > 0
 
 
+def test_a_video_that_is_made_on_the_cpu_unasked_says_so(generate, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    told = []
+    for device in ("cpu", "auto"):
+        generate(f"{device}.safetensors", "--seconds", "1", "--device", device)
+        told.append("finds no GPU, so the video is made on the CPU" in capsys.readouterr().err)
+    assert told == [False, True]
+
+
 def test_generate_depends_on_the_seed_and_on_later_prompts_only_later(generate):
     first = generate("1.safetensors", "--seconds", "3")
     again = generate("2.safetensors", "--seconds", "3")
