@@ -120,7 +120,7 @@ def test_a_video_that_is_made_on_the_cpu_unasked_says_so(generate, capsys, monke
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     told = []
     for device in ("cpu", "auto"):
-        generate(f"{device}.safetensors", "--seconds", "1", "--device", device)
+        generate(f"{device}.safetensors", "--seconds", "1", "--device", device, prompts="an apple")
         told.append("finds no GPU, so the video is made on the CPU" in capsys.readouterr().err)
     assert told == [False, True]
 
