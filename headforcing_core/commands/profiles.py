@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..demo import assets, word_hash
+from ..demo.rooms_judge import inspect_toy
 from ..errors import HeadForcingError
 from ..farm.farm import Farm, Shared
 from ..files import check_writable, claimed, replacing
@@ -89,7 +90,8 @@ def _measure(args: argparse.Namespace) -> Result:
     device = pick_device(args.device)
     if args.demo:
         width, height = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
-        files = ModelFiles(args.demo_weights or assets.model_path(), assets.TOY_CONFIG.num_heads)
+        weights = args.demo_weights or assets.model_path()
+        files = ModelFiles(weights, inspect_toy(weights).config.num_heads)
         texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
     else:
         width, height = parse_size(args.size)

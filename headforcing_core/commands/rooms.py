@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,25 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ..demo import assets, masks, rooms_detector, rooms_drawing, rooms_judge, rooms_stories
+from ..demo import (
+    assets,
+    masks,
+    rooms_autoencoder,
+    rooms_detector,
+    rooms_drawing,
+    rooms_judge,
+    rooms_stories,
+    word_hash,
+)  # fmt: skip
 from ..demo import rooms as rooms_world
-from ..demo.rooms_judge import STORIES, RoomsJudge
+from ..demo.rooms_judge import STORIES, RoomsJudge, inspect_toy
 from ..errors import HeadForcingError
 from ..files import check_regular, claimed, replacing
 from ..hashing import digest, file_hash
+from ..head_profiles import rules
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.profiler import shard
 from ..methods import ablations
-from ..studies import rooms_questions
 from ..studies.answers import Answer, mean_numbers, packed
 from ..studies.comparison import Entry
 from ..studies.questions import SHUFFLES, Numbers, Rendered, Shuffles
@@ -34,9 +43,13 @@ from .compare import written
 
 SECONDARY = "Secondary endpoints, which are described and never sure:"
 MEASURED_BY = (
-    rooms_world, rooms_drawing, rooms_stories, masks, rooms_detector, rooms_judge, rooms_questions, ablations,
+    rooms_world, rooms_drawing, rooms_stories, rooms_autoencoder, masks, rooms_detector, rooms_judge, word_hash, rules,
+    ablations,
 )  # fmt: skip
-"""The modules that define what a measured number is; a change of one of them makes earlier measurements unusable."""
+"""The modules that define what a measured number is; a change of one of them makes earlier measurements unusable.
+
+What defines a row is in the key of its videos, so that another table can be added.
+"""
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -112,9 +125,11 @@ def rooms(args: argparse.Namespace) -> Result:
         raise HeadForcingError(
             f"the gate is not passed, so no table is made: {passed.found}; train a model that remembers more"
         )
-    tables = {name: ROOMS_TABLES[name].with_shuffles(args.shuffles) for name in args.tables or ROOMS_TABLES}
+    tables = {name: table.with_shuffles(args.shuffles) for name, table in ROOMS_TABLES.items()}
+    asked = {name: tables[name] for name in args.tables or tables}
     profile = profile_of(args.profile, trained)
-    weights = digest(file_hash(trained.weights), file_hash(trained.autoencoder), profile.to_json(), measuring_code())
+    files = measured_on(trained, profile)
+    weights = digest(files, measuring_code())
     part = "" if args.shard == "1/1" else "-" + args.shard.replace("/", "-of-")
     journal = args.out / f"measured{part}.jsonl"
     with claimed(journal):
@@ -123,30 +138,39 @@ def rooms(args: argparse.Namespace) -> Result:
         begun = time.monotonic()
         torch.set_num_threads(1)  # several are slower for a model this small
         judge = RoomsJudge(trained.weights, trained.autoencoder, profile)
-        measure(judge, list(jobs(tables, mine, args.deciding)), known, journal, weights, args.json)
+        measure(judge, list(jobs(asked, mine, args.deciding)), known, journal, weights, args.json)
         seconds = time.monotonic() - begun
     if part:
         return {"text": f"measured {journal}", "json": {"measured": str(journal), "seconds": seconds}}
-    return _tables(args.out, tables, args.videos, known, weights, trained)
+    answers = {name: answer_of(name, table, args.videos, known) for name, table in tables.items()}
+    return _tables(args.out, asked, answers, {"weights": weights, "files": files}, trained)
+
+
+def measured_on(trained: Trained, profile: HeadProfile) -> dict[str, str]:
+    """The hashes of the files that the measurements are of."""
+    return {
+        "model": file_hash(trained.weights),
+        "autoencoder": file_hash(trained.autoencoder),
+        "profile": digest(profile.to_json()),
+    }
 
 
 def _tables(
-    out: Path, tables: Mapping[str, RoomsTable], videos: int, known: Known, weights: str, trained: Trained
+    out: Path, asked: Iterable[str], answers: Mapping[str, Answer], about: Mapping[str, Any], trained: Trained
 ) -> Result:
-    """Write what the measurements say."""
-    answers = {name: answer_of(name, table, videos, known) for name, table in tables.items()}
+    """Write the asked tables, and the verdicts of all that was measured."""
     texts, found = [], {}
-    for name, told in answers.items():
-        found[name] = packed({**told.to_dict(), "weights": weights})
+    for name, told in ((name, answers[name]) for name in asked):
+        found[name] = packed({**told.to_dict(), "weights": about["weights"]})
         text = "\n\n".join([told.question.asks, told.table(), told.question.note])
         texts.append(written(out, name, text, found[name], indent=None)["text"])
     passed = trained.gate
     verdicts = [*([] if passed is None else [passed]), *verdicts_of(answers)]
     beside = secondary(answers, trained.nearest)
-    about = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside, "weights": weights}
+    told_verdicts = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside, **about}
     text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])
-    texts.append(written(out, "verdicts", text, about)["text"])
-    return {"text": "\n\n".join(texts), "json": {**found, "verdicts": about}}
+    texts.append(written(out, "verdicts", text, told_verdicts)["text"])
+    return {"text": "\n\n".join(texts), "json": {**found, "verdicts": told_verdicts}}
 
 
 # ------------------------------------------------------------------------------------------------------- measurements
@@ -154,7 +178,7 @@ def _tables(
 
 @dataclass(frozen=True)
 class VideoJob:
-    """One video to measure; `key` names it in the journal."""
+    """One video to measure; `key` names it in the journal, with a hash of what defines it."""
 
     table: str
     row: Entry | Rendered
@@ -162,8 +186,11 @@ class VideoJob:
 
     @property
     def key(self) -> str:
-        shuffle = f" {self.row.shuffle}" if isinstance(self.row, Entry) and self.row.roles == "shuffled" else ""
-        return f"{self.table}: {self.row.label}{shuffle}: {self.number}"
+        row, table = self.row, ROOMS_TABLES[self.table]
+        shuffle = f" {row.shuffle}" if isinstance(row, Entry) and _shuffled(row) else ""
+        made = row.encoded if isinstance(row, Rendered) else (row.policy, row.roles, row.shuffle, _tag(row))
+        definition = digest(repr((made, table.question.story, table.ahead)))[:8]
+        return f"{self.table}: {row.label}{shuffle}: {self.number}: {definition}"
 
 
 Known = dict[str, Numbers]
@@ -180,6 +207,10 @@ def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> I
 
 def _shuffled(row: Entry | Rendered) -> bool:
     return isinstance(row, Entry) and row.roles == "shuffled"
+
+
+def _tag(row: Entry) -> str:
+    return row.tag if isinstance(row, Tagged) else ""
 
 
 def measure(judge: RoomsJudge, wanted: list[VideoJob], known: Known, journal: Path, weights: str, quiet: bool) -> None:
@@ -199,8 +230,7 @@ def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
     if isinstance(row, Rendered):
         found = judge.measure_truth(looks, number, row.encoded, table.ahead)
     else:
-        tag = row.tag if isinstance(row, Tagged) else ""
-        found = judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead, tag)
+        found = judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead, _tag(row))
     return {name: None if value is None else round(value, 5) for name, value in found.items()}
 
 
@@ -262,15 +292,17 @@ def answer_of(name: str, table: RoomsTable, videos: int, known: Known) -> Answer
 
 
 def profile_of(given: Path | None, trained: Trained) -> HeadProfile:
-    """The given head profile; of the embedded model the bundled one without."""
-    if given is not None:
-        return load_profile(given)
-    if trained.weights == assets.model_path():
-        return load_profile(bundled_profiles()["toy_world"])
-    raise HeadForcingError(
-        f"--profile must name the head profile of {trained.weights}; "
-        f"`headforcing profile profile.json --demo --demo-weights {trained.weights}` measures it"
-    )
+    """The given head profile, or the bundled one of the embedded model.
+
+    Raises HeadForcingError for a profile of other weights.
+    """
+    profile = load_profile(given or bundled_profiles()["toy_world"])
+    if profile.measured.get("fingerprint") != inspect_toy(trained.weights).fingerprint:
+        raise HeadForcingError(
+            f"--profile must name the head profile of {trained.weights}; "
+            f"`headforcing profile profile.json --demo --demo-weights {trained.weights}` measures it"
+        )
+    return profile
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:

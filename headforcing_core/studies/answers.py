@@ -205,6 +205,9 @@ class Answer:
                 stored = stored if "shuffles" in stored else {}
                 if stored:
                     shuffles[i] = tuple(tuple(videos) for videos in stored["shuffles"])
+                    # not from the stored means, which are rounded
+                    numbers.append(tuple(mean_numbers(same) for same in zip(*shuffles[i], strict=True)))
+                    continue
             numbers.append(tuple(stored.get("videos", ())))
         if not numbers[-1]:
             raise HeadForcingError(f"the stored answer has no row {question.rows[-1].label!r}; evaluate it anew")

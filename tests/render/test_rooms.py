@@ -12,7 +12,6 @@ from headforcing.headforcing_core.demo.rooms import CHOICES, CLOCK, Look, camera
 from headforcing.headforcing_core.demo.rooms_detector import camera_words, layout_kept, mark_of, sightings
 from headforcing.headforcing_core.demo.rooms_drawing import PICTURES, SHAPES, distance_to, picture
 from headforcing.headforcing_core.demo.rooms_stories import BLOCKS, random_story, returning_story, returns
-from headforcing.headforcing_core.demo.training.rooms_accuracy import accuracy
 from headforcing.headforcing_core.demo.word_hash import TEXT_LEN, check_prompt, split_words
 
 TEAL = Look("red", "ball", "gliding", "teal", "striped")
@@ -110,15 +109,6 @@ def test_some_rooms_share_their_colour_and_differ_in_their_pattern():
     stories = [returning_story(np.random.default_rng(seed), 1, 2) for seed in range(20)]
     confused = [len({look.background for look in looks}) < len({look.room for look in looks}) for looks in stories]
     assert 3 < sum(confused) < 17
-
-
-@pytest.mark.slow
-def test_the_detector_is_right_on_rendered_clips():
-    right = accuracy(clips=3)
-    assert right.pop("tint, largest error of a channel") < 0.02
-    assert right.pop("colour of the marking, of the whole clip") == 1
-    assert right.pop("overlap with the named outline") > 0.95
-    assert all(value > 0.95 for value in right.values()), right
 
 
 def test_the_detector_sees_no_actor_in_a_bare_wall_and_two_where_there_are_two():

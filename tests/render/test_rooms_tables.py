@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from itertools import islice
 
@@ -26,9 +27,10 @@ from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.video_rollout import VideoRollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.answers import Answer, unpacked
+from headforcing.headforcing_core.studies.answers import Answer, packed, unpacked
 from headforcing.headforcing_core.studies.comparison import Entry
 from headforcing.headforcing_core.studies.rooms_questions import ROOMS_TABLES
+from headforcing.headforcing_core.studies.verdicts import GATE_BASE, GATE_STUDENT
 
 TINY = WanConfig(dim=64, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
 SHARES = (((0.2, 0.75, 0.05), (0.05, 0.6, 0.35)), ((0.1, 0.2, 0.7), (0.02, 0.08, 0.9)))
@@ -58,8 +60,15 @@ def trained(tmp_path_factory):
     (folder / "chosen.json").write_text('{"chosen": "student-20.safetensors"}')
     for name, effect in (("student-20", 0.5), ("base", 0.7)):
         remembers(folder, name, effect)
-    HeadProfile("probe", 2, 2, ROLES, SHARES, 0.25, 0.25).save(folder / "profile.json")
+    write_profile(folder / "profile.json", folder / "student-20.safetensors")
     return folder
+
+
+def write_profile(path, weights, local_fraction=0.25):
+    """Write a head profile of these weights."""
+    measured = {"fingerprint": rooms.inspect_toy(weights).fingerprint}
+    HeadProfile("probe", 2, 2, ROLES, SHARES, 0.25, local_fraction, measured=measured).save(path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -265,8 +274,8 @@ def counted(monkeypatch):
 
     def measured(judge, job):
         made.append(job.key)
-        worse = job.row.label.startswith("memory heads")
-        return {"layout": 0.2 if worse else 0.9, "identity": None if job.number % 2 else 1.0, "place_error": 2.0}
+        layout = random.Random(job.key).uniform(0.1, 0.3) + 0.6 * (not job.row.label.startswith("memory heads"))
+        return {"layout": round(layout, 5), "identity": None if job.number % 2 else 1.0, "place_error": 2.0}
 
     monkeypatch.setattr(rooms, "measured", measured)
     return made
@@ -287,6 +296,7 @@ def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_
     assert [len(part["layout"]) for part in rows["Head Forcing, shuffled roles"]["shuffles"]] == [3, 3]
     again = Answer.from_dict(ROOMS_TABLES["h3"].with_shuffles(2).question, unpacked(stored))
     assert again.table() in (tmp_path / "h3.md").read_text()
+    assert packed({**again.to_dict(), "weights": stored["weights"]}) == stored, "means of shuffles are not rounded"
     kept = rows["Head Forcing"]["videos"]["identity"]
     assert kept == [1.0, None, 1.0]
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
@@ -294,7 +304,10 @@ def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_
     assert verdicts[3]["outcome"] == "undecided" and verdicts[1]["outcome"] == "not measured"
     page = (tmp_path / "verdicts.md").read_text()
     assert "gaps of 1 to 3 frames: +0.850" in page and "| memory heads | +0.000" in page
-    assert call(trained, tmp_path, "--videos", "3", "--profile", str(other_profile(tmp_path))) == 2
+    assert call(trained, tmp_path, "--videos", "3", "--tables", "recall") == 0
+    assert json.loads((tmp_path / "verdicts.json").read_text())["verdicts"] == verdicts, "of all that was measured"
+    other = write_profile(tmp_path / "other.json", trained / "student-20.safetensors", 0.5)
+    assert call(trained, tmp_path, "--videos", "3", "--profile", str(other)) == 2
     assert "another model, autoencoder or head profile, or by other code" in capsys.readouterr().err
 
 
@@ -321,12 +334,6 @@ def test_the_table_of_recalls_decides_nothing(trained, tmp_path, counted):
     found = json.loads((tmp_path / "verdicts.json").read_text())
     assert {verdict["outcome"] for verdict in found["verdicts"][1:]} == {"not measured"}
     assert [line.split(",")[0] for line in found["secondary"]] == ["- H0"]
-
-
-def other_profile(folder):
-    path = folder / "other.json"
-    HeadProfile("other", 2, 2, ROLES, SHARES, 0.25, 0.5).save(path)
-    return path
 
 
 def test_below_the_gate_no_table_is_made(trained, tmp_path, capsys):
@@ -371,9 +378,15 @@ def test_a_table_of_real_videos(trained, tmp_path, monkeypatch):
     assert "| – | – | – | – |" not in table and "sure" not in table
 
 
-def test_the_head_profile_of_a_training_has_to_be_given(trained, tmp_path, capsys):
-    assert main(["rooms", str(trained), "--out", str(tmp_path)]) == 2
-    assert "headforcing profile profile.json --demo --demo-weights" in capsys.readouterr().err
+def test_the_head_profile_of_a_training_has_to_be_its_own(trained, tmp_path, capsys):
+    other = write_profile(tmp_path / "other.json", assets.model_path())
+    for more in ([], ["--profile", str(other)]):
+        assert main(["rooms", str(trained), "--out", str(tmp_path), *more]) == 2
+        assert "headforcing profile profile.json --demo --demo-weights" in capsys.readouterr().err
+
+
+def test_training_and_verdict_ask_the_same_of_the_gate():
+    assert (rooms_gate.BASE_LEAST, rooms_gate.STUDENT_LEAST) == (GATE_BASE, GATE_STUDENT)
 
 
 def test_without_a_folder_the_embedded_model_is_measured_and_its_gate_is_not(tmp_path, counted):
