@@ -1,12 +1,12 @@
-"""The files of the pack, copies of a student and an autoencoder, and the constants of the preview.
+"""The files of the pack from a finished training: copies of the chosen student, the autoencoder and what was measured.
 
-    python -m headforcing.headforcing_core.demo.training.release --student student-100.safetensors \\
-        --autoencoder autoencoder.safetensors --out FOLDER
+python -m headforcing.headforcing_core.demo.training.release TRAINED --out FOLDER --evidence FOLDER
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import shutil
 from collections.abc import Iterable
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...errors import HeadForcingError
 from ...files import replacing
 from ...hashing import file_hash
 from ...timeline.clock import TEMPORAL_STRIDE
@@ -45,18 +46,33 @@ def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor])
     return solution[:-1], solution[-1]
 
 
+def release(trained: Path, out: Path, evidence: Path) -> list[tuple[Path, str]]:
+    """Copy the student that `chosen.json` names, and all that belongs to it; returns each file and its source's name.
+
+    Raises HeadForcingError where no student passed the gate.
+    """
+    student = json.loads((trained / "chosen.json").read_text("utf-8"))["chosen"]
+    if student is None:
+        raise HeadForcingError(f"no student in {trained} passed the gate, so nothing is released")
+    kept = ("chosen.json", "base.gate.json", f"{Path(student).stem}.gate.json", "journal.jsonl")
+    copies = {out / assets.MODEL: student, out / assets.AUTOENCODER: "autoencoder.safetensors"}
+    copies |= {evidence / name: name for name in kept}
+    for target, name in copies.items():
+        with replacing(target) as partial:
+            shutil.copyfile(trained / name, partial)
+    return list(copies.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--student", type=Path, required=True)
-    parser.add_argument("--autoencoder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("trained", type=Path, help="folder of the training")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the weights")
+    parser.add_argument("--evidence", type=Path, required=True, help="folder for the gate's numbers and the journal")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
-    for source, name in ((args.student, assets.MODEL), (args.autoencoder, assets.AUTOENCODER)):
-        with replacing(args.out / name) as partial:
-            shutil.copyfile(source, partial)
-        log.info("%s: %s", name, file_hash(args.out / name))
+    for target, name in release(args.trained, args.out, args.evidence):
+        log.info("%s from %s: %s", target, name, file_hash(target))
     autoencoder = load_rooms_autoencoder(args.out / assets.AUTOENCODER)
     latents = [autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS)]
     factors, bias = fit_preview_factors(autoencoder, latents)
