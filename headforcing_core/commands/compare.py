@@ -55,17 +55,18 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_source_arguments(sub)
 
 
-def add_source_arguments(
-    sub: argparse.ArgumentParser, required: bool = True, demo: str = "the embedded toy model"
-) -> None:
-    """The model, the timeline and the folder of a comparison; `demo` is the help of --demo."""
+def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True, demo: bool = True) -> None:
+    """The model, the timeline and the folder of a comparison; without `demo` the embedded model is no choice."""
+    hidden = None if demo else argparse.SUPPRESS  # the option is read and refused with a sentence
     source = sub.add_mutually_exclusive_group(required=required)
-    source.add_argument("--demo", action="store_true", help=demo)
+    source.add_argument("--demo", action="store_true", help=hidden or "the embedded toy model")
     source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt; needs --prompts and --vae")
-    sub.add_argument("--prompts", help="a timeline or one prompt, or @FILE; default with --demo: its story")
+    default = "; default with --demo: its story" if demo else ""
+    sub.add_argument("--prompts", help=f"a timeline or one prompt, or @FILE{default}")
     sub.add_argument("--seconds", type=float, default=0.0, help="seconds; default: the timeline's length")
     sub.add_argument("--out", type=Path, default=Path("output/compare"), help="folder (output/compare)")
-    sub.add_argument("--scale", type=int, default=6, help="with --demo: every pixel becomes a square of this side (6)")
+    pixels = "with --demo: every pixel becomes a square of this side (6)"
+    sub.add_argument("--scale", type=int, default=6, help=hidden or pixels)
     add_file_arguments(sub)
     add_render_arguments(sub)
     add_farm_arguments(sub)

@@ -48,7 +48,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--vbench", type=Path, metavar="FOLDER", help="lay out the videos for VBench; read-vbench reads its results"
     )
     add_metric_arguments(sub)
-    add_source_arguments(sub, demo=argparse.SUPPRESS)
+    add_source_arguments(sub, demo=False)
 
 
 def evaluate(args: argparse.Namespace) -> Result:

@@ -195,7 +195,10 @@ class Answer:
 
     @classmethod
     def from_dict(cls, question: Question, found: Mapping[str, Any]) -> Answer:
-        """The answer that `to_dict` stored; rows are found by their labels, and those without numbers are empty."""
+        """The answer that `to_dict` stored, as tests of the pages read it.
+
+        Rows are found by their labels, and those without numbers are empty.
+        """
         known = {row["label"]: row for row in found["rows"]}
         numbers: list[tuple[Numbers, ...]] = []
         shuffles = {}
