@@ -261,10 +261,10 @@ def test_a_malformed_file_gives_one_clear_error_at_once(case, tmp_path):
         path.write_bytes(content)
     else:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(HeadForcingError, match=message) as error:
         load_profile(path)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     text = str(error.value)
     assert text.startswith("broken.json: ")
     assert len(text) < 300 and "\n" not in text

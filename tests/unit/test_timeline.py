@@ -490,14 +490,14 @@ def test_100_000_random_texts_parse_or_give_a_timeline_error_at_once():
     for _ in range(100_000):
         text = "".join(draw.choices(FRAGMENTS, k=draw.randrange(12)))
         seconds, clock = draw.choice(SECONDS), draw.choice(clocks)
-        start = time.perf_counter()
+        start = time.process_time()
         parsed += survives(text, seconds, clock)
-        if time.perf_counter() - start > 0.05:  # the machine may have paused: measure the parser alone, again
+        if time.process_time() - start > 0.05:  # the machine may have paused: measure the parser alone, again
             times = []
             for _ in range(3):
-                start = time.perf_counter()
+                start = time.process_time()
                 survives(text, seconds, clock)
-                times.append(time.perf_counter() - start)
+                times.append(time.process_time() - start)
             assert min(times) < 0.05, text
     assert 10_000 < parsed < 90_000  # the fragments reach both sides
 
@@ -536,9 +536,9 @@ def test_what_is_written_reads_back_the_same(steps, frames, fps):
 
 def test_1_mb_of_text_is_one_prompt():
     text = "word " * (((1 << 20) - 1) // 5)
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(parse_timeline(text).segments[0].text) == len(text) - 1
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_1_mb_of_awkward_text_ends_soon():
@@ -563,10 +563,10 @@ def test_1_mb_of_awkward_text_ends_soon():
     )
     for piece in pieces:
         text = piece * ((1 << 20) // len(piece) - 50)
-        start = time.perf_counter()
+        start = time.process_time()
         survives(text, 30, BlockClock())
         survives("0:00 a\n" + text, 30, BlockClock())
-        assert time.perf_counter() - start < 5, piece
+        assert time.process_time() - start < 5, piece
 
 
 def test_10_000_segments_parse_and_restore_themselves():
