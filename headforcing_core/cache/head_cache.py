@@ -258,7 +258,7 @@ class HeadCache(RoleSwitching):
                 group.policy.recent_frames or 0,
                 self.shape.policy.episodic.update_interval,
             )
-            if frame is not None and frame >= self.oldest and not self.memory.holds(frame):
+            if frame is not None and group.has_recent(frame):  # not where it is an entry, or was dropped
                 event = self.memory.consider(self.block, frame, prompt, group.heads, group)
         self.close()
         return event

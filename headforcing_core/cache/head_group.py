@@ -118,11 +118,18 @@ class HeadGroup:
         return self.entries + sum(frame < self.sources[self.current.start][0] - recent for (frame,) in history)
 
     def keep(self, frames: Sequence[int]) -> None:
-        """Drop all frames but these. Episodic entries stay; a frame that is part of an entry is not kept twice."""
+        """Drop all frames but these. Episodic entries stay; a frame that is part of an entry is not kept twice.
+
+        A frame that a recall has made an entry is none of the others even when that entry is dropped.
+        """
         slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
         remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
-        kept = [slot_of[frame] for frame in frames if frame not in remembered]
+        kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in remembered]
         self._arrange([*range(self.entries), *kept])
+
+    def has_recent(self, frame: int) -> bool:
+        """Whether a slot that is no episodic entry holds this frame."""
+        return [frame] in self.sources[self.entries :]
 
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order. Leading slots whose position does not change are not copied."""

@@ -47,6 +47,7 @@ class ReferenceCache:
         self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
         self.bases = jittered_bases(self.policy.guards.rope_jitter, layers, shape.heads)
         self.scenes = Scenes()
+        self.recalled: set[int] = set()  # frames that came back as entries, which they were or are instead of recent
 
     def begin_block(self) -> None:
         self.current = [[] for _ in self.current]
@@ -91,11 +92,9 @@ class ReferenceCache:
         if policy.episodic_frames:
             frames += self.entries[layer]
             numbers += [sources[0] for sources in self.memory.sources]
-        remembered = {frame for sources in self.memory.sources for frame in sources} if policy.episodic_frames else ()
-        for number in self.history(policy, len(self.past[layer])):
-            if number not in remembered:
-                frames.append(self.past[layer][number])
-                numbers.append(number)
+        for number in self.held(policy):
+            frames.append(self.past[layer][number])
+            numbers.append(number)
         recent = len(self.past[layer]) if policy.recent_frames is None else policy.recent_frames
         entries = len(self.entries[layer]) if policy.episodic_frames else 0
         kept_frames = entries + sum(number < len(self.past[layer]) - recent for number in numbers[entries:])
@@ -118,6 +117,13 @@ class ReferenceCache:
         """The past frames that heads of this policy see, without episodic memory, in order."""
         return policy.history(frames_seen)
 
+    def held(self, policy: RolePolicy) -> list[int]:
+        """Those of them that episodic memory neither holds nor has got from a recall."""
+        history = self.history(policy, len(self.past[0]))
+        if not policy.episodic_frames:
+            return history
+        return [frame for frame in history if not self.memory.holds(frame) and frame not in self.recalled]
+
     def candidate(self) -> int | None:
         """The frame that episodic memory considers after the current block; None for none."""
         fast, interval = self.policy.memory.recent_frames or 0, self.policy.episodic.update_interval
@@ -126,7 +132,9 @@ class ReferenceCache:
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         block, frame = self.block, self.candidate()
         self.close()
-        if frame is None or not any(map(len, self.memory_heads)) or self.memory.holds(frame):
+        if frame is None or not any(map(len, self.memory_heads)):
+            return None
+        if self.memory.holds(frame) or frame in self.recalled:
             return None
         return self.memory.consider(block, frame, prompt, self.memory_heads, self)
 
@@ -150,8 +158,7 @@ class ReferenceCache:
 
     def held_frames(self) -> list[int]:
         entries = [sources[0] for sources in self.memory.sources if len(sources) == 1]
-        recent = self.history(self.policy.memory, len(self.past[0]))
-        return entries + [frame for frame in recent if not self.memory.holds(frame)]
+        return entries + self.held(self.policy.memory)
 
     def keep_frame(self, frame: int) -> KeptFrame:
         sources = self.memory.sources
@@ -161,6 +168,7 @@ class ReferenceCache:
         return KeptFrame(frame, self._pooled(held), 0, [k for k, _ in held], [v for _, v in held])
 
     def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
+        self.recalled |= {kept.frame for kept in frames}
         self.entries = [[(kept.k[layer], kept.v[layer]) for kept in frames] for layer in range(len(self.past))]
         return [kept.pooled for kept in frames]
 

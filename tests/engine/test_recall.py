@@ -109,6 +109,34 @@ def test_the_grouped_cache_recalls_as_the_reference_does(model, switch, rope):
     }
 
 
+@pytest.mark.parametrize(
+    ("f", "recent_blocks", "entries", "eviction", "second"),
+    [
+        (3, 4, 5, "summary", {10: Switch(recall=2)}),
+        (3, 4, 5, "summary", {10: Switch("recache", recall=2), 11: Switch(recall=3)}),
+        (3, 2, 5, "summary", {9: Switch(recall=2)}),  # while the block of that frame is the oldest recent one
+        (3, 4, 2, "summary", {10: Switch(recall=2)}),  # it is part of a summary by then
+        (3, 4, 2, "fifo", {}),  # a new entry drops it
+        (1, 2, 2, "summary", {9: Switch("flush")}),
+        (1, 3, 5, "summary", {10: Switch(recall=2)}),  # block 10 considers it as a candidate
+    ],
+)
+def test_a_recalled_frame_is_dropped_with_its_entry_even_while_it_is_recent(
+    model, f, recent_blocks, entries, eviction, second
+):
+    memory = replace(BUSY.memory, recent_frames=recent_blocks * f, episodic_frames=entries)
+    policy = replace(BUSY, memory=memory, episodic=replace(BUSY.episodic, eviction=eviction))
+    switches = {8: Switch(recall=1), **second}
+    caches = [
+        new_cache(model, mixed(model), policy, BLOCKS, kind, f=f) for kind in (HeadCache, SwitchingReferenceCache)
+    ]
+    made = [latents(film_of(model, cache, switches, schedule=Schedule((1.0,), f))) for cache in caches]
+    assert difference(*made) < 1e-4
+    assert caches[0].memory.sources == caches[1].memory.sources
+    dropped, (group,) = 8 * f - 1, [group for group in caches[0].groups if group.policy == memory]
+    assert dropped in caches[0].recalls[0].frames and [dropped] not in group.sources
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_both_caches_recall_alike_with_any_policy(seed):
     model, roles, policy, f, prompts = random_setting(seed)

@@ -38,3 +38,5 @@ class SwitchingReferenceCache(ReferenceCache, RoleSwitching):
         first = self.block * self.shape.frames_per_block
         self.past = [past[:first] for past in self.past]
         self.oldest = max(self.oldest, first)
+        # frames that are written again are recent ones again, but for entries
+        self.recalled = {frame for frame in self.recalled if frame < first or self.memory.holds(frame)}
