@@ -89,6 +89,7 @@ class VideoRollout:
         # a state is that of a whole cache, which no rank has: ranks rebuild theirs from the blocks
         self.state_seconds = state_seconds if peers is None else 0.0
         self.events: list[MemoryEvent] = []
+        self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
         self._made: list[StoredBlock] = []
         self.found_profile: HeadProfile | None = None
         self.found_now = False
@@ -212,7 +213,7 @@ class VideoRollout:
             switches=self._switches,
             reencode=self._reencode,
             on_step=on_step,
-            on_start_event=self.events.append,
+            on_start_event=self._add_opening,
         )
         return self.method.rollout(model, self.cache, video)
 
@@ -246,14 +247,19 @@ class VideoRollout:
             return
         state = self.run.load_state(self.keys[: len(self._made)])
         if state is not None:
-            if not self.events:
-                self.events = self.run.load_events(OPENING, self.keys[:1])
             self.method.restore(self.cache, state)
+            if not self.events:  # a cache that is rebuilt makes these decisions again
+                for event in self.run.load_events(OPENING, self.keys[:1]):
+                    self._add_opening(event)
+
+    def _add_opening(self, event: MemoryEvent) -> None:
+        self._opening.append(event)
+        self.events.append(event)
 
     def _note_opening(self) -> None:
         """Store the decisions of episodic memory after start blocks: a restored cache does not make them again."""
-        if self.run is not None and self.start_latents is not None and self.events:
-            self.run.save_events(OPENING, self.keys[0], self.events)
+        if self.run is not None and self._opening:
+            self.run.save_events(OPENING, self.keys[0], self._opening)
 
     def _store(self, place: int, block: Block) -> None:
         if self.run is not None:

@@ -13,6 +13,7 @@ from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from toy_renders import Render, toy_model
 
@@ -55,6 +56,19 @@ def test_a_recall_added_to_a_story_that_was_begun_without_one_reuses_the_blocks_
     assert torch.equal(render.go(), expected)
     assert render.video.reused == render.plan.timeline.segments[2].start_block
     assert not torch.equal(plain.straight(), expected)
+
+
+def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does_not_fit(backbone, tmp_path):
+    start = Render(backbone, tmp_path).straight()[:6]
+    render_of(backbone, tmp_path, "", state_seconds=1e-9, start=start).go(stop_after=5)  # its state has no scenes
+    render = render_of(backbone, tmp_path, "[recall 1]", state_seconds=1e-9, start=start)
+    render.straight()
+    events = render.straight_events
+    assert sum(event.after_block < 2 for event in events) == 1  # start blocks made one of them
+    for reused in (5, render.plan.new_blocks):  # the cache is rebuilt, then restored
+        render.go()
+        assert (render.video.reused, render.video.events) == (reused, events)
+    assert stored_videos(tmp_path)[0].report().events == events
 
 
 # ------------------------------------------------------------------------------------------------ while it is rendered

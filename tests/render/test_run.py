@@ -164,6 +164,17 @@ def test_start_frames_are_part_of_the_setup(backbone, tmp_path):
     assert torch.equal(video.latents(), torch.cat([start, render.straight()]))
 
 
+def test_decisions_of_a_warm_up_after_start_frames_are_counted_once(backbone, tmp_path):
+    start = Render(backbone, tmp_path).straight()[:6]
+    render = Render(backbone, tmp_path / "runs", start=start, seconds=6.0, profile=AutoProfile())
+    render.straight()
+    for stop_after in (6, None):
+        render.go(stop_after=stop_after)
+    (video,) = stored_videos(tmp_path / "runs")
+    assert render.video.reused == 6 and render.straight_events
+    assert render.video.events == video.report().events == render.straight_events
+
+
 @pytest.mark.parametrize(
     "change",
     [{"seed": 4}, {"method": "fifo_eviction"}, {"method": "no_rope_reencoding"}, {"profile": AutoProfile()}],
