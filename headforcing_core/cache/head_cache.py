@@ -283,6 +283,11 @@ class HeadCache(RoleSwitching):
         """The scenes that were brought back so far."""
         return self.scenes.recalls
 
+    @property
+    def scene_starts(self) -> list[int] | None:
+        """The first latent frame of every scene so far; None where no frames of scenes are kept."""
+        return self.scenes.starts if self.memory_group is not None and self.shape.policy.kept_scenes else None
+
     def flush(self) -> None:
         """Drop everything but the sinks and the last two frames; episodic memory is emptied, too."""
         if self.memory_group is not None:

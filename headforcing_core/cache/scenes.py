@@ -72,26 +72,31 @@ class Scenes:
     """The scenes of one video so far.
 
     Attributes:
-        number, start: of the current scene, from 1, and its first latent frame.
-        kept: by scene number, the frames that are kept of it.
+        starts: the first latent frame of every scene so far.
+        kept: by scene number, from 1, the frames that are kept of it.
         recalls: the scenes that were brought back.
     """
 
     def __init__(self) -> None:
-        self.number, self.start = 1, 0
+        self.starts = [0]
         self.kept: dict[int, list[KeptFrame]] = {}
         self.recalls: list[Recall] = []
 
+    @property
+    def number(self) -> int:
+        """That of the current scene, from 1."""
+        return len(self.starts)
+
     def end(self, memory: EpisodicMemory, store: FrameStore, frames_seen: int) -> None:
         """Keep the latest frames of its own that the current scene has in episodic memory, and its last frame."""
-        held = [frame for frame in store.held_frames() if frame >= self.start]
+        held = [frame for frame in store.held_frames() if frame >= self.starts[-1]]
         last = frames_seen - 1
         remembered = {frame for sources in memory.sources for frame in sources} - {last}
         chosen = [frame for frame in held if frame in remembered][1 - SCENE_FRAMES :]
         chosen += [last] if last in held else []
         self.kept[self.number] = [store.keep_frame(frame) for frame in chosen]
         self.kept.pop(self.number - MAX_SCENES, None)
-        self.number, self.start = self.number + 1, frames_seen
+        self.starts.append(frames_seen)
 
     def recall(self, number: int, block: int, memory: EpisodicMemory, store: FrameStore) -> None:
         """Put the kept frames of a scene in place of all entries of episodic memory; nothing where none were kept."""

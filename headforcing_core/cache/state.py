@@ -76,14 +76,14 @@ def _scenes_state(scenes: Scenes, tensors: dict[str, Tensor]) -> dict[str, Any]:
                 tensors[f"{name}.layer{layer}.k"], tensors[f"{name}.layer{layer}.v"] = k, v
     kept_frames = [[number, [[kept.frame, kept.index] for kept in frames]] for number, frames in scenes.kept.items()]
     recalls = [[recall.block, recall.scene, list(recall.frames)] for recall in scenes.recalls]
-    return {"number": scenes.number, "start": scenes.start, "kept": kept_frames, "recalls": recalls}
+    return {"starts": scenes.starts, "kept": kept_frames, "recalls": recalls}
 
 
 def _restored_scenes(saved: dict[str, Any] | None, tensors: dict[str, Tensor], layers: int) -> Scenes:
     if saved is None:  # of a story without a recall
         raise ValueError("it has no frames of earlier scenes")
     scenes = Scenes()
-    scenes.number, scenes.start = saved["number"], saved["start"]
+    scenes.starts = list(saved["starts"])
     for number, frames in saved["kept"]:
         scenes.kept[number] = []
         for place, (frame, index) in enumerate(frames):

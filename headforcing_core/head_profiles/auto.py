@@ -171,6 +171,11 @@ class AutoProfileCache(RoleSwitching):
         """The scenes that were brought back so far."""
         return self.cache.recalls
 
+    @property
+    def scene_starts(self) -> list[int] | None:
+        """As for `HeadCache`."""
+        return self.cache.scene_starts
+
     def flush(self) -> None:
         self._settled.flush()
 

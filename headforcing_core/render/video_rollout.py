@@ -248,9 +248,21 @@ class VideoRollout:
         state = self.run.load_state(self.keys[: len(self._made)])
         if state is not None:
             self.method.restore(self.cache, state)
+            self._check_scenes()
             if not self.events:  # a cache that is rebuilt makes these decisions again
                 for event in self.run.load_events(OPENING, self.keys[:1]):
                     self._add_opening(event)
+
+    def _check_scenes(self) -> None:
+        """Refuse a restored cache of a story with other scenes: a prompt repeated in a new scene changes no key."""
+        found = getattr(self.cache, "scene_starts", None)
+        begun = (block for block in sorted(self.plan.switches) if block < self.cache.block)
+        starts = [0, *(block * self.plan.schedule.frames_per_block for block in begun)]
+        if found is not None and found != starts:
+            raise HeadForcingError(
+                f"the saved state is of a story whose scenes begin with latent frames {found}, those of this one "
+                f"with {starts}"
+            )
 
     def _add_opening(self, event: MemoryEvent) -> None:
         self._opening.append(event)

@@ -58,6 +58,31 @@ def test_a_recall_added_to_a_story_that_was_begun_without_one_reuses_the_blocks_
     assert not torch.equal(plain.straight(), expected)
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("", "0:02.3 {}\n"), ("0:02.3 {}\n", "")],
+    ids=["a scene more", "a scene fewer"],
+)
+def test_a_state_of_a_story_with_other_scenes_is_not_used(backbone, tmp_path, caplog, first, then):
+    """A prompt that is repeated begins a scene, and changes the key of no block before a recall."""
+    one, other = (
+        Render(
+            backbone,
+            tmp_path,
+            f"0:00 {BALL}\n{more.format(BALL)}0:05.3 [recall 1] {CROSS}",
+            SECONDS,
+            state_seconds=1e-9,
+        )
+        for more in (first, then)
+    )
+    one.go(stop_after=5)
+    touched = []
+    one.go(stop_after=6, on_step=lambda block, step, latents: touched.append(block))
+    assert min(touched) == 5 and not caplog.text  # its own state is used
+    assert torch.equal(other.go(), other.straight())
+    assert other.video.reused == 6 and "a story whose scenes begin with latent frames" in caplog.text
+
+
 def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does_not_fit(backbone, tmp_path):
     start = Render(backbone, tmp_path).straight()[:6]
     render_of(backbone, tmp_path, "", state_seconds=1e-9, start=start).go(stop_after=5)  # its state has no scenes
