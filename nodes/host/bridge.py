@@ -41,8 +41,12 @@ def wan_config(model: Any) -> WanConfig:
     """Dimensions of the Wan text-to-video transformer of a MODEL; raises HeadForcingError for any other model."""
     net = model.model.diffusion_model
     blocks = getattr(net, "blocks", None)
-    first = None if blocks is None else next(blocks.children(), None)  # some models name their blocks
-    if not hasattr(first, "cross_attn") or not hasattr(net, "patch_embedding"):
+    # the first child and not the first item, since some models name their blocks
+    if (
+        blocks is None
+        or not hasattr(next(blocks.children(), None), "cross_attn")
+        or not hasattr(net, "patch_embedding")
+    ):
         raise HeadForcingError(
             f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
             "load one with Load Self Forcing"

@@ -7,6 +7,7 @@ import time
 import types
 import zlib
 
+import comfy.latent_formats
 import comfy.model_patcher
 import comfy.sd
 import comfy.taesd.taesd
@@ -100,6 +101,7 @@ class TestOtherModel:
     def make(self):
         model, cpu = torch.nn.Module(), torch.device("cpu")
         model.diffusion_model, model.device = torch.nn.Linear(2, 2), cpu
+        model.latent_format = comfy.latent_formats.SD15()
         return (comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu),)
 
 
