@@ -144,13 +144,14 @@ class CompareMethods(io.ComfyNode):
         if not todo:
             raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
         checks.check_room([video.needs for video in todo])
-        progress = RenderProgress(model, [video.plan for video in todo], cls.hidden.unique_id, previews=False)
+        plans, workflow = [video.plan for video in todo], helpers.workflow_id(cls.hidden)
+        progress = RenderProgress(model, plans, cls.hidden.unique_id, previews=False, workflow=workflow)
         rows = [_compared(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
-        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=helpers.preview([file]))
+        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.preview([file]))
 
 
 class _Video(NamedTuple):

@@ -5,8 +5,6 @@ from comfy_api.latest import io
 from ..headforcing_core.demo import word_hash
 from .host import helpers, native_model, toy_world
 
-_HELP = word_hash.HELP.replace("{", "").replace("}", "")  # braces are placeholders in the frontend's messages
-
 
 class LoadDemoModel(io.ComfyNode):
     @classmethod
@@ -18,7 +16,7 @@ class LoadDemoModel(io.ComfyNode):
             description=(
                 "A tiny model of shapes that move through rooms. It comes with the pack, runs without a graphics card "
                 "and with the same engine as Self Forcing, and makes videos of 64x64 only. "
-                + word_hash.HELP.translate({ord(brace): None for brace in "{}"})
+                + word_hash.HELP.translate({ord(brace): None for brace in "{}"})  # else placeholders
                 + "."
             ),
             inputs=[],

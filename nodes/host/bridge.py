@@ -20,10 +20,11 @@ from comfy.controlnet import ControlBase
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
+from ...headforcing_core.cache.shape import Shape
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profiler import profile_heads
 from ...headforcing_core.head_profiles.shares import HeadShares
-from ...headforcing_core.model.attention import AttentionFunction, LayerAttention, LayerSizes, attention_function
+from ...headforcing_core.model.attention import AttentionFunction, LayerAttention, attention_function
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 from ...headforcing_core.render.resources import pass_bytes
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
@@ -40,7 +41,12 @@ def wan_config(model: Any) -> WanConfig:
     """Dimensions of the Wan text-to-video transformer of a MODEL; raises HeadForcingError for any other model."""
     net = model.model.diffusion_model
     blocks = getattr(net, "blocks", None)
-    if blocks is None or not hasattr(blocks[0], "cross_attn") or not hasattr(net, "patch_embedding"):
+    # the first child and not the first item, since some models name their blocks
+    if (
+        blocks is None
+        or not hasattr(next(blocks.children(), None), "cross_attn")
+        or not hasattr(net, "patch_embedding")
+    ):
         raise HeadForcingError(
             f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
             "load one with Load Self Forcing"
@@ -108,13 +114,14 @@ class HostAttention:
         override = " overridden by a node" if "optimized_attention_override" in self.options else ""
         return f"ComfyUI's {chosen.__name__}{override}"
 
-    def or_better(
-        self, dtype: torch.dtype, device: torch.device, head_dim: int, sizes: LayerSizes | None = None
-    ) -> AttentionFunction:
-        """A backend for all heads of a layer in one call, if one is faster and the user chose none; else this."""
+    def or_better(self, dtype: torch.dtype, device: torch.device, shape: Shape) -> AttentionFunction:
+        """A backend for all heads of a layer in one call, if one is faster and the user chose none; else this.
+
+        `shape` is that of the render's cache: backends are timed at its sizes.
+        """
         if _attention_chosen() or "optimized_attention_override" in self.options:
             return self
-        found = attention_function("auto", device, dtype, head_dim, sizes)
+        found = attention_function("auto", device, dtype, shape.head_dim, shape.layer_sizes)
         return found if isinstance(found, LayerAttention) else self
 
 

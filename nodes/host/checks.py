@@ -11,7 +11,7 @@ import torch
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.resources import Needs, check_disk, in_turn
-from . import folders, toy_world
+from . import bridge, folders, toy_world
 
 
 def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
@@ -40,7 +40,8 @@ def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
 
 
 def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
-    expected, found = model.model.diffusion_model.text_dim, embeds[0].shape[-1]
+    """Refuse text embeddings of another width than the MODEL reads, and models that are not Wan."""
+    expected, found = bridge.wan_config(model).text_dim, embeds[0].shape[-1]
     if found != expected:
         raise HeadForcingError(
             f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "

@@ -149,7 +149,7 @@ def _one_video(
     """Latents `[16, frames, h, w]`, and the plan of the next video, with the roles that were found in this one."""
     job, kept = render.job(plan, video), KeptLatents(device)
     hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
-    attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim)
+    attention = hosted.attention.or_better(job.dtype, device, plan.shape)
     made = job.run(hosted, device, attention, [kept], progress)
     for line in [*(recall.describe() for recall in made.recalls), *made.guards]:
         log.info("Apply Head Forcing, video %d: %s", video + 1, line)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
+from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
 from . import helpers
@@ -23,11 +24,11 @@ KEPT_CLIENTS = 8  # that are not connected: a page that is loaded again comes ba
 
 
 class _Editor:
-    """An editor whose script runs: whether it plays growing files, and the last message of every node."""
+    """An editor whose script runs: whether it plays growing files, and the last message of every node of a workflow."""
 
     def __init__(self) -> None:
         self.grows = True
-        self.messages: dict[str, dict[str, Any]] = {}
+        self.messages: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 _editors: dict[str, _Editor] = {}  # by client id
@@ -41,7 +42,7 @@ def register() -> None:
 
 
 class NodePlayer:
-    """The player on one node, in the editor that queued the graph.
+    """The player on one node, in the editor that queued the graph; made where the node runs.
 
     False where that editor has none: a script, or a page without the pack's script.
 
@@ -50,10 +51,12 @@ class NodePlayer:
     """
 
     def __init__(self, node_id: str, workflow: str = ""):
-        self._about = {"node": node_id, "workflow": workflow}
+        context = get_executing_context()
+        prompt_id = "" if context is None else context.prompt_id
+        self._about = {"node": node_id, "workflow": workflow, "prompt_id": prompt_id}
         server = getattr(PromptServer, "instance", None)
         self._client = str(getattr(server, "client_id", None))
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None}
 
     def __bool__(self) -> bool:
         return self._client in _editors
@@ -72,19 +75,35 @@ class NodePlayer:
             video: the growing file's id, name and bytes, see `GrowingVideo.shown`.
             preview: a PIL image to show until the video has something to play.
         """
+        message = {**self._about, "state": state, "text": text, "video": video}
+        if preview is not None or message != self._last:
+            self._tell(message, preview)
+
+    def output(self, files: Sequence[OutputFile]) -> Any:
+        """The `ui` of a node with these videos, which an editor without a player shows as it shows those of core."""
+        if not self:
+            return helpers.preview(files)
+        shown = [helpers.saved(file) for file in files]
+        self._tell({**self._last, "files": shown})
+        return {"video": shown}
+
+    def preview(self, files: Sequence[OutputFile]) -> Any:
+        """The `ui` of a node with these videos, which every editor shows as it shows those of core."""
+        self._tell({**self._last, "files": []})
+        return helpers.preview(files)
+
+    def _tell(self, message: dict[str, Any], preview: Any = None) -> None:
         try:
-            message = {**self._about, "state": state, "text": text, "video": video}
-            if not self or (preview is None and message == self._last):
+            if not self:
                 return
-            self._last = _editors[self._client].messages[self._about["node"]] = message
+            # kept with its files: the editor may show another workflow now, or be away, and asks when it is back
+            kept, self._last = _editors[self._client].messages, message
+            kept.pop(place := (message["workflow"], message["node"]), None)
+            kept[place] = message  # the newest comes last
             picture = {} if preview is None else {"preview": _data_url(preview)}
             PromptServer.instance.send_sync(MESSAGE, {**message, **picture}, self._client)
         except Exception as error:
             log.warning("Head Forcing: the player in the editor was not told: %s", error)
-
-    def output(self, files: Sequence[OutputFile]) -> Any:
-        """The `ui` of a node with these videos, which an editor without a player shows as it shows those of core."""
-        return {"video": [helpers.saved(file) for file in files]} if self else helpers.preview(files)
 
 
 async def _register(request: web.Request) -> web.Response:

@@ -184,8 +184,7 @@ def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -
     def body(hosted: bridge.HostedModel, device: torch.device) -> Tensor:
         kept = KeptLatents(device)
         sinks: list[Sink] = [kept] if growing is None else [kept, growing]
-        sizes = plan.shape.layer_sizes
-        attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim, sizes)
+        attention = hosted.attention.or_better(job.dtype, device, plan.shape)
         if render.story is not None:
             render.story.reload = hosted.reload
         results.append(job.run(hosted, device, attention, sinks, watcher, story=render.story))

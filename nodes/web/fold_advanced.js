@@ -1,5 +1,6 @@
 // Folds advanced inputs on the canvas, where the frontends show all of them; Nodes 2.0 folds them itself.
 import { app } from "../../scripts/app.js";
+import { isLinked } from "./shared.js";
 
 const BUTTON = "advanced inputs";
 const NO_ROOM = () => [0, -4]; // the frontend of ComfyUI 0.3.75 leaves room for hidden widgets, and 4 between two
@@ -24,10 +25,17 @@ function fold(node) {
   if (button) button.label = (node.showAdvanced ? "hide " : "show ") + BUTTON;
 }
 
+/** Show what a saved or copied node has: advanced widgets too, where one of them is changed. */
+function restore(node) {
+  if (node.widgets.some((widget) => isChanged(node, widget))) node.showAdvanced = true;
+  const [width, height] = node.size; // as it was saved, with what was shown then
+  fold(node);
+  node.setSize([width, LiteGraph.vueNodesMode ? height : Math.max(height, node.computeSize()[1])]);
+}
+
 /** Whether an advanced widget is linked or not as a new node has it, and must stay in sight. */
 function isChanged(node, widget) {
-  const linked = node.inputs?.some((input) => input.widget?.name === widget.name && input.link != null);
-  return defaults.has(widget) && (linked || widget.value !== defaults.get(widget));
+  return defaults.has(widget) && (isLinked(node, widget.name) || widget.value !== defaults.get(widget));
 }
 
 app.registerExtension({
@@ -52,12 +60,10 @@ app.registerExtension({
     const size = [...node.size];
     fold(node);
     node.setSize(size); // Nodes 2.0 counts the room of what it has folded
-  },
-  loadedGraphNode(node) {
-    if (!node.widgets?.some((widget) => defaults.has(widget))) return;
-    if (node.widgets.some((widget) => isChanged(node, widget))) node.showAdvanced = true;
-    const [width, height] = node.size; // as it was saved, with what was shown then
-    fold(node);
-    node.setSize([width, Math.max(height, node.computeSize()[1])]);
+    const { onConfigure } = node;
+    node.onConfigure = function (...args) {
+      onConfigure?.apply(this, args); // of a workflow, a copy, a node that comes back
+      restore(this);
+    };
   },
 });

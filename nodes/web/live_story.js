@@ -1,6 +1,6 @@
 // "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/live_story.py.
 import { app } from "../../scripts/app.js";
-import { button, isOpen, make, nodeOf, post, storyOf, whileInGraph } from "./shared.js";
+import { button, editors, isLinked, isOpen, make, nodeOf, post, storyOf, whileInGraph } from "./shared.js";
 
 const HEIGHT = 62; // in pixels, while the story can be changed
 const EVENT = "headforcing.story";
@@ -10,11 +10,17 @@ const OFFLINE = "No answer from the server; the text may still be taken at the n
 let running = null; // what the server told of the render whose story can be changed
 const parts = new Map(); // by Prompt Timeline node
 
-/** Show the button on the node whose story is rendered, and on no other. */
+/** Show the button on the node whose story is rendered, if it is written there, and on no other. */
 function update(told) {
   running = told;
   const node = running && isOpen(running.workflow) ? nodeOf(running.node_id) : null;
-  for (const [each, part] of parts) part.show(each === node);
+  for (const [each, part] of parts) part.show(each === node && !isLinked(each, "prompts"));
+}
+
+/** The node's own values for the route; of the others the render keeps those that it has. */
+function ownStory(node) {
+  const { text, ...values } = storyOf(node);
+  return { text, ...Object.fromEntries(Object.entries(values).filter(([name]) => !isLinked(node, name))) };
 }
 
 class LiveStory {
@@ -59,7 +65,9 @@ class LiveStory {
     if (!running) return;
     const { prompt_id, node_id } = running;
     this.status.textContent = "Waits for the next block.";
-    const body = { client_id: app.api.clientId, prompt_id, node_id, ...storyOf(this.#node) };
+    await editors.get(this.#node)?.settled();
+    if (isLinked(this.#node, "prompts")) return this.show(false); // since the last block
+    const body = { client_id: app.api.clientId, prompt_id, node_id, ...ownStory(this.#node) };
     const answer = await post("/headforcing/story", body, OFFLINE);
     const place = `from ${answer.time} on, block ${answer.block} of ${answer.blocks}`;
     const [severity, words] = answer.error ? ["error", answer.error] : ["success", `The video takes it ${place}.`];

@@ -2,13 +2,14 @@
 // it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
-import { isOpen, make, nodeOf, rootGraph } from "./shared.js";
+import { isOpen, make, nodeOf, openId } from "./shared.js";
 
 const NAME = "head_forcing_player";
 const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
 const NODES = ["HeadForcingSampler", "HeadForcingCompareMethods"];
 const PIECE = 1 << 20; // bytes of one request
-const messages = new Map(); // the last one of each node: nodes are made anew when another workflow was open
+// the last one of each node of a workflow, the newest at the end: nodes are made anew when another workflow was open
+const messages = new Map();
 const views = new WeakMap(); // a node's View
 
 /** A file that is still written, as the source of a video element. */
@@ -18,9 +19,14 @@ class GrowingFile {
     this.media = new MediaSource();
     this.url = URL.createObjectURL(this.media);
     this.opened = new Promise((done, fail) => {
-      this.media.addEventListener("sourceopen", done, { once: true });
+      const open = () => {
+        URL.revokeObjectURL(this.url); // now, since nothing says when a node is made anew; the element keeps its source
+        done();
+      };
+      this.media.addEventListener("sourceopen", open, { once: true });
       video.addEventListener("error", () => fail(video.error), { once: true });
     });
+    this.opened.catch(() => {}); // told where it is waited for, which is nowhere if there was nothing left to read
     video.src = this.url;
   }
 
@@ -115,7 +121,8 @@ class View {
       this.root.style.display = "flex";
       this.fit();
     }
-    if (files) this.finish(files);
+    if (files?.length) this.finish(files);
+    else if (files) this.clear();
     else if (video?.bytes && grows) this.follow(video, state !== "running");
     else if (preview) {
       this.stop(); // what an earlier render has made
@@ -157,6 +164,12 @@ class View {
     this.video.removeAttribute("src");
   }
 
+  /** Show the text alone: the frontend shows these files itself. */
+  clear() {
+    this.stop();
+    this.show(null);
+  }
+
   /** Show one of image and video, of that size, or neither. */
   show(shown, width = 1, height = 0) {
     if (shown === this.image && (this.growing || this.files)) return;
@@ -194,9 +207,13 @@ function viewOf(node) {
   return views.get(node);
 }
 
+const placeOf = ({ workflow, node }) => `${workflow} ${node}`;
+
 function remember(message) {
   const { preview, ...kept } = message;
-  messages.set(`${message.workflow} ${message.node}`, kept);
+  const place = placeOf(message);
+  messages.delete(place);
+  messages.set(place, kept);
   show(message);
 }
 
@@ -207,17 +224,19 @@ function onProgress({ detail }) {
     app.extensionManager?.toast?.add({ severity: "info", summary: "Head Forcing", detail: detail.text, life: 15000 });
 }
 
-/** The outputs of a node: finished videos in the place of the growing one. */
+/** The outputs of a node that has not run, since ComfyUI had them; one that ran has told them in a message. */
 function onExecuted({ detail }) {
-  const [id, files] = [detail.display_node ?? detail.node, detail.output?.video];
+  const { node: ran, prompt_id, output } = detail;
+  if ([...messages.values()].some((told) => told.prompt_id === prompt_id && told.node === String(ran))) return;
+  const id = String(detail.display_node ?? ran);
   const node = nodeOf(id);
   if (!NODES.includes(node?.comfyClass)) return;
-  const known = [...messages.values()].filter((message) => message.node === String(id)).at(-1);
-  if (files?.length) remember({ node: String(id), workflow: rootGraph()?.id ?? "", text: "", ...known, files });
-  else if (detail.output?.images && views.has(node)) {
-    views.get(node).stop(); // the frontend shows these itself
-    views.get(node).show(null);
-  }
+  if (output?.video?.length) {
+    const message = { node: id, workflow: openId(), prompt_id, state: "done", text: "", files: output.video };
+    const known = messages.get(placeOf(message)); // its text may be that of another render
+    if (known?.files?.length && address(known.files[0]) === address(message.files[0])) message.text = known.text;
+    remember(message);
+  } else if (output?.images) views.get(node)?.clear();
 }
 
 let registered;

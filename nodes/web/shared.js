@@ -20,6 +20,12 @@ export function button(label, title, onclick) {
 /** The open workflow, whichever of its subgraphs is shown. */
 export const rootGraph = () => app.rootGraph ?? app.graph;
 
+/** The id of the open workflow as the server tells it: none is all zeros in the editor. */
+export function openId() {
+  const id = String(rootGraph()?.id ?? "");
+  return /[^0-]/.test(id) ? id : "";
+}
+
 /** Whether the workflow of this id is open; one without an id, as when a script queued it, may be any. */
 export function isOpen(workflow) {
   const open = rootGraph()?.id;
@@ -39,6 +45,13 @@ export function nodeOf(id) {
 
 /** The value of a node's widget. */
 const valueOf = (node, name) => node.widgets?.find((each) => each.name === name)?.value;
+
+/** Whether a node's input comes over a link, from another node or from around a subgraph: its widget is not used. */
+export const isLinked = (node, name) =>
+  Boolean(node.inputs?.some((input) => input.widget?.name === name && input.link != null));
+
+/** The editors of Prompt Timeline nodes, by node. */
+export const editors = new WeakMap();
 
 /** The widgets of Prompt Timeline, as the server's routes take them. */
 export const storyOf = (node) => ({

@@ -1,6 +1,6 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../scripts/app.js";
-import { post, storyOf, whileInGraph } from "./shared.js";
+import { editors, isLinked, post, storyOf, whileInGraph } from "./shared.js";
 import { TimelineEditor } from "./timeline/editor.js";
 
 const HEIGHT = { closed: 138, open: 270 }; // of the widget in pixels, without and with the fields of a prompt
@@ -11,10 +11,9 @@ const POLL_MS = 200;
 function hostOf(node) {
   const room = HEIGHT.open - HEIGHT.closed;
   let grown = false;
-  const linked = (name) => node.inputs?.some((input) => input.widget?.name === name && input.link != null);
   return {
     read: () => storyOf(node),
-    linked: () => linked("prompts"),
+    linked: () => isLinked(node, "prompts"),
     write(text) {
       app.canvas?.emitBeforeChange?.(); // for the undo of the whole graph
       const prompts = node.widgets.find((each) => each.name === "prompts");
@@ -39,6 +38,7 @@ app.registerExtension({
   nodeCreated(node) {
     if (node.comfyClass !== "HeadForcingPromptTimeline") return;
     const editor = new TimelineEditor(hostOf(node));
+    editors.set(node, editor);
     // Last and never serialised, so that the values of saved workflows stay in their places.
     const height = () => (editor.open ? HEIGHT.open : HEIGHT.closed);
     const options = { serialize: false, getMinHeight: height, getMaxHeight: height, getValue: () => "" };

@@ -12,6 +12,7 @@ import torch
 from comfy_browser import Browser
 from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, node, opened, queued, saved_latents
 from comfy_harness import ComfyServer
+from workflow_blueprint import NAME as BLUEPRINT
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 CUBE = "a blue cube bouncing in the teal plain room"
@@ -299,3 +300,65 @@ def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
     assert len(page.evaluate(f"{NODE}.serialize().widgets_values")) == len(saved)
     assert abs(page.evaluate(f"{NODE}.size[1]") - height) <= 12
     assert browser.page_errors == []
+
+
+# tells the page that the story of a node is rendered, keeps what the button sends, and answers as the server would
+RENDERS = """() => {
+  window.__sent = [];
+  const ask = app.api.fetchApi;
+  app.api.fetchApi = (route, options) => {
+    if (route !== "/headforcing/story") return ask.call(app.api, route, options);
+    window.__sent.push(JSON.parse(options.body));
+    return Promise.resolve({ json: () => ({ time: "0:05", block: 8, blocks: 10 }) });
+  };
+  window.__renders = (node_id) => {
+    const detail = { running: true, prompt_id: "a", node_id, workflow: "" };
+    app.api.dispatchEvent(new CustomEvent("headforcing.story", { detail }));
+  };
+}"""
+
+
+@pytest.mark.slow
+def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(comfy_floor: ComfyServer):
+    """Inside a subgraph the widgets of inputs that are shown outside keep old values."""
+    with Browser(comfy_floor) as browser:
+        page = browser.page
+        page.evaluate(RENDERS)
+        browser.load_workflow(FOLDER / "demo.json")
+        page.evaluate(f"() => {{ {TEXT}.value = '0:00 a red ball'; window.__renders(String({NODE}.id)); }}")
+        page.evaluate(
+            f"() => {{ const view = app.canvas.ds, node = {NODE}; view.scale = 1;"
+            " view.offset = [150 - node.pos[0], 60 - node.pos[1]]; app.graph.setDirtyCanvas(true, true); }"
+        )
+        page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
+        page.locator(".hf-bar").nth(0).focus()
+        page.keyboard.press("Enter")
+        page.keyboard.type("a blue star")
+        page.evaluate("document.querySelector('.hf-live-story input').click()")  # before what was typed is in the text
+        page.wait_for_function("window.__sent.length === 1", timeout=10_000)
+        told = page.evaluate("window.__sent[0]")
+        assert told["text"] == page.evaluate(f"{TEXT}.value") == "0:00 a blue star"
+        assert {"seconds", "shared_prompt", "switch", "blend_blocks", "re_anchor"} < set(told)
+
+        # a length from another node is not this node's to tell
+        page.evaluate(
+            f"""() => {{
+              const node = {NODE}, source = LiteGraph.createNode("PrimitiveFloat");
+              app.graph.add(source);
+              source.connect(0, node, node.inputs.findIndex((input) => input.name === "seconds"));
+              document.querySelector(".hf-live-story input").click();
+            }}"""
+        )
+        page.wait_for_function("window.__sent.length === 2", timeout=10_000)
+        assert set(told) - set(page.evaluate("window.__sent[1]")) == {"seconds"}
+
+        browser.load_workflow(FOLDER.parent / "subgraphs" / f"{BLUEPRINT}.json")
+        shown = """() => {
+          const [outer] = app.graph.nodes;
+          const inner = outer.subgraph.nodes.find((node) => node.type === "HeadForcingPromptTimeline");
+          window.__renders(`${outer.id}:${inner.id}`);
+          const { element } = inner.widgets.find((widget) => widget.name === "live_story");
+          return [inner.inputs.find((input) => input.name === "prompts").link != null, !element.hidden];
+        }"""
+        assert page.evaluate(shown) == [True, False], "a button that would send a text which is not rendered"
+        assert browser.page_errors == []

@@ -802,6 +802,16 @@ def test_the_newer_models_of_wan_are_refused_by_name(
     failed(tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint=name)), name, told)
 
 
+def test_a_model_that_is_not_wan_is_named_by_every_node_that_samples(comfy_server: ComfyServer):
+    compare = {"vae": ["demo", 2], "methods": "longlive", "filename_prefix": "x"}
+    given = {"model": ["other", 0], "width": 64, "height": 64, "seconds": 0.5, "seed": 0}
+    for kind, inputs in (("Sampler", given), ("CompareMethods", given | compare), ("Apply", {"model": ["other", 0]})):
+        graph = {name: short_graph()[name] for name in ("demo", "text")} | {"other": node("TestOtherModel")}
+        graph["node"] = node(f"HeadForcing{kind}", positive=["text", 0], **inputs)
+        graph["shown"] = node("PreviewAny", source=["node", 2 if kind == "Apply" else 1])
+        failed(comfy_server, graph, "expected Wan 2.1 text-to-video weights", "Load Self Forcing")
+
+
 def test_checkpoint_that_is_something_else(tiny: ComfyServer):
     wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
     failed(

@@ -140,6 +140,7 @@ def test_attention_is_comfyuis_unless_all_heads_fit_one_call_and_nobody_has_chos
         difference, kept = found[name]
         assert difference < 1e-5 and kept
     assert found["better"] and found["overridden"]
+    assert found["sizes"] == [16, "the sizes of the render"], "else the first that works is taken, not the fastest"
 
 
 def test_the_model_is_unchanged_for_normal_samplers(probes: dict[str, Any]):
@@ -284,4 +285,5 @@ def test_a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_nati
 def test_models_that_are_not_wan_are_named(probes: dict[str, Any]):
     found = of(probes, "other_models")
     assert found["wan"] is None
-    assert "expected Wan 2.1 text-to-video weights" in found["sd15"] and "Load Self Forcing" in found["sd15"]
+    for name in ("sd15", "named_blocks"):
+        assert "expected Wan 2.1 text-to-video weights" in found[name] and "Load Self Forcing" in found[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from comfy_browser import Browser
-from comfy_graphs import CROSS, Graph, changed, demo_graph
+from comfy_graphs import CROSS, Graph, changed, demo_graph, node
 from comfy_harness import ComfyServer
 from websockets.sync.client import connect
 
@@ -28,6 +28,14 @@ _WATCH = f"""() => {{
       window.__seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime]);
   }}, 100);
 }}"""
+_NOTE_REVOKED = """() => {
+  const revoke = URL.revokeObjectURL;
+  window.__revoked = [];
+  URL.revokeObjectURL = (url) => {
+    window.__revoked.push(url);
+    revoke.call(URL, url);
+  };
+}"""
 _VALUES = (
     "() => JSON.stringify(app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values)"
 )
@@ -137,8 +145,10 @@ def check_going_on(editor: Browser) -> None:
           for (const widget of fresh.widgets) if (widget.name in set) widget.value = set[widget.name];
         }"""
     )
+    editor.page.evaluate(_NOTE_REVOKED)
     editor.queue()
     editor.page.wait_for_function(f"{_VIDEO}?.duration > 3 && {_VIDEO}.duration < 30", timeout=60_000)
+    assert editor.page.evaluate(f"window.__revoked.includes({_VIDEO}.src)"), "a node that is made anew would leak it"
     editor.page.evaluate("() => app.api.interrupt(null)")
     assert editor.wait_done(30) == "interrupted"
     editor.page.wait_for_timeout(700)
@@ -191,13 +201,86 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
         editor.page.wait_for_function(f"{_VIDEO}.duration > 59", timeout=120_000)
 
 
+@pytest.mark.slow
+def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finished(comfy: ComfyServer):
+    """Two workflows whose samplers have one id, and a run whose results ComfyUI has already."""
+    with Browser(comfy) as editor:
+        page, graphs = editor.page, {}
+        for name, seed in (("a", 110), ("b", 111)):
+            editor.load_api(changed(growing_graph(f"player/of_{name}", 1.5, seed=seed), "timeline", prompts=CROSS))
+            graphs[name] = page.evaluate("(id) => ({ ...app.graph.serialize(), id })", _ids(name))
+
+        def load(name: str) -> None:
+            page.evaluate("(graph) => app.loadGraphData(graph)", graphs[name])
+            assert page.evaluate("app.graph.id") == _ids(name)
+
+        def shows(file: str) -> None:
+            there = f"(file) => ({_PLAYER})?.firstChild.textContent.includes(file) && ({_VIDEO}).src.includes(file)"
+            page.wait_for_function(there, arg=file, timeout=10_000)
+
+        load("a")
+        editor.queue()
+        page.wait_for_function(f"({_PLAYER})?.firstChild.textContent", timeout=60_000)
+        load("b")  # while the other renders
+        assert editor.wait_done(60) == "success"
+        page.wait_for_timeout(300)
+        assert page.evaluate(f"({_PLAYER}) === undefined"), "it is no render of this workflow"
+        load("a")
+        shows("of_a_00001_")
+        load("b")
+        editor.queue()
+        assert editor.wait_done(60) == "success"
+        shows("of_b_00001_")
+        load("a")
+        page.evaluate(f"() => {{ {_SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = 112; }}")
+        graphs["a"] = page.evaluate("app.graph.serialize()")
+        editor.queue()
+        assert editor.wait_done(60) == "success"
+        shows("of_a_00002_")
+        load("b")
+        shows("of_b_00001_")
+        load("a")
+        editor.queue()  # nothing has changed
+        assert editor.wait_done(60) == "success"
+        shows("of_a_00002_")
+        load("b")
+        shows("of_b_00001_")
+        assert editor.page_errors == []
+
+
+def _ids(name: str) -> str:
+    """The id of a workflow."""
+    return f"{name * 8}-0000-4000-8000-000000000000"
+
+
 def registered(server: ComfyServer, client: str, grows: str = "true") -> list[dict[str, Any]]:
     return server.get_json(f"/headforcing/player?client={client}&grows={grows}")
+
+
+def heard(server: ComfyServer, socket: Any, client: str, graph: Graph, name: str, workflow: str) -> tuple[list, Any]:
+    """Queue a graph of that workflow; its messages up to the output of the node of that name, and that output."""
+    extra = {"extra_pnginfo": {"workflow": {"id": workflow, "nodes": []}}}
+    _, answer = server.post("/prompt", {"prompt": graph, "client_id": client, "extra_data": extra})
+    messages = []
+    while True:
+        data = socket.recv(timeout=60)
+        assert isinstance(data, str), "neither ComfyUI's preview nor its text"
+        event = json.loads(data)
+        if event["type"] == "head_forcing.progress":
+            assert event["data"]["prompt_id"] == answer["prompt_id"]
+            messages.append(event["data"])
+        elif event["type"] == "executed" and event["data"]["node"] == name:
+            return messages, event["data"]["output"]
 
 
 def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: ComfyServer):
     """What the script in the browser relies on; a script without a player gets ComfyUI's own, see test_nodes_stream."""
     client, graph = "a-player", growing_graph("player/raw", 6.0, seed=103)
+    methods = {"methods": "longlive", "width": 64, "height": 64, "seconds": 0.5, "seed": 3}
+    links = {"model": ["demo", 0], "positive": ["timeline", 0], "vae": ["demo", 2], "filename_prefix": "player/two"}
+    compare = {name: growing_graph("", 0.5)[name] for name in ("demo", "timeline")}
+    compare = changed(compare, "timeline", prompts=CROSS)
+    compare["sampler"] = node("HeadForcingCompareMethods", **methods | links)
     address = f"ws://127.0.0.1:{comfy_server.port}/ws?clientId="
     with (
         connect(address + client, max_size=None, proxy=None) as asked,
@@ -206,17 +289,8 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: Comf
         asked.recv(timeout=10)
         assert registered(comfy_server, client) == []
         assert registered(comfy_server, "other") == []
-        extra = {"extra_pnginfo": {"workflow": {"id": "the-graph", "nodes": []}}}
-        comfy_server.post("/prompt", {"prompt": graph, "client_id": client, "extra_data": extra})
-        messages, output = [], None
-        while output is None:
-            data = asked.recv(timeout=60)
-            assert isinstance(data, str), "neither ComfyUI's preview nor its text"
-            event = json.loads(data)
-            if event["type"] == "head_forcing.progress":
-                messages.append(event["data"])
-            elif event["type"] == "executed" and event["data"]["node"] == "sampler":
-                output = event["data"]["output"]
+        messages, output = heard(comfy_server, asked, client, graph, "sampler", "the-graph")
+        others, grid = heard(comfy_server, asked, client, compare, "sampler", "another-graph")
         for _ in range(100):
             try:
                 assert "head_forcing" not in str(other.recv(timeout=0.2))
@@ -231,7 +305,12 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: Comf
     assert any("prompt 1: a red ball bouncing in the teal… - " in message["text"] for message in messages)
     assert messages[-1]["state"] == "done" and messages[-1]["text"].startswith("wrote output/player/raw_00001_.mp4")
     assert output == {"video": [{"filename": "raw_00001_.mp4", "subfolder": "player", "type": "output"}]}
-    assert [message["text"] for message in last] == [messages[-1]["text"]]
+    assert messages[-1]["files"] == output["video"], "a page that shows another workflow keeps them"
+
+    # the same node of another workflow: the frontend shows the comparison itself
+    assert {(message["node"], message["workflow"]) for message in others} == {("sampler", "another-graph")}
+    assert others[-1]["state"] == "done" and others[-1]["files"] == [] and grid["images"]
+    assert last == [messages[-1], others[-1]], "what a page that is loaded again is told"
 
 
 @pytest.mark.parametrize("client", ["", "nobody", "x" * 5000, "a%00b"])

@@ -259,6 +259,9 @@ ADVANCED = """method model_family sigmas episodic_frames recent_frames novelty_t
 batch_size checkpoint_seconds decode_in_background""".split()
 
 
+BUTTON = "app.graph.nodes[0].widgets.find((widget) => widget.name === 'advanced inputs')"
+
+
 @pytest.mark.repeat("comfy_floor")
 def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
     """Advanced inputs are folded until a button or a changed value shows them."""
@@ -284,6 +287,23 @@ def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
     assert set(every) - set(few) == set(ADVANCED) and high > low + 200
     editor.page.evaluate(press)
     assert editor.page.evaluate(look) == [few, low]
+
+    # a copy has what its original shows, and can be unfolded alike
+    editor.page.evaluate(press)
+    copied = """() => {
+      const [old] = app.graph.nodes;
+      app.canvas.copyToClipboard([old]);
+      app.canvas.pasteFromClipboard();
+      app.graph.remove(old);
+    }"""
+    editor.page.evaluate(copied)
+    assert editor.page.evaluate(look) == [every, high]
+    assert editor.page.evaluate(f"{BUTTON}.label") == "hide advanced inputs"
+    editor.page.evaluate(press)
+    assert editor.page.evaluate(look)[0] == few and editor.page.evaluate(f"{BUTTON}.label") == "show advanced inputs"
+    editor.page.evaluate("() => (app.graph.nodes[0].widgets.find((w) => w.name === 'method').value = 'longlive')")
+    editor.page.evaluate(copied)
+    assert editor.page.evaluate(look)[0] == every, "a value that is not the default stays in sight"
 
     graph = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
     (sampler,) = (node for node in graph["nodes"] if node["type"] == "HeadForcingSampler")

@@ -229,8 +229,13 @@ export class TimelineEditor {
     this.#bars.focus(next);
   }
 
-  async #step(by) {
+  /** Wait until the text holds the last change, and what was typed last. */
+  async settled() {
     await (this.#panel.flush() ?? this.#written);
+  }
+
+  async #step(by) {
+    await this.settled();
     const text = this.#history.step(by);
     if (text === null) return;
     this.#host.write(text);
@@ -240,7 +245,7 @@ export class TimelineEditor {
 
   /** Run, as Ctrl+Enter does anywhere, but with the letters that were typed last. */
   async #run(first) {
-    await (this.#panel.flush() ?? this.#written);
+    await this.settled();
     this.#host.run(first);
   }
 

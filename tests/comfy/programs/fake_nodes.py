@@ -7,6 +7,8 @@ import time
 import types
 import zlib
 
+import comfy.latent_formats
+import comfy.model_patcher
 import comfy.sd
 import comfy.taesd.taesd
 import comfy.utils
@@ -85,6 +87,22 @@ class TestImageVAE:
 
     def make(self):
         return (comfy.sd.VAE(sd=comfy.taesd.taesd.TAESD().state_dict()),)
+
+
+class TestOtherModel:
+    """A MODEL that is not Wan."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("MODEL",), "make", "testing"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    def make(self):
+        model, cpu = torch.nn.Module(), torch.device("cpu")
+        model.diffusion_model, model.device = torch.nn.Linear(2, 2), cpu
+        model.latent_format = comfy.latent_formats.SD15()
+        return (comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu),)
 
 
 class BrokenDecoder:
@@ -184,4 +202,5 @@ NODE_CLASS_MAPPINGS = {
     "TestFakeClip": TestFakeClip,
     "TestSlow": TestSlow,
     "TestImageVAE": TestImageVAE,
+    "TestOtherModel": TestOtherModel,
 }

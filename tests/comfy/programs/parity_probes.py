@@ -469,6 +469,7 @@ def chosen_attention():
     """What is handed to the cache: ComfyUI's kernels, PyTorch's unless another was chosen at the start."""
     arguments = [torch.randn(3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 9, 9)]
     attention, found = bridge.HostAttention({}), {}
+    shape = types.SimpleNamespace(head_dim=16, layer_sizes="the sizes of the render")
     expected = torch.nn.functional.scaled_dot_product_attention(*(x[None] for x in arguments))[0]
     kernels = bridge.comfy.ldm.modules.attention
     found["default"] = torch.equal(attention(*arguments), expected)
@@ -477,20 +478,22 @@ def chosen_attention():
         setattr(bridge.command_line, f"use_{name}_attention", True)
         before, kernels.optimized_attention = kernels.optimized_attention, function
         try:
-            kept = attention.or_better(torch.float32, "cpu", 16) is attention
+            kept = attention.or_better(torch.float32, "cpu", shape) is attention
             found[name] = [apart(attention(*arguments), expected), kept]
         finally:
             setattr(bridge.command_line, f"use_{name}_attention", False)
             kernels.optimized_attention = before
     whole = bridge.LayerAttention(lambda q, k, v, spans: q)
-    bridge.attention_function, asked = lambda *_: whole, bridge.attention_function
+    given = []
+    bridge.attention_function, asked = lambda *told: given.append(told) or whole, bridge.attention_function
     try:
-        found["better"] = attention.or_better(torch.float32, "cpu", 16) is whole
+        found["better"] = attention.or_better(torch.float32, "cpu", shape) is whole
         overridden = bridge.HostAttention({"optimized_attention_override": print})
-        found["overridden"] = overridden.or_better(torch.float32, "cpu", 16) is overridden
+        found["overridden"] = overridden.or_better(torch.float32, "cpu", shape) is overridden
     finally:
         bridge.attention_function = asked
-    found["none better"] = attention.or_better(torch.float32, "cpu", 16) is attention
+    found["sizes"] = given[0][-2:]
+    found["none better"] = attention.or_better(torch.float32, "cpu", shape) is attention
     return found
 
 
@@ -981,7 +984,11 @@ def other_models():
     }
     image = comfy.supported_models.SD15(unet)
     image.set_inference_dtype(torch.float32, None)
-    return {"sd15": complaint(types.SimpleNamespace(model=image.get_model({}))), "wan": complaint(native())}
+    models = {"sd15": image.get_model({}), "named_blocks": torch.nn.Module()}
+    models["named_blocks"].diffusion_model = torch.nn.Module()
+    models["named_blocks"].diffusion_model.blocks = torch.nn.ModuleDict({"block0": torch.nn.Identity()})  # as of Cosmos
+    complaints = {name: complaint(types.SimpleNamespace(model=model)) for name, model in models.items()}
+    return complaints | {"wan": complaint(native())}
 
 
 print("RESULTS" + json.dumps(results))
