@@ -190,7 +190,7 @@ def _check_content(path: Path, fields: dict[str, Any], tensors: Mapping[str, Ten
     version = fields.get("format_version")
     if version not in READABLE_VERSIONS:
         raise HeadForcingError(
-            f"{path} has format version {version}, this version of Head Forcing reads {FORMAT_VERSION}; "
+            f"{path} has format version {version!r}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"
         )
     wrong = what_is_wrong(path.name.split("-")[0], fields, tensors)
