@@ -44,14 +44,13 @@ class Sink:
 
 
 class KeptLatents(Sink):
-    """Keeps all blocks on a device."""
+    """Keeps all blocks in the host's memory: those of a long video would take gigabytes of a GPU's."""
 
-    def __init__(self, device: torch.device | str = "cpu"):
-        self.device = device
+    def __init__(self) -> None:
         self.blocks: list[Tensor] = []
 
     def add(self, latents: Tensor) -> None:
-        self.blocks.append(latents.to(self.device))
+        self.blocks.append(latents.to("cpu"))
 
 
 class Mp4File(VideoStream, Sink):

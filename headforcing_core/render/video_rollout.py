@@ -207,7 +207,7 @@ class VideoRollout:
             self.noise,
             LivePrompts(self._prompts),
             self.start_latents,
-            made=[block.latents.to(self.cache.device) for block in self._made],
+            made=[block.latents for block in self._made],  # in the host's memory, since they may be many
             unfinished=self._made[-1].unfinished if self._made else (),
             switches=self._switches,
             reencode=self._reencode,
