@@ -146,7 +146,9 @@ def _one_video(
     device: torch.device,
     progress: _Progress,
 ) -> tuple[Tensor, RenderPlan]:
-    """Latents `[16, frames, h, w]` in the host's memory, and the plan of the next video, with the roles that were found in this one."""
+    """Latents `[16, frames, h, w]` in the host's memory, and the plan of the next video, with the roles that were
+    found in this one.
+    """
     job, kept = render.job(plan, video), KeptLatents()
     hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
     attention = hosted.attention.or_better(job.dtype, device, plan.config.head_dim)
