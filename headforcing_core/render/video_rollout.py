@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cache.memory import MemoryEvent
 from ..cache.method import RolloutInputs
 from ..cache.scenes import Recall
+from ..devices import upload
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
@@ -99,6 +100,7 @@ class VideoRollout:
         if peers is not None:
             self._made = peers.from_first(self._made)
         self._recall_roles()
+        self._ended = self._recall_end()
         self.method = plan.method(self.found_profile)
         self.cache: Any = plan.make_cache(dtype, device, attention, self.found_profile, peers)
         try:
@@ -120,7 +122,14 @@ class VideoRollout:
     @property
     def recalls(self) -> Sequence[Recall]:
         """Scenes that were brought back so far, in earlier renders of the video, too."""
+        if self._ended is not None:
+            return [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in self._ended["recalls"]]
         return list(getattr(self.cache, "recalls", ()))
+
+    @property
+    def guards(self) -> Sequence[str]:
+        """One line for every guard that acted, see `cache.guards`."""
+        return list(getattr(self.cache, "guard_report", ()) if self._ended is None else self._ended["guards"])
 
     @property
     def seconds_per_block(self) -> float | None:
@@ -142,7 +151,10 @@ class VideoRollout:
         return finished + sum(window - behind for behind in range(1, begun + 1))
 
     def blocks(self, model: JointModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
-        """Yield all blocks after the start blocks, reused ones first; each new one is stored before it is yielded."""
+        """Yield all blocks after the start blocks, reused ones first; each new one is stored before it is yielded.
+
+        Those of a video that an earlier render has finished are read, and the model is not called.
+        """
         start_blocks = self.plan.blocks - self.plan.new_blocks
         saved = time.monotonic()
         for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
@@ -151,7 +163,7 @@ class VideoRollout:
         for block in self._rollout(model, self._finite.following(on_step)):
             place = block.index - start_blocks
             self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
-            if place == 0:
+            if place == 0 and self._ended is None:
                 self._note_opening()
             if place < len(self._made):
                 block = replace(block, event=self._made[place].event)
@@ -169,9 +181,8 @@ class VideoRollout:
             self._finished = block.index + 1
             yield block
             begun = time.perf_counter()
-        if self.run is not None and self._block_seconds:
-            with suppress(HeadForcingError):  # the video is complete; the time is only used in reports
-                self.run.save_note(SECONDS, self.keys[-1], {"seconds": self.seconds_per_block})
+        if self._ended is None:
+            self._note_end()
 
     @property
     def begun(self) -> int:
@@ -202,6 +213,8 @@ class VideoRollout:
 
     def _rollout(self, model: JointModel, on_step: StepCallback) -> Iterator[Block]:
         """All blocks after the start blocks, from the method's loop."""
+        if self._ended is not None:
+            return self._made_again(on_step)
         video = RolloutInputs(
             self.plan.schedule,
             self.noise,
@@ -215,6 +228,38 @@ class VideoRollout:
             on_start_event=self.events.append,
         )
         return self.method.rollout(model, self.cache, video)
+
+    def _made_again(self, on_step: StepCallback) -> Iterator[Block]:
+        """The blocks of a finished video."""
+        for index, stored in enumerate(self._made, self.plan.blocks - self.plan.new_blocks):
+            on_step(index, 0, None)
+            yield Block(index, self._prompts[index], upload(stored.latents, self.cache.device), None)
+
+    def _recall_end(self) -> dict[str, Any] | None:
+        """What was noted when an earlier render finished the video.
+
+        None for a video that is not finished, and where something is missing that only a cache can tell: then the
+        blocks are written to one.
+        """
+        if not self._made or len(self._made) < self.plan.new_blocks:
+            return None
+        end = None
+        if self.run is not None:
+            opening = self.events or self.run.load_events(OPENING, self.keys[:1])
+            events = len(opening) + sum(block.event is not None for block in self._made)
+            note = self.run.load_note(SECONDS, self.keys[-1:]) or {}
+            known = None not in (note.get("guards"), note.get("recalls"))
+            if known and note.get("events") == events:
+                end, self.events = note, opening
+        return end if self.peers is None else self.peers.from_first(end)
+
+    def _note_end(self) -> None:
+        """Store what a report says of the finished video and its blocks do not hold."""
+        if self.run is None:
+            return
+        end = {"seconds": self.seconds_per_block, "events": len(self.events), "guards": list(self.guards)}
+        with suppress(HeadForcingError):  # the video is complete
+            self.run.save_note(SECONDS, self.keys[-1], {**end, "recalls": [r.to_dict() for r in self.recalls]})
 
     def _recall_roles(self) -> None:
         """Load the roles that an earlier render found. Without them its blocks are not reused, because finding roles
@@ -242,7 +287,7 @@ class VideoRollout:
             self._made = self._made[:held]
 
     def _restore(self) -> None:
-        if self.run is None or not self._made or self.peers is not None:
+        if self.run is None or not self._made or self.peers is not None or self._ended is not None:
             return
         state = self.run.load_state(self.keys[: len(self._made)])
         if state is not None:

@@ -82,6 +82,17 @@ def _event(value: Any) -> bool:
     )
 
 
+def _recall(value: Any) -> bool:
+    """As `cache.scenes.Recall`."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"block", "scene", "frames"}
+        and _whole(value["block"])
+        and _whole(value["scene"])
+        and _list_of(_whole)(value["frames"])
+    )
+
+
 def _about(value: Any) -> bool:
     return (
         isinstance(value, dict)
@@ -101,7 +112,12 @@ _FIELDS: dict[str, dict[str, Fits]] = {
     },
     "found": {"profile": _text, "events": _list_of(_event)},
     "opening": {"events": _list_of(_event)},
-    "seconds": {"seconds": _none_or(_number)},
+    "seconds": {
+        "seconds": _none_or(_number),
+        "events": _none_or(_whole),  # earlier versions did not note this and what follows
+        "guards": _none_or(_list_of(_text)),
+        "recalls": _none_or(_list_of(_recall)),
+    },
     "block": {"key": _text, "after": _text, "event": _none_or(_event)},
     "state": {"key": _text, "after": _text, "plain": lambda value: value is not None},
     "start": {"key": _text},

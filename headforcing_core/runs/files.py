@@ -41,7 +41,7 @@ _ENTRY = "head_forcing"  # key of the metadata entry
 # kinds of notes whose names other modules need
 FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
 OPENING = "opening"  # memory events of the start blocks
-SECONDS = "seconds"  # seconds that a block took
+SECONDS = "seconds"  # of a finished video: the seconds that a block took, and what else a report says
 THUMBNAIL = "thumbnail"  # small picture of a block
 
 

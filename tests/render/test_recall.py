@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.guards import Guards
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.attention import sdpa
@@ -55,6 +57,30 @@ def test_a_recall_added_to_a_story_that_was_begun_without_one_reuses_the_blocks_
     assert torch.equal(render.go(), expected)
     assert render.video.reused == render.plan.timeline.segments[2].start_block
     assert not torch.equal(plain.straight(), expected)
+
+
+def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):
+    start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    policy = replace(CachePolicy(), guards=Guards(sink_gate=0.5))
+    render = render_of(backbone, tmp_path / "runs", "[recall 1]", start=start, policy=policy)
+
+    def told():
+        video = render.video
+        return video.events, video.recalls, video.guards, video.seconds_per_block, video.begun
+
+    latents, steps = render.go(), []
+    first, no_model = told(), object()
+    assert all(first) and first[-1] == render.plan.blocks
+    assert torch.equal(render.go(model=no_model, on_step=lambda *step: steps.append(step)), latents)
+    assert told() == first and render.video.reused == len(steps) == render.plan.new_blocks
+    next(render.folder.rglob("opening-*")).unlink()  # what only a cache can tell is missing
+    with pytest.raises(AttributeError):
+        render.go(model=no_model)
+    assert torch.equal(render.go(), latents) and told()[:2] == first[:2]
+    assert torch.equal(render.go(model=no_model), latents) and told()[:2] == first[:2]
+    next(render.folder.rglob("seconds-*")).unlink()
+    with pytest.raises(AttributeError):
+        render.go(model=no_model)
 
 
 # ------------------------------------------------------------------------------------------------ while it is rendered

@@ -67,6 +67,8 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
     render, expected = copied(finished, name, tmp_path)
     path = of_kind(render, kind)[-1]
     damage(path, how)
+    if kind == "state":  # which a video that is known to be finished does not need
+        of_kind(render, "seconds")[0].unlink()
     assert torch.equal(render.go(), expected)
     assert render.video.seconds_per_block is None or kind != "seconds"
     assert [problem for problem in render.video.problems if f"{path.name} is damaged" in problem]
