@@ -6,7 +6,6 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from ..rollout.loop import Block, JointModel, StepCallback, split_start_latents
 from ..rollout.noise import SeededNoise
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
+from .finished import Finished
 from .finite_check import FiniteCheck
 from .live_story import LiveNoise, LivePrompts
 from .plan import RenderPlan
@@ -122,14 +122,12 @@ class VideoRollout:
     @property
     def recalls(self) -> Sequence[Recall]:
         """Scenes that were brought back so far, in earlier renders of the video, too."""
-        if self._ended is not None:
-            return [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in self._ended["recalls"]]
-        return list(getattr(self.cache, "recalls", ()))
+        return list(getattr(self.cache, "recalls", ()) if self._ended is None else self._ended.recalls)
 
     @property
     def guards(self) -> Sequence[str]:
         """One line for every guard that acted, see `cache.guards`."""
-        return list(getattr(self.cache, "guard_report", ()) if self._ended is None else self._ended["guards"])
+        return list(getattr(self.cache, "guard_report", ()) if self._ended is None else self._ended.guards)
 
     @property
     def seconds_per_block(self) -> float | None:
@@ -162,7 +160,7 @@ class VideoRollout:
         begun = time.perf_counter()
         for block in self._rollout(model, self._finite.following(on_step)):
             place = block.index - start_blocks
-            self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
+            self._meter.add(block.latents, self._occupied(block.index, place))
             if place == 0 and self._ended is None:
                 self._note_opening()
             if place < len(self._made):
@@ -235,7 +233,13 @@ class VideoRollout:
             on_step(index, 0, None)
             yield Block(index, self._prompts[index], upload(stored.latents, self.cache.device), None)
 
-    def _recall_end(self) -> dict[str, Any] | None:
+    def _occupied(self, index: int, place: int) -> int | None:
+        """Frame slots in use after a block; None where the cache holds later blocks already."""
+        if self._ended is not None:
+            return self._ended.occupied[place]
+        return self.cache.occupied if self.cache.block == index + 1 else None
+
+    def _recall_end(self) -> Finished | None:
         """What was noted when an earlier render finished the video.
 
         None for a video that is not finished, and where something is missing that only a cache can tell: then the
@@ -247,19 +251,17 @@ class VideoRollout:
         if self.run is not None:
             opening = self.events or self.run.load_events(OPENING, self.keys[:1])
             events = len(opening) + sum(block.event is not None for block in self._made)
-            note = self.run.load_note(SECONDS, self.keys[-1:]) or {}
-            known = None not in (note.get("guards"), note.get("recalls"))
-            if known and note.get("events") == events:
-                end, self.events = note, opening
+            end = Finished.load(self.run, self.keys[-1])
+            if end is not None and (end.events, len(end.occupied)) != (events, len(self._made)):
+                end = None
+            self.events = self.events if end is None else opening
         return end if self.peers is None else self.peers.from_first(end)
 
     def _note_end(self) -> None:
-        """Store what a report says of the finished video and its blocks do not hold."""
-        if self.run is None:
-            return
-        end = {"seconds": self.seconds_per_block, "events": len(self.events), "guards": list(self.guards)}
-        with suppress(HeadForcingError):  # the video is complete
-            self.run.save_note(SECONDS, self.keys[-1], {**end, "recalls": [r.to_dict() for r in self.recalls]})
+        if self.run is not None:
+            occupied = self._meter.occupied[-self.plan.new_blocks :]
+            end = Finished(self.seconds_per_block, len(self.events), self.guards, self.recalls, occupied)
+            end.save(self.run, self.keys[-1])
 
     def _recall_roles(self) -> None:
         """Load the roles that an earlier render found. Without them its blocks are not reused, because finding roles

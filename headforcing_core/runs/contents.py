@@ -117,6 +117,7 @@ _FIELDS: dict[str, dict[str, Fits]] = {
         "events": _none_or(_whole),  # earlier versions did not note this and what follows
         "guards": _none_or(_list_of(_text)),
         "recalls": _none_or(_list_of(_recall)),
+        "occupied": _none_or(_list_of(_none_or(_whole))),
     },
     "block": {"key": _text, "after": _text, "event": _none_or(_event)},
     "state": {"key": _text, "after": _text, "plain": lambda value: value is not None},

@@ -66,7 +66,8 @@ def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_rep
 
     def told():
         video = render.video
-        return video.events, video.recalls, video.guards, video.seconds_per_block, video.begun
+        report = video.report().to_dict()
+        return video.events, video.recalls, report, video.guards, video.seconds_per_block, video.begun
 
     latents, steps = render.go(), []
     first, no_model = told(), object()
