@@ -38,7 +38,7 @@ class RolloutInputs:
     Attributes:
         prompts: for every block, start blocks included, the number of its prompt.
         start_latents: `[n * frames_per_block, channels, h, w]`, latents that the video begins with; None for none.
-        made: finished blocks of an earlier render, the first ones after the start.
+        made: finished blocks of an earlier render, the first ones after the start; on any device.
         unfinished: `Block.unfinished` of the last of them.
         switches: by block number, the prompt switch before it.
         reencode: decodes latents `[frames, channels, h, w]` from the beginning of a video and encodes the last video

@@ -126,6 +126,8 @@ def make_video(job: VideoJob) -> Note:
         source.check_needs(plan, args.out, loaded=has_model(source, **parts))
         loaded = kept_model(source, **parts)
         result = loaded.render(replace(source.job(plan, embeds), patience=job.patience), args.out, args.latents)
+        if result.failure is not None:
+            raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
             "identity": args.identity,
             "files": {path.name: file_hash(path) for path in _files(args)},

@@ -22,7 +22,7 @@ from ..render.live_story import Story
 from ..render.plan import RenderPlan
 from ..render.provenance import file_tags
 from ..render.result import RenderResult
-from ..render.sinks import DecodedBeside, LatentsFile, Mp4File, Sink, partial_path
+from ..render.sinks import DecodedBeside, LatentsFile, LosableVideo, Mp4File, Sink, partial_path
 from ..render.video_rollout import VideoRollout
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks
@@ -46,7 +46,10 @@ class LoadedModel:
     def render(
         self, job: RenderJob, video: Path | None, latents: Path | None = None, story: Story | None = None
     ) -> RenderResult:
-        """Render one video to files and, if there is one, a run folder; on interruption the error says what is kept."""
+        """Render one video to files and, if there is one, a run folder; on interruption the error says what is kept.
+
+        Where latents are written, too, a video that cannot be written is the result's `failure`, else an error.
+        """
         machine, plan, job = self.machine, job.plan, replace(job, codec=self.codec)
         model = WanVideoModel(self.backbone, job.embeds, machine.dtype, machine.device)
         if machine.compile:
@@ -58,11 +61,13 @@ class LoadedModel:
 
             model.forward = partial(parallel_forward, forward=model.forward)
         sinks: list[Sink] = []
-        mp4 = None
+        mp4, losable = None, None
         if video is not None and self.codec is not None:
             decoder = self.codec.decoder(plan.restart_frames)
             mp4 = Mp4File(video, plan, decoder, self.scale, file_tags(job.about))
-            sinks.append(mp4 if machine.vae_device is None else DecodedBeside(mp4, machine.vae_device))
+            sink = mp4 if machine.vae_device is None else DecodedBeside(mp4, machine.vae_device)
+            losable = None if latents is None else LosableVideo(sink)
+            sinks.append(losable or sink)
         if latents is not None:
             sinks.append(LatentsFile(latents, plan))
         bar = ProgressBar(plan, machine.quiet)
@@ -83,7 +88,9 @@ class LoadedModel:
 
             cache, device = bar.rollout.cache, str(machine.device)
             result = replace(result, ranks=RanksReport.collect(cache, self.backbone, device, result.seconds))
-        return replace(result, video=None if mp4 is None else mp4.info, latents_file=latents)
+        failure = None if losable is None else losable.failure
+        info = None if mp4 is None or failure is not None else mp4.info
+        return replace(result, video=info, failure=failure, latents_file=latents)
 
 
 class ProgressBar(Watcher):

@@ -83,10 +83,13 @@ def demo(args: argparse.Namespace) -> Result:
         plan, timeline = result.plan, result.plan.timeline
         clock = timeline.clock
         starts = [(clock.start_seconds(segment.start_block), segment.text) for segment in timeline.segments]
-        contact_sheet(video, sheet, labels=[start for start in starts if start[0] * clock.fps < plan.video_frames])
+        drawn = result.failure is None
+        if drawn:
+            contact_sheet(video, sheet, labels=[start for start in starts if start[0] * clock.fps < plan.video_frames])
     return {
-        "text": "\n".join([_describe(source, needs, result), f"sheet    {sheet}"]),
-        "json": {**_json(source, needs, result), "contact_sheet": str(sheet)},
+        "text": "\n".join([_describe(source, needs, result), *([f"sheet    {sheet}"] if drawn else [])]),
+        "json": {**_json(source, needs, result), "contact_sheet": str(sheet) if drawn else None},
+        "code": _code(result),
     }
 
 
@@ -106,6 +109,7 @@ def generate(args: argparse.Namespace) -> Result:
     return {
         "text": "\n".join([source.info.summary(), _describe(source, needs, result)]),
         "json": _json(source, needs, result),
+        "code": _code(result),
     }
 
 
@@ -163,6 +167,11 @@ def _render(source: Source, video: Path | None, latents: Path | None = None) -> 
     for target in filter(None, [video or latents]):
         story.save(story_path(target))
     return needs, result
+
+
+def _code(result: RenderResult) -> int:
+    """The exit code: 1 where only the latents could be written."""
+    return int(result.failure is not None)
 
 
 def _describe(source: Source, needs: Needs, result: RenderResult) -> str:

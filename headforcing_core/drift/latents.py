@@ -92,7 +92,7 @@ class RunMeter:
     def __init__(self) -> None:
         self._first: Tensor | None = None
         self._rows = array("f")  # flat, not one tensor per block: many small long-lived tensors fragment memory
-        self._occupied: list[int | None] = []
+        self.occupied: list[int | None] = []
 
     def add(self, latents: Tensor, occupied: int | None = None) -> None:
         """Add the next block of latents `[frames, channels, h, w]`, normalised as for the model."""
@@ -104,15 +104,15 @@ class RunMeter:
         cosine = F.cosine_similarity(x.flatten(1), self._first[None], dim=1).mean()
         std, mean = torch.std_mean(x, dim=(0, 2, 3), correction=0)
         self._rows.extend([*mean.tolist(), *std.tolist(), cosine.item()])
-        self._occupied.append(occupied)
+        self.occupied.append(occupied)
 
     def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
         """The report of the blocks added so far; raises HeadForcingError if there are none."""
         if not self._rows:
             raise HeadForcingError("a run report needs at least one finished block")
-        rows = torch.tensor(self._rows).unflatten(0, (len(self._occupied), -1))
+        rows = torch.tensor(self._rows).unflatten(0, (len(self.occupied), -1))
         mean, std = rows[:, :-1].chunk(2, dim=1)
-        return RunReport(mean, std, rows[:, -1], list(self._occupied), list(events))
+        return RunReport(mean, std, rows[:, -1], list(self.occupied), list(events))
 
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:

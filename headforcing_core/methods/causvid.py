@@ -23,6 +23,7 @@ from ..cache.head_cache import HeadCache
 from ..cache.method import RolloutInputs
 from ..cache.policy import CachePolicy, RolePolicy
 from ..cache.shape import CacheShape
+from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import KeyValueCache, PromptKV
@@ -189,7 +190,8 @@ def overlapping_rollouts(
         end = min(first + layout.blocks, len(prompts))
         blocks: Iterator[Block]
         if end <= len(made):
-            blocks = (Block(block - first, prompts[block], made[block], None) for block in range(begin, end))
+            read = ((block, upload(made[block], cache.device)) for block in range(begin, end))
+            blocks = (Block(block - first, prompts[block], x, None) for block, x in read)
         else:
             cache.rewind(cache.block)
             later, step = LaterNoise(noise, first), partial(_from, first, on_step)

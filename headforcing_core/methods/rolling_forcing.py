@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..cache.method import RolloutInputs
 from ..cache.shape import Shape
+from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
@@ -96,7 +97,8 @@ def rolling_rollout(
     Args:
         prompts: for every block the number of its prompt. A window is denoised under the prompt of its newest block,
             so a new prompt also affects the unfinished blocks.
-        made: finished blocks of an earlier render; they are written to the cache and yielded unchanged.
+        made: finished blocks of an earlier render; they are written to the cache and yielded unchanged. Each
+            is moved to the cache's device when it is read.
         unfinished: `Block.unfinished` of the last of them, which cannot be computed from finished blocks.
         on_step: called as `(block, step, predicted clean latents)` for each block of a window after its step, and with
             None for the newest one before it; an exception raised by it stops the rollout within one model call.
@@ -117,7 +119,7 @@ def rolling_rollout(
             model.use_prompt(active)
         on_step(newest, number - newest, None)
         if first < len(made):
-            latents = made[first]
+            latents = upload(made[first], cache.device)
         else:
             if newest == number:
                 window.append(noise.initial(number).to(cache.device))

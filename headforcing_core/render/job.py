@@ -184,7 +184,7 @@ class RenderJob:
             self._remember_roles(rollout),
             problems,
             name,
-            getattr(rollout.cache, "guard_report", []),
+            rollout.guards,
             teller.job.plan,
             teller.job.embeds,
             teller.job.about,

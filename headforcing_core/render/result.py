@@ -75,6 +75,7 @@ class RenderResult:
             "attention": self.attention,
             "inexact": list(self.about.get("inexact", ())),
             **({"guards": list(self.guards)} if self.guards else {}),
+            **({"failure": self.failure} if self.failure is not None else {}),
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
             **({} if self.ranks is None else {"ranks": self.ranks.to_dict()}),
@@ -87,6 +88,8 @@ class RenderResult:
         lines += ["", self.run.text(), ""]
         if self.video is not None:
             lines.append(f"video    {self.video.path} ({self.video.video_frames} frames)")
+        if self.failure is not None:
+            lines.append(f"failed   {self.failure}; the latents are complete")
         if self.latents_file is not None:
             lines.append(f"latents  {self.latents_file}")
         if self.found_profile is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
 from ..weights.containers import WRITABLE, read_weights
 from .plan import LATENT_CHANNELS, RenderPlan
 from .provenance import file_tags
+
+log = logging.getLogger(__name__)
 
 
 class Sink:
@@ -40,14 +44,13 @@ class Sink:
 
 
 class KeptLatents(Sink):
-    """Keeps all blocks on a device."""
+    """Keeps all blocks in the host's memory: those of a long video would take gigabytes of a GPU's."""
 
-    def __init__(self, device: torch.device | str = "cpu"):
-        self.device = device
+    def __init__(self) -> None:
         self.blocks: list[Tensor] = []
 
     def add(self, latents: Tensor) -> None:
-        self.blocks.append(latents.to(self.device))
+        self.blocks.append(latents.to("cpu"))
 
 
 class Mp4File(VideoStream, Sink):
@@ -93,6 +96,46 @@ class DecodedBeside(Sink):
 
     def finish(self) -> Any:
         return self._stream.finish()
+
+
+class LosableVideo(Sink):
+    """An `Mp4File` beside which latents are kept: an error of decoder or disk ends the video, not the render.
+
+    Attributes:
+        failure: why the video ended early; None while all is well.
+    """
+
+    def __init__(self, video: Mp4File | DecodedBeside):
+        self.video = video
+        self.failure: str | None = None
+
+    def __enter__(self) -> LosableVideo:
+        self.video.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.failure is None:
+            self.video.__exit__(*error)
+
+    def add(self, latents: Tensor) -> None:
+        self._attempt(lambda: self.video.add(latents))
+
+    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        self._attempt(lambda: self.video.retold(plan, about))
+
+    def finish(self) -> Any:
+        self._attempt(self.video.finish)
+
+    def _attempt(self, action: Callable[[], Any]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            action()
+        except Exception as error:
+            self.failure = str(error).partition("\n")[0] or type(error).__name__
+            log.warning("Head Forcing: sampling goes on without the video: %s", self.failure)
+            with suppress(Exception):  # the first error is the one to report
+                self.video.__exit__(type(error), error, error.__traceback__)
 
 
 class LatentsFile(KeptLatents):

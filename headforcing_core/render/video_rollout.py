@@ -6,7 +6,6 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from ..cache.memory import MemoryEvent
 from ..cache.method import RolloutInputs
 from ..cache.scenes import Recall
+from ..devices import upload
 from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
@@ -24,6 +24,7 @@ from ..rollout.loop import Block, JointModel, StepCallback, split_start_latents
 from ..rollout.noise import SeededNoise
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
+from .finished import Finished
 from .finite_check import FiniteCheck
 from .live_story import LiveNoise, LivePrompts
 from .plan import RenderPlan
@@ -100,6 +101,7 @@ class VideoRollout:
         if peers is not None:
             self._made = peers.from_first(self._made)
         self._recall_roles()
+        self._ended = self._recall_end()
         self.method = plan.method(self.found_profile)
         self.cache: Any = plan.make_cache(dtype, device, attention, self.found_profile, peers)
         try:
@@ -121,7 +123,12 @@ class VideoRollout:
     @property
     def recalls(self) -> Sequence[Recall]:
         """Scenes that were brought back so far, in earlier renders of the video, too."""
-        return list(getattr(self.cache, "recalls", ()))
+        return list(getattr(self.cache, "recalls", ()) if self._ended is None else self._ended.recalls)
+
+    @property
+    def guards(self) -> Sequence[str]:
+        """One line for every guard that acted, see `cache.guards`."""
+        return list(getattr(self.cache, "guard_report", ()) if self._ended is None else self._ended.guards)
 
     @property
     def seconds_per_block(self) -> float | None:
@@ -143,7 +150,10 @@ class VideoRollout:
         return finished + sum(window - behind for behind in range(1, begun + 1))
 
     def blocks(self, model: JointModel, on_step: StepCallback = lambda block, step, latents: None) -> Iterator[Block]:
-        """Yield all blocks after the start blocks, reused ones first; each new one is stored before it is yielded."""
+        """Yield all blocks after the start blocks, reused ones first; each new one is stored before it is yielded.
+
+        Those of a video that an earlier render has finished are read, and the model is not called.
+        """
         start_blocks = self.plan.blocks - self.plan.new_blocks
         saved = time.monotonic()
         for latents in split_start_latents(self.start_latents, self.plan.schedule.frames_per_block):
@@ -151,8 +161,8 @@ class VideoRollout:
         begun = time.perf_counter()
         for block in self._rollout(model, self._finite.following(on_step)):
             place = block.index - start_blocks
-            self._meter.add(block.latents, self.cache.occupied if self.cache.block == block.index + 1 else None)
-            if place == 0:
+            self._meter.add(block.latents, self._occupied(block.index, place))
+            if place == 0 and self._ended is None:
                 self._note_opening()
             if place < len(self._made):
                 block = replace(block, event=self._made[place].event)
@@ -170,9 +180,8 @@ class VideoRollout:
             self._finished = block.index + 1
             yield block
             begun = time.perf_counter()
-        if self.run is not None and self._block_seconds:
-            with suppress(HeadForcingError):  # the video is complete; the time is only used in reports
-                self.run.save_note(SECONDS, self.keys[-1], {"seconds": self.seconds_per_block})
+        if self._ended is None:
+            self._note_end()
 
     @property
     def begun(self) -> int:
@@ -203,12 +212,14 @@ class VideoRollout:
 
     def _rollout(self, model: JointModel, on_step: StepCallback) -> Iterator[Block]:
         """All blocks after the start blocks, from the method's loop."""
+        if self._ended is not None:
+            return self._made_again(on_step)
         video = RolloutInputs(
             self.plan.schedule,
             self.noise,
             LivePrompts(self._prompts),
             self.start_latents,
-            made=[block.latents.to(self.cache.device) for block in self._made],
+            made=[block.latents for block in self._made],  # in the host's memory, since they may be many
             unfinished=self._made[-1].unfinished if self._made else (),
             switches=self._switches,
             reencode=self._reencode,
@@ -216,6 +227,42 @@ class VideoRollout:
             on_start_event=self._add_opening,
         )
         return self.method.rollout(model, self.cache, video)
+
+    def _made_again(self, on_step: StepCallback) -> Iterator[Block]:
+        """The blocks of a finished video."""
+        for index, stored in enumerate(self._made, self.plan.blocks - self.plan.new_blocks):
+            on_step(index, 0, None)
+            yield Block(index, self._prompts[index], upload(stored.latents, self.cache.device), None)
+
+    def _occupied(self, index: int, place: int) -> int | None:
+        """Frame slots in use after a block; None where the cache holds later blocks already."""
+        if self._ended is not None:
+            return self._ended.occupied[place]
+        return self.cache.occupied if self.cache.block == index + 1 else None
+
+    def _recall_end(self) -> Finished | None:
+        """What was noted when an earlier render finished the video.
+
+        None for a video that is not finished, and where something is missing that only a cache can tell: then the
+        blocks are written to one.
+        """
+        if not self._made or len(self._made) < self.plan.new_blocks:
+            return None
+        end = None
+        if self.run is not None:
+            opening = self.events or self.run.load_events(OPENING, self.keys[:1])
+            events = len(opening) + sum(block.event is not None for block in self._made)
+            end = Finished.load(self.run, self.keys[-1])
+            if end is not None and (end.events, len(end.occupied)) != (events, len(self._made)):
+                end = None
+            self.events = self.events if end is None else opening
+        return end if self.peers is None else self.peers.from_first(end)
+
+    def _note_end(self) -> None:
+        if self.run is not None:
+            occupied = self._meter.occupied[-self.plan.new_blocks :]
+            end = Finished(self.seconds_per_block, len(self.events), self.guards, self.recalls, occupied)
+            end.save(self.run, self.keys[-1])
 
     def _recall_roles(self) -> None:
         """Load the roles that an earlier render found. Without them its blocks are not reused, because finding roles
@@ -243,7 +290,7 @@ class VideoRollout:
             self._made = self._made[:held]
 
     def _restore(self) -> None:
-        if self.run is None or not self._made or self.peers is not None:
+        if self.run is None or not self._made or self.peers is not None or self._ended is not None:
             return
         state = self.run.load_state(self.keys[: len(self._made)])
         if state is not None:

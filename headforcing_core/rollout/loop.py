@@ -76,7 +76,7 @@ def rollout(
         start_latents: `[n * frames_per_block, channels, h, w]`, latents that the video begins with. They are written
             to the cache and not yielded; the blocks after them are numbered from `n`.
         made: finished blocks of an earlier render, the first ones after the start; they are yielded unchanged. Those
-            that the cache does not hold yet are written to it.
+            that the cache does not hold yet are written to it. Each is moved to the cache's device when it is read.
         on_start_event: called with the decisions of episodic memory after start blocks, which are not yielded.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0 and None before the
             first; an exception raised by it stops the rollout within one model call.
@@ -85,7 +85,6 @@ def rollout(
     if not prompts:
         raise HeadForcingError("a rollout needs a prompt for every block")
     start = split_start_latents(start_latents, schedule.frames_per_block)
-    given = [*start, *made]
     # of any switch, since `switches` may change; the reference cache of the paper alone has none
     needed = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES) if hasattr(cache, "switch_blocks") else 0
     latest: deque[Tensor] = deque(maxlen=needed)
@@ -93,15 +92,15 @@ def rollout(
     for block, prompt in enumerate(prompts):
         event = None
         if block < cache.block:  # the cache was restored and holds this block
-            latents = given[block]
+            latents = _given(start, made, block, cache.device)
         else:
             if prompt != active:
                 model.use_prompt(prompt)
                 active = prompt
             if block in switches:
                 _apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
-            if block < len(given):
-                latents = given[block]
+            if block < len(start) + len(made):
+                latents = _given(start, made, block, cache.device)
                 event = _write_given(model, cache, latents, block, on_step)
             else:
                 sigmas = schedule.for_block(block - len(start))  # the first generated block may have more steps
@@ -111,6 +110,11 @@ def rollout(
             yield Block(block, prompt, latents, event)
         elif event is not None:
             on_start_event(event)
+
+
+def _given(start: Sequence[Tensor], made: Sequence[Tensor], block: int, device: torch.device) -> Tensor:
+    """A start block, or one of an earlier render; the others stay where they are, which may be the host's memory."""
+    return start[block] if block < len(start) else upload(made[block - len(start)], device)
 
 
 def _write_given(

@@ -8,14 +8,17 @@ from typing import Any
 from torch import Tensor
 
 Fits = Callable[[Any], bool]
+_MOST = 2**64  # of whole numbers, because of seeds; far larger ones cannot be converted to floats
+_LAST_TIME = 32_000_000_000  # seconds since 1970: Windows tells no dates after the year 3000
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str)
+    """Lone surrogates, which JSON can hold, cannot be printed."""
+    return isinstance(value, str) and value.encode("utf-8", "ignore").decode() == value
 
 
 def _whole(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= _MOST
 
 
 def _positive(value: Any) -> bool:
@@ -23,7 +26,20 @@ def _positive(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return type(value) in (int, float)
+    """Not NaN or infinity, which Python's JSON can hold, and not so large that arithmetic overflows."""
+    return type(value) in (int, float) and abs(value) < 1e12
+
+
+def _fps(value: Any) -> bool:
+    return _number(value) and 0.1 <= value <= 1000  # as in `timeline.clock.BlockClock`
+
+
+def _time(value: Any) -> bool:
+    return _number(value) and 0 <= value <= _LAST_TIME
+
+
+def _block_frames(value: Any) -> bool:
+    return _positive(value) and value <= 1000  # as in `timeline.clock.BlockClock`
 
 
 def _none_or(fits: Fits) -> Fits:
@@ -46,10 +62,10 @@ _ABOUT: dict[str, Fits] = {"prompts": _list_of(_text), "pictures": _positive}
 # `render.provenance` notes these, too; who reads them does without
 _MORE_ABOUT: dict[str, Fits] = {
     "size": _text,
-    "fps": lambda value: _number(value) and value > 0,
+    "fps": _fps,
     "starts_seconds": _list_of(_number),
     "seeds": _list_of(_none_or(_whole)),
-    "frames_per_block": _positive,
+    "frames_per_block": _block_frames,
     "start_frames": _whole,
     "restart_frames": _list_of(_whole),
     "novelty_threshold": _none_or(_number),
@@ -63,6 +79,17 @@ def _event(value: Any) -> bool:
         and value.keys() <= _EVENT.keys()
         and {"after_block", "frame", "delta", "admitted"} <= value.keys()
         and all(_EVENT[name](field) for name, field in value.items())
+    )
+
+
+def _recall(value: Any) -> bool:
+    """As `cache.scenes.Recall`."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"block", "scene", "frames"}
+        and _whole(value["block"])
+        and _whole(value["scene"])
+        and _list_of(_whole)(value["frames"])
     )
 
 
@@ -81,11 +108,17 @@ _FIELDS: dict[str, dict[str, Fits]] = {
         "keys": lambda value: bool(value) and _list_of(_text)(value),
         "about": _about,
         "take": _none_or(_positive),  # versions before did not count
-        "begun": _none_or(_number),
+        "begun": _none_or(_time),
     },
     "found": {"profile": _text, "events": _list_of(_event)},
     "opening": {"events": _list_of(_event)},
-    "seconds": {"seconds": _none_or(_number)},
+    "seconds": {
+        "seconds": _none_or(_number),
+        "events": _none_or(_whole),  # earlier versions did not note this and what follows
+        "guards": _none_or(_list_of(_text)),
+        "recalls": _none_or(_list_of(_recall)),
+        "occupied": _none_or(_list_of(_none_or(_whole))),
+    },
     "block": {"key": _text, "after": _text, "event": _none_or(_event)},
     "state": {"key": _text, "after": _text, "plain": lambda value: value is not None},
     "start": {"key": _text},

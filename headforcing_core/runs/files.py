@@ -41,7 +41,7 @@ _ENTRY = "head_forcing"  # key of the metadata entry
 # kinds of notes whose names other modules need
 FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
 OPENING = "opening"  # memory events of the start blocks
-SECONDS = "seconds"  # seconds that a block took
+SECONDS = "seconds"  # of a finished video: the seconds that a block took, and what else a report says
 THUMBNAIL = "thumbnail"  # small picture of a block
 
 
@@ -190,7 +190,7 @@ def _check_content(path: Path, fields: dict[str, Any], tensors: Mapping[str, Ten
     version = fields.get("format_version")
     if version not in READABLE_VERSIONS:
         raise HeadForcingError(
-            f"{path} has format version {version}, this version of Head Forcing reads {FORMAT_VERSION}; "
+            f"{path} has format version {version!r}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"
         )
     wrong = what_is_wrong(path.name.split("-")[0], fields, tensors)

@@ -267,19 +267,17 @@ def host(
     schedule: Schedule,
     block_shape: Sequence[int],
     memory: int,
-    body: Callable[[HostedModel, torch.device], Tensor],
+    body: Callable[[HostedModel, torch.device], None],
     also: Sequence[Any] = (),
-) -> Tensor:
+) -> None:
     """Run `body` inside ComfyUI's sampling, with the weights loaded and extra memory reserved.
 
     Args:
         embeds: one text embedding `[tokens, text_dim]` per prompt.
         memory: bytes that are needed besides the weights.
         also: patchers of other models that `body` needs at the same time.
-        body: gets the hosted model and its device, returns latents `[1, 16, frames, h, w]` in the model's space.
-
-    Returns:
-        the latents as a LATENT holds them.
+        body: gets the hosted model and its device. ComfyUI gets one block of zeros back, since it would copy the
+            latents of a whole video several times on the GPU.
     """
 
     loads: list[Callable[[], Any]] = []
@@ -287,7 +285,8 @@ def host(
     def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
         hosted = HostedModel(denoiser, extra_args or {}, embeds, x.device)
         hosted.reload = loads[-1]
-        return body(hosted, x.device)
+        body(hosted, x.device)
+        return x
 
     def prepare(executor, patcher, noise_shape, *args, **kwargs):
         loads.append(partial(load_with_room, executor, patcher, noise_shape, *args, memory=memory, **kwargs))
@@ -303,10 +302,9 @@ def host(
     sigmas = torch.tensor([*schedule.sigmas, 0.0])
     sampler = comfy.samplers.KSAMPLER(sampler_function)
     try:
-        latents = guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
+        guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
     finally:
         loads.clear()  # else a cycle of references
-    return latents.to(comfy.model_management.intermediate_device())
 
 
 def measure(
@@ -321,9 +319,8 @@ def measure(
     setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
     block_shape = (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8)
 
-    def body(hosted: HostedModel, device: torch.device) -> Tensor:
+    def body(hosted: HostedModel, device: torch.device) -> None:
         profile_heads(hosted, config, shares, prompts, on_prompt, dtype=dtype, device=device, on_step=on_step)
-        return torch.zeros(1, block_shape[1], block_shape[0], *block_shape[2:])
 
     shape = setup.shape(config)
     # twice, for what measures attention beside a pass

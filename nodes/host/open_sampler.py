@@ -132,7 +132,7 @@ class RolloutSampler(comfy.samplers.Sampler):
             if checks.is_out_of_memory(error):
                 raise checks.out_of_memory(error, needs, kept=False) from error
             raise
-        samples = torch.stack(made)
+        samples = torch.stack(made).to(noise.device)  # where ComfyUI's sampler goes on with them
         progress.complete(samples)
         return samples
 
@@ -146,8 +146,10 @@ def _one_video(
     device: torch.device,
     progress: _Progress,
 ) -> tuple[Tensor, RenderPlan]:
-    """Latents `[16, frames, h, w]`, and the plan of the next video, with the roles that were found in this one."""
-    job, kept = render.job(plan, video), KeptLatents(device)
+    """Latents `[16, frames, h, w]` in the host's memory, and the plan of the next video, with the roles that were
+    found in this one.
+    """
+    job, kept = render.job(plan, video), KeptLatents()
     hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
     attention = hosted.attention.or_better(job.dtype, device, plan.shape)
     made = job.run(hosted, device, attention, [kept], progress)

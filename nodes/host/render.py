@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import comfy.model_management
 import torch
 from torch import Tensor
 
@@ -165,8 +166,7 @@ class ModelCodec(FrameCodec):
         return cls(codec.new_decoder, codec.network, codec.encode, model)
 
     def reencode(self, latents: Tensor) -> Tensor:
-        outside = self.model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
-        return _to_model(self.model, super().reencode(outside).to(latents))
+        return _to_model(self.model, super().reencode(_to_latent(self.model, latents)).to(latents))
 
 
 def _to_model(model: Any, latents: Tensor) -> Tensor:
@@ -174,26 +174,30 @@ def _to_model(model: Any, latents: Tensor) -> Tensor:
     return model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
+def _to_latent(model: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as the model sees them to the same as a LATENT holds them."""
+    return model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+
 def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -> RenderResult:
     """Make one video of a plan; the result has its latents as a LATENT holds them."""
     begun = time.perf_counter()
     job = render.job(plan, video)
     growing = render.growing_video(job)
-    results: list[RenderResult] = []
+    kept, results = KeptLatents(), list[RenderResult]()
 
-    def body(hosted: bridge.HostedModel, device: torch.device) -> Tensor:
-        kept = KeptLatents(device)
+    def body(hosted: bridge.HostedModel, device: torch.device) -> None:
         sinks: list[Sink] = [kept] if growing is None else [kept, growing]
         attention = hosted.attention.or_better(job.dtype, device, plan.shape)
         if render.story is not None:
             render.story.reload = hosted.reload
         results.append(job.run(hosted, device, attention, sinks, watcher, story=render.story))
-        return torch.cat(kept.blocks).transpose(0, 1)[None]
 
     also = () if growing is None else [render.vae.patcher]
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    latents = bridge.host(render.model, job.embeds, plan.schedule, one_pass, render.memory(plan), body, also)
-    made = replace(results[0], latents=latents[0].transpose(0, 1), seconds=time.perf_counter() - begun)
+    bridge.host(render.model, job.embeds, plan.schedule, one_pass, render.memory(plan), body, also)
+    latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
+    made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
     return made if growing is None else replace(made, video=growing.info, failure=growing.failure)
 
 

@@ -182,6 +182,7 @@ def test_the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches(pr
     assert found["asked"] == [found["own"]] * 2, "one block and its caches, whatever the length and the batch"
     assert found["made"] > 4 and (found["left"], found["left_after_gc"]) == (0, 0)
     assert found["difference"] == 0
+    assert found["handed"] == [3], "our own sampler keeps the video in main memory: ComfyUI gets one block of zeros"
     assert found["said"] == ["Apply Head Forcing: not used in a rollout: patches of attention or blocks (attn2_patch)"]
 
 

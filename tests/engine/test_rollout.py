@@ -6,6 +6,8 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.causvid import overlapping_rollouts
+from headforcing.headforcing_core.methods.rolling_forcing import rolling_rollout
 from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
@@ -27,6 +29,7 @@ from small_engine import (
     new_cache,
     wan,
 )
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(model):
@@ -131,6 +134,52 @@ def test_a_start_video_can_be_stopped_between_its_blocks_too(model):
     with pytest.raises(Stop):
         next(blocks)
     assert video.calls == 2
+
+
+class Elsewhere:
+    """A cache and a model on a device that holds no data, which count what is written."""
+
+    device, block, prompt = torch.device("meta"), 0, None
+
+    def __init__(self):
+        self.written = []
+
+    def use_prompt(self, prompt):
+        pass
+
+    def begin(self, *args, **options):
+        pass
+
+    begin_block = rewind = begin
+
+    def write_clean(self, latents, cache):
+        self.written.append(latents.device.type)
+
+    def commit(self, prompt):
+        return None
+
+
+LOOPS = {
+    "rollout": lambda there, made: rollout(there, there, TWO_STEPS, None, [0] * 6, made=made),
+    "rolling_forcing": lambda there, made: rolling_rollout(
+        there, there, TWO_STEPS, None, [0] * 6, made, [torch.zeros_like(made[0])]
+    ),
+    "causvid": lambda there, made: overlapping_rollouts(there, there, TWO_STEPS, None, [0] * 8, None, made=made),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
+    """Those of a long video would take gigabytes of a GPU."""
+    there, made = Elsewhere(), [torch.zeros(3, 16, 2, 2) for _ in range(5)]
+    blocks, alive = LOOPS[loop](there, made), []
+    for _ in made:
+        latents = next(blocks).latents
+        assert latents.device == there.device
+        alive.append(StorageWeakRef(latents.untyped_storage()))
+        del latents
+        assert sum(not block.expired() for block in alive) <= (5 if loop == "causvid" else 1)
+    assert there.written == ["meta"] * 5 and {block.device.type for block in made} == {"cpu"}
 
 
 def test_a_rollout_makes_no_block_that_is_not_taken(model):

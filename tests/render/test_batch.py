@@ -11,6 +11,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.choose import farm_named
 from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.files import claimed
+from headforcing.headforcing_core.video.writer import VideoWriter
 
 SHORT = {
     "demo": True,
@@ -87,6 +88,18 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
     assert "another process is writing" in found["videos"][0]["why"]
     code, found = batch(*lines)
     assert code == 0 and states(found) == {"held": "done", "free": "finished before"}
+
+
+def test_a_video_of_which_only_the_latents_could_be_written_has_failed_and_keeps_them(batch, tmp_path, monkeypatch):
+    def full(*args):
+        raise HeadForcingError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VideoWriter, "_remux", full)
+        code, found = batch({**SHORT, "name": "ball", "latents": True})
+    latents = tmp_path / "out" / "ball.safetensors"
+    assert code == 1 and f"no space left; the latents are complete: {latents}" in found["videos"][0]["why"]
+    assert latents.is_file()
 
 
 def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch, tmp_path):

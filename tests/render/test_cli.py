@@ -12,10 +12,12 @@ import av
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.versions import versions
+from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
@@ -100,6 +102,24 @@ def test_demo_takes_a_story_from_a_file_and_tells_which_words_it_does_not_know(t
     assert "64 frames" in captured.out and "a purple dinosaur" in captured.out
     with av.open(str(tmp_path / "demo.mp4")) as container:
         assert container.streams.video[0].width == 128
+
+
+@pytest.mark.parametrize("at", ["write", "_remux"])
+def test_a_video_that_cannot_be_written_costs_no_latents(at, tmp_path, capsys, monkeypatch):
+    """A disk that is full in the middle of the video, and at its end."""
+
+    def full(*args):
+        raise HeadForcingError("no space left")
+
+    demo = ["demo", "--prompts", BALL, "--seconds", "2", "--scale", "1", "--device", "cpu", "--out", str(tmp_path)]
+    latents = tmp_path / "latents.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(VideoWriter, at, full)
+        assert main([*demo, "--latents", str(latents), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["failure"], told["video"], told["contact_sheet"]) == ("no space left", None, None)
+    assert told["latents"] == str(latents) and len(load_file(latents)["latents"]) == 9
+    assert not (tmp_path / "demo.mp4").exists() and not (tmp_path / "demo.png").exists()
 
 
 # ---------------------------------------------------------------------------------------------------- generate

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.guards import Guards
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.attention import sdpa
@@ -94,6 +96,31 @@ def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does
         render.go()
         assert (render.video.reused, render.video.events) == (reused, events)
     assert stored_videos(tmp_path)[0].report().events == events
+
+
+def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):
+    start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    policy = replace(CachePolicy(), guards=Guards(sink_gate=0.5))
+    render = render_of(backbone, tmp_path / "runs", "[recall 1]", start=start, policy=policy)
+
+    def told():
+        video = render.video
+        report = video.report().to_dict()
+        return video.events, video.recalls, report, video.guards, video.seconds_per_block, video.begun
+
+    latents, steps = render.go(), []
+    first, no_model = told(), object()
+    assert all(first) and first[-1] == render.plan.blocks
+    assert torch.equal(render.go(model=no_model, on_step=lambda *step: steps.append(step)), latents)
+    assert told() == first and render.video.reused == len(steps) == render.plan.new_blocks
+    next(render.folder.rglob("opening-*")).unlink()  # what only a cache can tell is missing
+    with pytest.raises(AttributeError):
+        render.go(model=no_model)
+    assert torch.equal(render.go(), latents) and told()[:2] == first[:2]
+    assert torch.equal(render.go(model=no_model), latents) and told()[:2] == first[:2]
+    next(render.folder.rglob("seconds-*")).unlink()
+    with pytest.raises(AttributeError):
+        render.go(model=no_model)
 
 
 # ------------------------------------------------------------------------------------------------ while it is rendered

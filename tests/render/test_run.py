@@ -7,6 +7,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.render.block_keys import finished_blocks, video_keys
+from headforcing.headforcing_core.render.video_rollout import VideoRollout
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import stored_videos
@@ -114,6 +116,16 @@ def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path)
     render.go(on_step=lambda block, step, latents: touched.append(block))
     assert min(touched) == 8
     assert len(list(render.folder.glob("*/state-*"))) == 1, "older states are removed"
+
+
+def test_finished_blocks_wait_in_the_hosts_memory(backbone, tmp_path):
+    render, given = Render(backbone, tmp_path), []
+    render.go(stop_after=2)
+    with RunFolder(tmp_path, render.setup, {}) as run:
+        video = VideoRollout(render.plan, 3, dtype=torch.float32, device="meta", run=run, keys=render.keys)
+        video.method = SimpleNamespace(rollout=lambda model, cache, inputs: given.extend(inputs.made) or iter(()))
+        assert list(video.blocks(None)) == []
+    assert [latents.device.type for latents in given] == ["cpu"] * 2
 
 
 def test_extending_equals_rendering_at_once(backbone, tmp_path):

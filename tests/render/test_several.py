@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -408,3 +409,11 @@ def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
         assert reused == 3 and (latents - straight[: len(latents)]).abs().max() <= 1e-5
     latents = render.go()
     assert render.video.reused == 6 and (latents - straight).abs().max() <= 1e-5
+
+    def finished(peers):
+        with RunFolder(render.folder, render.setup, {}) if peers.leads else nullcontext() as run:
+            video = VideoRollout(render.plan, 3, dtype=torch.float32, run=run, keys=render.keys, peers=peers)
+            return torch.cat([block.latents for block in video.blocks(object())])
+
+    for again in together(2, finished):
+        assert torch.equal(again, latents), "no rank calls the model"

@@ -737,8 +737,19 @@ def open_sampler():
         render = render_video.HostRender(model, dataclasses.replace(options, seed=7), timeline, EMBEDS)
         return render_video.sample(render, render.plan(), 0, Watcher(lambda *_: None)).latents
 
-    kept, said = [], []
+    kept, said, handed = [], [], []
     found = leftovers(lambda: kept.append(run(1, 3.0)))
+    sample = comfy.samplers.KSAMPLER.sample
+
+    def recorded(*args, **kwargs):
+        handed.append(sample(*args, **kwargs))
+        return handed[-1]
+
+    comfy.samplers.KSAMPLER.sample = recorded
+    try:
+        ours = own(3.0)
+    finally:
+        comfy.samplers.KSAMPLER.sample = sample
     patched = model.clone()
     patched.set_model_attn2_patch(lambda *args: args)
     handler = logging.Handler()
@@ -750,7 +761,8 @@ def open_sampler():
         "said": said,
         "asked": [asked_for(lambda: run(1, 120.0)), asked_for(lambda: run(2, 120.0))],
         "own": asked_for(lambda: own(120.0)),
-        "difference": apart(kept[0][0].transpose(0, 1), own(3.0)),
+        "difference": apart(kept[0][0].transpose(0, 1), ours),
+        "handed": [latents.shape[2] for latents in handed],
     }
 
 
