@@ -283,10 +283,8 @@ def measured_profile(weights: Path, path: Path, quiet: bool) -> None:
     count, seconds = BUDGETS["full"]
     family, info = SCHEDULES["self_forcing"], inspect_toy(weights)
     texts = tuple(Look.draw(np.random.default_rng(FIRST_PROMPT + i)).prompt for i in range(count))
-    blocks, size = (
-        BlockClock(family.frames_per_block).blocks_for(seconds),
-        (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8),
-    )
+    blocks = BlockClock(family.frames_per_block).blocks_for(seconds)
+    size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
     setup = ProfileSetup.of(info.fingerprint, info.config, texts, blocks, family, size)
     shares, stored = HeadShares(setup), path.with_suffix(".safetensors")
     if stored.exists() and (earlier := HeadShares.load(stored)).setup == setup:

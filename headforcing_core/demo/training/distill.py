@@ -148,7 +148,8 @@ def main() -> None:
             minutes = (time.monotonic() - begun) / 60
             log.info("step %d: own flow loss %.4f, %.1f min", step + 1, fake_loss.item(), minutes)
         if average and (step + 1) % args.save_every == 0 and workers.rank == 0:
-            save(average.state_dict(student), args.out / f"student-{step + 1}.safetensors", metadata=STRUCTURE)
+            path = args.out / f"student-{step + 1}.safetensors"
+            save(average.state_dict(student), path, torch.bfloat16, STRUCTURE)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from ...files import replacing
-from ...hashing import file_hash
+from ...hashing import digest
 from .. import assets
 from ..autoencoder import fit_preview_factors
 from .rooms_data import training_clip
@@ -38,7 +38,8 @@ def main() -> None:
     for source, name in ((args.student, world.model), (args.autoencoder, world.autoencoder)):
         with replacing(args.out / name) as partial:
             shutil.copyfile(source, partial)
-        log.info("%s: %s", name, file_hash(args.out / name))
+        tensors = sorted(load_file(args.out / name).items())
+        log.info("%s: %s", name, digest(*(part for pair in tensors for part in pair)))
     autoencoder = world.network()
     autoencoder.load_state_dict(load_file(args.out / world.autoencoder))
     autoencoder = autoencoder.float().eval().requires_grad_(False)
