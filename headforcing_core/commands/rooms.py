@@ -25,8 +25,9 @@ from ..errors import HeadForcingError
 from ..files import check_regular, claimed, replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.profile import HeadProfile, load_profile
+from ..head_profiles.profile_setup import ProfileSetup
 from ..head_profiles.profiler import BUDGETS, profile_heads, shard
-from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..head_profiles.shares import HeadShares
 from ..methods import ablations
 from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
