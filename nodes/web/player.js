@@ -155,6 +155,7 @@ class View {
     this.growing?.close();
     this.growing = this.files = this.file = undefined;
     this.video.removeAttribute("src");
+    this.video.load(); // else the element plays on
   }
 
   /** Show one of image and video, of that size, or neither. */
