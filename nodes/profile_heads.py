@@ -10,9 +10,10 @@ from comfy_api.latest import io
 
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.head_profiles.agreement import sanity_checks
+from ..headforcing_core.head_profiles.profile_setup import ProfileSetup
 from ..headforcing_core.head_profiles.profiler import BUDGETS
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from ..headforcing_core.head_profiles.shares import HeadShares
 from ..headforcing_core.plots import head_profile as pictures
 from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.render.plan import check_size

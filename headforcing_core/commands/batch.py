@@ -173,7 +173,7 @@ def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
         here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False} if farm.remote else {}
         source = source_of(argparse.Namespace(**{**vars(args), **here}))
         plan = source.plan()
-        source.check_encoder(plan)
+        source.check_encoders(plan)
         needs = source.check_needs(plan, args.out, elsewhere=farm.remote)
         # a worker reads the video frames of a start itself: of many videos they would not fit into memory
         return Planned(args, replace(source, start=None), plan, needs, source.start is not None)

@@ -42,16 +42,21 @@ class ModelFiles:
             return info
         return replace(info, identify=lambda: digest(info.fingerprint, file_hash(lora))[:16])
 
+    def check_text(self) -> None:
+        """Refuse files that do not say from what prompts are encoded."""
+        if (self.text_encoder is None) == (self.embeddings is None):
+            raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
+
     def encode(self, texts: list[str], device: torch.device) -> list[torch.Tensor]:
         """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
         from ..weights.umt5 import load_embeddings
 
-        if self.text_encoder is not None and self.embeddings is None:
+        self.check_text()
+        if self.text_encoder is not None:
             return encode_texts(self.text_encoder, texts, device)
-        if self.embeddings is not None and self.text_encoder is None:
-            stored = load_embeddings(self.embeddings)
-            return [stored[text] for text in texts]
-        raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
+        assert self.embeddings is not None
+        stored = load_embeddings(self.embeddings)
+        return [stored[text] for text in texts]
 
     def load(self) -> dict[str, torch.Tensor]:
         """The weights under Wan names, LoRA merged."""

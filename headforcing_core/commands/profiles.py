@@ -17,9 +17,10 @@ from ..demo.rooms_judge import inspect_toy
 from ..errors import HeadForcingError
 from ..farm.farm import Farm, Shared
 from ..files import check_writable, claimed, replacing
+from ..head_profiles.profile_setup import ProfileSetup
 from ..head_profiles.profiler import BUDGETS, profile_heads, shard
 from ..head_profiles.prompts import PROFILING_PROMPTS
-from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..head_profiles.shares import HeadShares
 from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel

@@ -103,9 +103,9 @@ def generate(args: argparse.Namespace) -> Result:
     follow = None if args.follow is None else FollowedFile(args.follow)
     with claimed(args.out, args.latents, None if follow is None else story_path(args.out or args.latents)):
         source = Source.of_files(args, args.prompts, args.start_latents, follow)
-        if args.device == "auto" and source.machine.device.type == "cpu":
-            sys.stderr.write(f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n")
-        needs, result = _render(source, args.out, args.latents)
+        unasked = args.device == "auto" and source.machine.device.type == "cpu"
+        note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n" if unasked else ""
+        needs, result = _render(source, args.out, args.latents, note)
     return {
         "text": "\n".join([source.info.summary(), _describe(source, needs, result)]),
         "json": _json(source, needs, result),
@@ -138,16 +138,19 @@ def replay(args: argparse.Namespace) -> Result:
     return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
 
 
-def _render(source: Source, video: Path | None, latents: Path | None = None) -> tuple[Needs, RenderResult]:
-    """Render a source to files; all checks are done before weights are loaded."""
+def _render(
+    source: Source, video: Path | None, latents: Path | None = None, note: str = ""
+) -> tuple[Needs, RenderResult]:
+    """Render a source to files; all checks are done before weights are loaded, the note is told after the first."""
     plan, peers = source.plan(), source.machine.peers
     if peers is not None:  # first, since it takes no time
         from ..parallel.division import check_division
 
         check_division(plan.shape, peers.world, peers.speeds)
-    source.check_encoder(plan)
+    source.check_encoders(plan)
     if plan.auto is None:  # else roles that were found earlier may need less
         source.check_needs(plan, video)
+    sys.stderr.write(note)
     source = source.with_start()
     embeds = source.encode()
     plan = source.job(plan, embeds).recall_roles(source.plan)

@@ -137,8 +137,10 @@ class Source:
             raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds[0].shape[-1]}")
         return embeds
 
-    def check_encoder(self, plan: RenderPlan) -> None:
-        """Refuse a plan that encodes video frames if there is no VAE. Call it before prompts are encoded."""
+    def check_encoders(self, plan: RenderPlan) -> None:
+        """Refuse prompts that nothing encodes, and a plan that encodes video frames if there is no VAE."""
+        if self.files is not None:
+            self.files.check_text()
         given = self.files is None or self.files.vae is not None
         plan.check_encoder(given, "give --vae, the Wan 2.1 VAE")
         if self.start is not None and not given:

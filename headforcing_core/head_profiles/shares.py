@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape
-from ..cache.policy import CachePolicy, RolePolicy
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
-from ..model.wan import WanConfig
-from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
+from .profile_setup import ProfileSetup
 from .queries import stored_queries
 
 FORMAT_VERSION = 1
@@ -37,100 +33,6 @@ PUBLISHED_STABILITY = {
 _FIXED_POINT = 2**40  # scale of integers that represent shares
 _TENSORS = ("sums", "counts", "frame_sums", "frame_counts")
 _QUERIES = "query_sums"  # not in files of earlier versions
-
-
-@dataclass(frozen=True)
-class ProfileSetup:
-    """Everything that a measurement depends on; measurements with equal setups can be merged.
-
-    Attributes:
-        fingerprint: of the model's weights.
-        prompts: all prompts of the whole measurement, including those that other machines measure.
-        blocks: number of blocks of every rollout; those from `first_block` on are measured.
-        sigmas: noise levels of the denoising steps.
-        width, height: in pixels.
-        window_frames: latent frames in every head's context, sink and current block included.
-
-    Raises HeadForcingError for impossible values.
-    """
-
-    fingerprint: str
-    num_layers: int
-    num_heads: int
-    prompts: tuple[str, ...]
-    blocks: int
-    sigmas: tuple[float, ...]
-    frames_per_block: int
-    width: int
-    height: int
-    rope: str = "absolute"
-    window_frames: int = 21
-    sink_frames: int = 1
-    first_block: int = 2
-    seed: int = 0
-    first_block_sigmas: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.prompts:
-            raise HeadForcingError("profiling needs at least one prompt")
-        if self.first_block < 1:
-            raise HeadForcingError(f"first_block must be at least 1 (block 0 has no context), got {self.first_block}")
-        if self.blocks <= self.first_block:
-            raise HeadForcingError(
-                f"profiling measures from block {self.first_block + 1} on, but the rollout has only {self.blocks} "
-                "blocks; make it longer"
-            )
-        if self.window_frames < self.sink_frames + 2 * self.frames_per_block:
-            raise HeadForcingError(f"window_frames must hold a sink and two blocks, got {self.window_frames}")
-
-    @classmethod
-    def of(
-        cls,
-        fingerprint: str,
-        config: WanConfig,
-        prompts: tuple[str, ...],
-        blocks: int,
-        family: Schedule,
-        size: tuple[int, int],
-        **options: Any,
-    ) -> ProfileSetup:
-        """The setup for a model's config and schedule, width and height in `size`; `options` are other attributes."""
-        return cls(
-            fingerprint,
-            config.num_layers,
-            config.num_heads,
-            prompts,
-            blocks,
-            family.sigmas,
-            family.frames_per_block,
-            *size,
-            first_block_sigmas=family.first_block_sigmas,
-            **options,
-        )
-
-    @property
-    def schedule(self) -> Schedule:
-        """The noise levels of the rollout."""
-        return Schedule(self.sigmas, self.frames_per_block, self.first_block_sigmas)
-
-    @property
-    def policy(self) -> CachePolicy:
-        """The cache policy of the rollout, equal for all heads."""
-        recent = self.window_frames - self.sink_frames - self.frames_per_block
-        return CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
-
-    def shape(self, config: WanConfig) -> CacheShape:
-        """The cache shape of one rollout."""
-        every_head = [["memory"] * self.num_heads] * self.num_layers
-        frames = self.blocks * self.frames_per_block
-        return CacheShape.for_model(
-            config, every_head, self.policy, self.height // 8, self.width // 8, self.frames_per_block, frames
-        )
-
-    @property
-    def prompts_hash(self) -> str:
-        """Hash of all prompts, which identifies them in a profile."""
-        return hashlib.blake2b("\n".join(self.prompts).encode(), digest_size=8).hexdigest()
 
 
 class HeadShares:

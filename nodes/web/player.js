@@ -162,6 +162,7 @@ class View {
     this.growing?.close();
     this.growing = this.files = this.file = undefined;
     this.video.removeAttribute("src");
+    this.video.load(); // else the element plays on
   }
 
   /** Show the text alone: the frontend shows these files itself. */

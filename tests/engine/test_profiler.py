@@ -19,6 +19,7 @@ from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, classify, load_profile, stability
+from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import (
     BUDGETS,
     ShareMeter,
@@ -27,7 +28,7 @@ from headforcing.headforcing_core.head_profiles.profiler import (
     shard,
 )
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares, ProfileSetup
+from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
 from headforcing.headforcing_core.model import attention_shares
 from headforcing.headforcing_core.model.attention import explicit, sdpa
 from headforcing.headforcing_core.model.attention_shares import frame_shares, lse_backend, with_shares

@@ -15,9 +15,10 @@ from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import BUDGETS
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.studies.reserved_prompts import RESERVED_PROMPTS
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from metric_models import tiny_models

@@ -17,7 +17,8 @@ from headforcing.headforcing_core.head_profiles.profile import (
     classify,
     load_profile,
 )
-from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares, ProfileSetup
+from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
+from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
 from headforcing.headforcing_core.plots import head_profile, page
 from headforcing.headforcing_core.plots.head_shares import stability_panel
 
