@@ -27,7 +27,7 @@ FOLDER = REPO / "workflows"
 SUBGRAPHS = REPO / "subgraphs"
 PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
 TIMELINE_PICTURE = REPO / "nodes" / "web" / "docs" / "images" / "timeline.jpg"  # for its help page
-PICTURE_SECOND = 24.5  # of the demo's video: a second that shows something
+PICTURE_SECOND = 33.5  # of the demo's video: a second that shows something
 MUTED = 2
 SHOWN_VIDEO = "[...document.querySelectorAll('video')].find((video) => video.readyState >= 2)"
 BLUEPRINT_OF = "minute_video_app"  # the workflow that the blueprint holds
