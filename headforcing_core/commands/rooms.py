@@ -61,7 +61,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--tables", nargs="+", choices=ROOMS_TABLES, metavar="TABLE", help=f"of {', '.join(ROOMS_TABLES)}")
     sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
     sub.add_argument("--shuffles", type=int, default=SHUFFLES, help=f"of the head roles ({SHUFFLES})")
-    sub.add_argument("--deciding", action="store_true", help="only rows that a primary endpoint is computed from")
+    told = "only rows that a primary endpoint is computed from, and the truth"
+    sub.add_argument("--deciding", action="store_true", help=told)
     sub.add_argument("--profile", type=Path, help="head profile with shares, of a training's student")
     sub.add_argument("--shard", default="1/1", help="measure 1/2 of the videos here, 2/2 in another process; no tables")
 
@@ -197,12 +198,22 @@ Known = dict[str, Numbers]
 
 
 def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> Iterator[VideoJob]:
-    """All videos of the tables, a video of every row in turn: rows that decide first, shuffles that do not last."""
-    for turn in range(1 if deciding else 3):
+    """All videos of the tables, a video of every row in turn: rows that decide, the truth, others, their shuffles.
+
+    With `deciding` only the first two of these.
+    """
+    for turn in range(2 if deciding else 4):
         for name, table in tables.items():
-            rows = [row for row in table.entries(deciding=not turn) if not turn or _shuffled(row) == (turn == 2)]
+            rows = [row for row in table.entries(deciding=not turn) if not turn or _turn(row) == turn]
             for index in mine:
                 yield from (VideoJob(name, row, table.first + index) for row in rows)
+
+
+def _turn(row: Entry | Rendered) -> int:
+    """When a row that does not decide is measured."""
+    if isinstance(row, Rendered):
+        return 1
+    return 3 if _shuffled(row) else 2
 
 
 def _shuffled(row: Entry | Rendered) -> bool:

@@ -284,11 +284,11 @@ def counted(monkeypatch):
 def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_path, counted, capsys):
     assert call(trained, tmp_path, "--videos", "3", "--shard", "1/2", "--deciding") == 0
     first = len(counted)
-    assert first in (4, 8)  # four rows decide, and one or two videos are in the first half
+    assert first in (6, 12)  # four rows decide, two are the truth, and one or two videos are in the first half
     journal = next(tmp_path.glob("measured-*.jsonl"))
     journal.write_text(journal.read_text() + '{"video": "cut o')
     assert call(trained, tmp_path, "--videos", "3", "--deciding") == 0
-    assert len(counted) == 12 and len(set(counted)) == 12 and first < 12
+    assert len(counted) == 18 and len(set(counted)) == 18 and first < 18
     assert call(trained, tmp_path, "--videos", "3") == 0
     stored = json.loads((tmp_path / "h3.json").read_text())
     rows = {row["label"]: row for row in stored["rows"]}
@@ -314,20 +314,25 @@ def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_
 def test_what_decides_is_measured_first_and_other_shuffles_last():
     tables = {name: table.with_shuffles(2) for name, table in ROOMS_TABLES.items()}
     order = list(rooms.jobs(tables, [0, 1], deciding=False))
-    turns = [
-        0 if job.row.label in tables[job.table].deciding else 2 if "shuffled" in job.row.label else 1 for job in order
-    ]
-    assert turns == sorted(turns) and set(turns) == {0, 1, 2} and len({job.key for job in order}) == len(order)
+
+    def turn(job: rooms.VideoJob) -> int:
+        if job.row.label in tables[job.table].deciding:
+            return 0
+        return 1 if "rendered" in job.row.label else 3 if "shuffled" in job.row.label else 2
+
+    turns = [turn(job) for job in order]
+    assert turns == sorted(turns) and set(turns) == {0, 1, 2, 3} and len({job.key for job in order}) == len(order)
     assert [job.key for job in rooms.jobs(tables, [0, 1], deciding=True)] == [
-        job.key for job in order[: turns.index(1)]
+        job.key for job in order[: turns.index(2)]
     ]
 
 
 def test_the_table_of_recalls_decides_nothing(trained, tmp_path, counted):
     given = "--tables", "recall", "--videos", "3"
-    assert call(trained, tmp_path, *given, "--deciding") == 0 and not counted
-    assert call(trained, tmp_path, *given, "--shard", "2/2") == 0 and len(counted) in (13, 26)
-    assert call(trained, tmp_path, *given) == 0 and len(counted) == len(set(counted)) == 3 * 13
+    assert call(trained, tmp_path, *given, "--deciding") == 0 and len(counted) == 3 * 2, "the truth"
+    counted.clear()
+    assert call(trained, tmp_path, *given, "--shard", "2/2") == 0 and len(counted) in (11, 22)
+    assert call(trained, tmp_path, *given) == 0 and len(counted) == len(set(counted)) == 3 * 11
     table = (tmp_path / "recall.md").read_text()
     assert all(f"| {row.label} |" in table for row in ROOMS_TABLES["recall"].question.rows)
     assert "ours, not the paper's" in table and "**" not in table
