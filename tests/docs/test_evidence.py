@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from headforcing.headforcing_core.studies.verdicts import gate, verdict_table
 EVIDENCE = Path(__file__).parents[1] / "evidence"
 ROOMS = EVIDENCE / "rooms"
 TABLES = [name for name in ROOMS_TABLES if (ROOMS / f"{name}.json").exists()]
-SAMPLE = 2  # videos that are made again
+SAMPLE = 5  # videos that are made again; means of fewer are not normal, as many values are 0 or 1
+STORIES_AGAIN = 2  # of every gap of the gate
 
 
 def stored(name: str) -> dict[str, Any]:
@@ -151,8 +153,8 @@ def judge() -> RoomsJudge:
 def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge: RoomsJudge):
     """Prompts and noise are those of the first stored videos, inside the trained length.
 
-    The mean of those made again is near that of the same ones, and its interval meets that of all stored videos.
-    Machines may differ in the last bits, which a rollout can turn into other pixels.
+    The mean of those made again is near that of the same ones, and within the 95 % interval of a mean of so many videos
+    that follows from all stored ones. Machines may differ in the last bits, which a rollout can turn into other pixels.
     """
     table = ROOMS_TABLES["h3"]
     row = next(row for row in unpacked(stored("h3"))["rows"] if row["label"] == label)
@@ -169,8 +171,9 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
         assert (before is None) == (after is None), column
         if before and after:
             assert after.mean == pytest.approx(before.mean, abs=0.05 + 0.1 * abs(before.mean)), column
-            whole, slack = row["means"][column], 0.01
-            assert after.low - slack <= whole["high"] and whole["low"] - slack <= after.high, column
+            whole = row["means"][column]
+            wide = (whole["high"] - whole["mean"]) * math.sqrt(whole["count"] / after.count)
+            assert after.mean == pytest.approx(whole["mean"], abs=wide + 0.01), column
 
 
 @pytest.mark.slow
@@ -193,6 +196,6 @@ def test_the_detector_is_as_accurate_as_is_said():
 @pytest.mark.slow
 def test_the_student_remembers_as_the_gate_says(judge: RoomsJudge, effects: dict[str, dict[str, Any]]):
     """The first stories of every gap again."""
-    measured = rooms_gate.measure(judge.backbone, judge.autoencoder, SAMPLE)
+    measured = rooms_gate.measure(judge.backbone, judge.autoencoder, STORIES_AGAIN)
     for away, values in measured.items():
         assert values == pytest.approx(effects["student"]["effects"][away][: len(values)], abs=0.02), away
