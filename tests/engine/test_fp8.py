@@ -93,6 +93,6 @@ def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_o
     (told,) = fast["inexact"]
     assert told.startswith("linear layers in 8-bit floating point (--fp8-linears, emulated")
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(latents, reference, strict=True)]
-    assert 1e-3 < apart[0] < 0.1 and apart[0] < apart[1] < 0.3, apart  # later blocks inherit what came before
+    assert 1e-3 < apart[0] < 0.2 and apart[0] < apart[1] < 0.4, apart  # later blocks inherit what came before
     again, nothing_new = render("--fp8-linears")
     assert (fast["reused_blocks"], again["reused_blocks"], nothing_new) == (0, 2, [])

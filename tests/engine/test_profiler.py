@@ -840,13 +840,16 @@ def demo_profile(prompts: int, seconds: float):
 
 @pytest.mark.slow
 def test_a_quick_and_a_longer_measurement_of_the_demo_model_agree():
-    """The longer one is a cut of `full` (6 prompts x 15 s). At least 36 of 48 roles, also with the shipped profile."""
+    """Of 48 roles at least 44, the longer one being a cut of `full` (6 prompts x 15 s).
+
+    With the shipped profile at least 28 (chance is 19): in its 30 s absolute positions leave the range of training.
+    """
     quick, longer = demo_profile(*BUDGETS["quick"]), demo_profile(6, 15.0)
     shipped = load_profile(bundled_profiles()["toy_world"])
     assert quick.counts() == longer.counts() == shipped.counts() == {"local": 10, "anchor": 12, "memory": 26}
     roles = [[role for layer in one.roles for role in layer] for one in (quick, longer, shipped)]
-    for a, b in itertools.combinations(roles, 2):
-        assert sum(x == y for x, y in zip(a, b, strict=True)) >= 36
+    agree = [sum(x == y for x, y in zip(a, b, strict=True)) for a, b in itertools.combinations(roles, 2)]
+    assert agree[0] >= 44 and min(agree) >= 28, agree
 
 
 def test_a_prompt_is_measured_with_noise_of_its_own(small):

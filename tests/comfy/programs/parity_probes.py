@@ -410,9 +410,15 @@ def fp8_paths():
 def expert():
     """What is said of MODELs with the dimensions of A14B and of 5B, by the file that one was loaded from."""
     sizes = {"dim": 5120, "ffn_dim": 13824, "num_heads": 40, "freq_dim": 256, "text_dim": 4096, "text_len": 512}
-    block = types.SimpleNamespace(cross_attn=None)
+    block = torch.nn.Module()
+    block.cross_attn = None
     net = types.SimpleNamespace(
-        **sizes, blocks=[block] * 40, patch_embedding=None, in_dim=16, img_emb=None, patch_size=(1, 2, 2)
+        **sizes,
+        blocks=torch.nn.ModuleList([block] * 40),
+        patch_embedding=None,
+        in_dim=16,
+        img_emb=None,
+        patch_size=(1, 2, 2),
     )
 
     def told(net, *arguments):
