@@ -27,6 +27,7 @@ R = TypeVar("R")
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 CHOICES = ("auto", "reference", "triton")
 _choice = "auto"
+_put_aside: dict[torch.device, dict[str, str]] = {}  # operations that run without their kernel, and why
 
 
 @contextmanager
@@ -40,6 +41,18 @@ def using(choice: str) -> Iterator[None]:
         yield
     finally:
         _choice = before
+
+
+def kernels_put_aside(device: torch.device) -> str:
+    """Which Triton kernels have not worked on a device since the program began, and why the first did not.
+
+    Empty if all that ran did, and on devices for which there is no Triton.
+    """
+    if device.type == "mps":
+        return ""
+    places = (place for place in _put_aside if device in (place, torch.device(place.type)))  # cuda is any GPU
+    reasons = {name: reason for place in places for name, reason in _put_aside[place].items()}
+    return f"Triton kernels not used: {', '.join(reasons)} ({next(iter(reasons.values()))})" if reasons else ""
 
 
 class Operation(Generic[P, R]):
@@ -122,7 +135,9 @@ class Operation(Generic[P, R]):
     def _disable(self, place: tuple[torch.device, torch.dtype], reason: Exception | str) -> None:
         self._usable[place] = False
         self.failures[place] = reason if isinstance(reason, str) else "".join(traceback.format_exception(reason))
-        log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, _first_line(reason))
+        line = _first_line(reason)
+        _put_aside.setdefault(place[0], {})[self.name] = line
+        log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, line)
 
 
 def _first_line(reason: Exception | str) -> str:
@@ -146,5 +161,6 @@ def _distance(expected: Tensor, found: Tensor) -> float:
         return float("inf")
     expected, found = expected.cpu().double(), found.cpu().double()
     gap = (expected - found).abs() / expected.abs().clamp(min=1)
-    gap = torch.where(expected.isnan() & found.isnan(), 0.0, gap).nan_to_num(nan=float("inf"))
+    same = (expected == found) | (expected.isnan() & found.isnan())  # infinities have no difference
+    gap = torch.where(same, 0.0, gap).nan_to_num(nan=float("inf"))
     return float(gap.max()) if gap.numel() else 0.0

@@ -8,10 +8,12 @@ Triton.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 tl: Any = None
+_compiling = threading.RLock()  # a kernel's file is changed at once, for all threads that launch kernels of it
 
 
 class Kernel:
@@ -26,15 +28,16 @@ class Kernel:
 
     @property
     def jit(self) -> Any:
-        if self._jit is None:
-            import triton
-            import triton.language
+        with _compiling:
+            if self._jit is None:
+                import triton
+                import triton.language
 
-            self._jit = triton.jit(self.function)
-            scope = self.function.__globals__
-            scope["tl"] = triton.language
-            scope.update({name: value.jit for name, value in scope.items() if isinstance(value, Kernel)})
-        return self._jit
+                self._jit = triton.jit(self.function)
+                scope = self.function.__globals__
+                scope["tl"] = triton.language
+                scope.update({name: value.jit for name, value in scope.items() if isinstance(value, Kernel)})
+            return self._jit
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return self.jit[grid]
@@ -46,7 +49,10 @@ def kernel(function: Callable) -> Any:
 
 
 def interpreting() -> bool:
-    """Whether kernels run in Triton's interpreter (on the CPU), which multiplies bfloat16 matrices wrongly."""
+    """Whether kernels run in Triton's interpreter, on the CPU.
+
+    It multiplies bfloat16 matrices wrongly, and rounds to 8 bits wrongly.
+    """
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

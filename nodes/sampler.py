@@ -160,6 +160,7 @@ def _told(made: RenderResult) -> list[str]:
     if made.events:
         lines.append(describe_events(made.events))
     lines += [made.run.text(), *(recall.describe() for recall in made.recalls), *made.guards]
+    lines += [made.kernels] if made.kernels else []
     if made.video is not None:
         lines.append(f"wrote output/{folders.shown(made.video.path).label}")
     if made.failure is not None:

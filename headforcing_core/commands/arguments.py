@@ -125,15 +125,13 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def pick_device(name: str, option: str = "--device") -> torch.device:
-    """The device of that name, after a test that it works; `auto` takes the fastest kind there is."""
+    """The device of that name, with its number, after a test that it works; `auto` takes the fastest kind there is."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
+        return torch.zeros(1, device=torch.device(name)).device
     except (RuntimeError, AssertionError) as error:
         raise HeadForcingError(f"{option} {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    return device
 
 
 def add_file_arguments(sub: argparse.ArgumentParser) -> None:

@@ -84,7 +84,7 @@ def _where(args: argparse.Namespace, farm: Farm) -> str:
 def device_name(args: argparse.Namespace) -> str:
     """The name of the device that makes the videos."""
     if args.device.startswith("cuda") or (args.device == "auto" and torch.cuda.is_available()):
-        return torch.cuda.get_device_name()
+        return torch.cuda.get_device_name(None if args.device == "auto" else args.device)
     return "processor" if args.device in ("auto", "cpu") else str(args.device)
 
 

@@ -221,7 +221,7 @@ class Source:
             remedy="give --vae, the Wan 2.1 VAE",
             decoder=decoder,
             text_encoder=text_encoder,
-            passes=2 if self.machine.cuda_graph else 1,
+            cuda_graph=self.machine.cuda_graph,
             writes_video=video is not None,
             scale=self.scale,
         )

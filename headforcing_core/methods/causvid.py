@@ -144,6 +144,9 @@ class LaterNoise:
     def renoise(self, block: int, step: int) -> Tensor:
         return self._noise.renoise(self._first + block, step)
 
+    def ahead(self, block: int) -> None:
+        self._noise.ahead(self._first + block)
+
 
 def overlapping_rollouts(
     model: VideoModel,

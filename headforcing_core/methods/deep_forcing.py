@@ -156,8 +156,8 @@ class DeepForcingCache(MethodCache):
         scores = (tokens.k[:, candidates].float() @ wanted.transpose(1, 2)).sum(dim=(0, 2))
         if self.policy.max_reuse:
             scores = scores.masked_fill(tokens.reused[candidates] >= self.policy.max_reuse, -torch.inf)
-        eligible = int((scores > -torch.inf).sum())
-        return scores.topk(min(count, eligible)).indices.sort().values
+            count = min(count, int((scores > -torch.inf).sum()))
+        return scores.topk(min(count, len(scores))).indices.sort().values
 
     def _move_sinks(self, tokens: Tokens) -> None:
         """Re-rotate the sinks' keys to the indices right before the other frames."""

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ..cache.method import Method, RolloutInputs
 from ..cache.scenes import Recall
+from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.rope import by_head
 from ..rollout.loop import Block, JointModel
@@ -168,6 +169,10 @@ class EchoForcingCache(MethodCache):
         self.filled = min(self.local + self.frames, self.window)
         self._written: set[int] = set()  # layers that a pass of the current call has written
         self._undecided: set[int] = set(range(self.shape.layers)) if self.rolls else set()
+        if self.rolls:  # the last sinks take the scene's first frames, forwards and backwards in turn
+            begun = self.local - (self.window - self.period)
+            playing = played(range(begun, begun + self.frames), self.period)
+            self._playing = upload(torch.tensor(playing), self.device)  # a list would be waited for in every layer
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         state, frames = self.layers[layer], self.frames
@@ -187,13 +192,8 @@ class EchoForcingCache(MethodCache):
         recent = self.sinks + self.policy.compressed_frames
         for slots, first in ((state.k, state.first_k), (state.v, state.first_v)):
             slots[:, : self.sinks - self.frames] = slots[:, self.frames : self.sinks].clone()
-            slots[:, self.sinks - self.frames : self.sinks] = first[:, self.played()]
+            slots[:, self.sinks - self.frames : self.sinks] = first[:, self._playing]
             slots[:, recent : recent + self.frames] = slots[:, self.window - self.frames :].clone()
-
-    def played(self) -> list[int]:
-        """The scene's frames that the last sinks take now: forwards and backwards in turn."""
-        begun = self.local - (self.window - self.period)
-        return played(range(begun, begun + self.frames), self.period)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         state, queries = self.layers[layer], by_head(q, self.shape.frame_tokens)

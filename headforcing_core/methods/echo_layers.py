@@ -20,7 +20,7 @@ class History:
 
     def append(self, k: Tensor, v: Tensor, frames: range, limit: int) -> None:
         """Add frames `[heads, frames, s, head_dim]` and drop the oldest tokens over `limit`."""
-        number = torch.tensor([*frames], device=k.device).repeat_interleave(k.shape[2])
+        number = torch.arange(frames.start, frames.stop, device=k.device).repeat_interleave(k.shape[2])
         self.k, self.v = (  # copies, so that what is dropped is freed
             torch.cat((old[:, max(0, old.shape[1] + len(number) - limit) :], new.flatten(1, 2)), dim=1)
             for old, new in ((self.k, k), (self.v, v))

@@ -110,7 +110,7 @@ def rolling_rollout(
             f"resuming after {len(made)} of {blocks} blocks needs the {steps - 1} unfinished ones (fewer at the end of "
             f"the video), got {len(unfinished)}; render the video from the beginning"
         )
-    active, window = None, [x.to(cache.device) for x in unfinished]
+    active, window = None, [upload(x, cache.device) for x in unfinished]
     for number in range(steps - 1 if made else 0, blocks + steps - 1):
         inside = range(max(0, number - steps + 1), min(number + 1, blocks))
         first, newest = inside[0], inside[-1]
@@ -122,7 +122,7 @@ def rolling_rollout(
             latents = upload(made[first], cache.device)
         else:
             if newest == number:
-                window.append(noise.initial(number).to(cache.device))
+                window.append(upload(noise.initial(number), cache.device))
             latents, window = _take_step(model, cache, schedule, noise, window, inside, number, on_step)
         # The authors write the first block after every window. An unfinished block 0 is never read from the cache, so
         # here a block is written once, when it is finished.
@@ -151,7 +151,7 @@ def _take_step(
     for block, step, clean in zip(inside, steps, joint.split(schedule.frames_per_block), strict=True):
         on_step(block, step + 1, clean)
         if step + 1 < len(schedule.sigmas):
-            sigma, fresh = schedule.sigmas[step + 1], noise.renoise(block, step).to(clean)
+            sigma, fresh = schedule.sigmas[step + 1], upload(noise.renoise(block, step).to(clean.dtype), clean.device)
             unfinished.append((1 - sigma) * clean + sigma * fresh)
     # cloned, because a view would keep the latents of the whole window in memory
     return joint[: schedule.frames_per_block].clone(), unfinished

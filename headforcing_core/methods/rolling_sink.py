@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..devices import upload
 from ..errors import HeadForcingError
 from .base import MethodCache, MethodShape
 from .frames import played
@@ -47,10 +49,13 @@ class RollingSinkCache(WindowCache):
         return self.attention_over(self.at_own_index(q), *(x[layer][:, : self.filled] for x in (self.k, self.v)))
 
     def finish(self, prompt: object) -> None:
+        if self.start < self.window:
+            return
         # the block before the current one, which has attended to it: one block late, as in the authors' code
         replaced = range(self.start - self.frames, self.start)
-        slots, first = slice(self.filled - 2 * self.frames, self.filled - self.frames), played(replaced, self.period)
-        for layer in range(self.shape.layers if self.start >= self.window else 0):
+        slots = slice(self.filled - 2 * self.frames, self.filled - self.frames)
+        first = upload(torch.tensor(played(replaced, self.period)), self.device)  # the host would wait for a list
+        for layer in range(self.shape.layers):
             self.k[layer][:, slots] = self.rope.rotate_temporal(self.first_k[layer][:, first], replaced)
             self.v[layer][:, slots] = self.first_v[layer][:, first]
 

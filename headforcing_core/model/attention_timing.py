@@ -54,6 +54,7 @@ class LayerSizes:
 
 Clock = Callable[[], float]
 Try = Callable[[str], AttentionFunction]  # a backend after its self-test; raises if it does not work
+Times = dict[str, float | None]  # milliseconds of each backend that was tried; None if it does not work
 
 
 def fastest(
@@ -68,6 +69,9 @@ def fastest(
 ) -> dict[str, float]:
     """Milliseconds per layer of those of `names` that work, the fastest first; read from the file where they are known.
 
+    Names for which there was no time left, as where libraries are loaded for the first one, are timed when the program
+    is started again.
+
     Args:
         clock: seconds, once the device has done its work.
         file: where times are kept; None for the one in the cache folder.
@@ -76,26 +80,33 @@ def fastest(
         an empty dict if nothing could be timed.
     """
     file, key = file or _file(), _key(names, sizes, device, dtype, head_dim)
-    known = _read(file).get(key, {})
-    if known:
-        return known
+    stored = _read(file).get(key, {})
+    known = {name: stored[name] for name in names if name in stored}
+    left = [name for name in names if name not in known]
+    if not left:
+        return _fastest_first(known)
     watch = clock or (lambda: _seconds(device))
     end = watch() + SECONDS
-    with suppress(torch.OutOfMemoryError):  # the weights may leave no room: then nothing is timed
+    try:
         inputs = _inputs(sizes, device, dtype, head_dim)
-        found = {}
-        for place, name in enumerate(names):
-            begun = watch()
+        for place, name in enumerate(left):
+            begun = watch()  # raises if the backend before has left the device unusable: the next program leaves it out
             if begun >= end:
                 break
-            share = begun + (end - begun) / (len(names) - place)  # of the time left, so that all have their turn
+            share = begun + (end - begun) / (len(left) - place)  # of the time left, so that all have their turn
             seconds = _time(name, try_backend, sizes, inputs, watch, share)
-            if seconds is not None:
-                found[name] = 1000 * seconds
-        known = dict(sorted(found.items(), key=lambda item: item[1]))
+            known[name] = None if seconds is None else 1000 * seconds
+    except torch.OutOfMemoryError:  # the weights may leave no room: then no more is timed
+        pass
+    finally:
         if known:
             _write(file, key, known)
-    return known
+    return _fastest_first(known)
+
+
+def _fastest_first(times: Times) -> dict[str, float]:
+    working = {name: ms for name, ms in times.items() if ms is not None}
+    return dict(sorted(working.items(), key=lambda item: item[1]))
 
 
 def described(times: Mapping[str, float]) -> str:
@@ -192,7 +203,7 @@ def driver_version() -> str:
     return "unknown"
 
 
-def _read(file: Path | None) -> dict[str, dict[str, float]]:
+def _read(file: Path | None) -> dict[str, Times]:
     """The times of a file, those entries of it that are whole; a damaged file holds none."""
     if file is None:
         return {}
@@ -207,12 +218,11 @@ def _whole(times: Any) -> bool:
     return (
         isinstance(times, dict)
         and bool(times)
-        and all(type(ms) in (int, float) and 0 < ms < float("inf") for ms in times.values())
-        and list(times.values()) == sorted(times.values())
+        and all(ms is None or (type(ms) in (int, float) and 0 < ms < float("inf")) for ms in times.values())
     )
 
 
-def _write(file: Path | None, key: str, times: dict[str, float]) -> None:
+def _write(file: Path | None, key: str, times: Times) -> None:
     if file is None:
         return
     kept = {name: old for name, old in _read(file).items() if name != key}

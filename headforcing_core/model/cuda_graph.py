@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,21 +27,36 @@ log = logging.getLogger(__name__)
 STEADY_BLOCKS = 3  # episodic memory admits at most every third block: shorter waits would capture graphs in between
 
 GraphReplay = Callable[[], Tensor]
-# takes a function that uses the same memory in each call and returns one that repeats its kernel launches
-Recorder = Callable[[Callable[[], Tensor]], GraphReplay]
+# takes a function that uses the same memory of a device in each call and returns one that repeats its kernel launches
+Recorder = Callable[[Callable[[], Tensor], torch.device], GraphReplay]
 
 
-def record_cuda(run: Callable[[], Tensor]) -> GraphReplay:
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that graphs are captured on; one for all of them, because cuBLAS keeps a workspace per stream."""
+    return torch.cuda.Stream(device)
+
+
+def record_cuda(run: Callable[[], Tensor], device: torch.device) -> GraphReplay:
     """A `Recorder` that captures the kernel launches of `run` as one CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()  # warm-up: libraries allocate their workspaces at first use, which is not allowed during capture
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    # other threads, such as one that decodes, may allocate meanwhile: that would end a capture in the global mode
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        out = run()
+    with torch.cuda.device(device):  # whose current stream is captured, and into whose pool
+        before, side = torch.cuda.current_stream(), _side_stream(device)
+        side.wait_stream(before)
+        with torch.cuda.stream(side):
+            run()  # warm-up: libraries allocate their workspaces at first use, which is not allowed during capture
+        before.wait_stream(side)
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        try:
+            # other threads, such as one that decodes, may allocate meanwhile: the global mode would end the capture
+            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+                out = run()
+        except BaseException:
+            # where ending a capture fails, PyTorch stays on its stream, and all that is allocated goes into its pool
+            torch.cuda.set_stream(before)
+            with suppress(AttributeError, RuntimeError):  # not in older PyTorch; ended already
+                torch._C._cuda_endAllocateToPool(device.index, pool)
+                torch._C._cuda_releasePool(device.index, pool)
+            raise
 
     def replay() -> Tensor:
         graph.replay()
@@ -137,7 +154,7 @@ class GraphedForward:
             return flow
 
         try:
-            self._replay = self.record(run)
+            self._replay = self.record(run, now.device)
         except Exception as error:  # out of memory, or a library call that cannot be captured
             self._failed, self._situation, self._inputs = True, None, None
             log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...kernels.quantise import DTYPE, quantise
 from ..errors import HeadForcingError
 from .wan import WanConfig, WanModel
 
-DTYPE = torch.float8_e4m3fn
 INEXACT = "linear layers in 8-bit floating point"
 IDENTITY = "fp8 linears, e4m3, a scale per row, 1"  # part of a model's identity; another number for other arithmetic
-_LARGEST = torch.finfo(DTYPE).max
 _MULTIPLE = 16  # of both sizes of a product in 8 bits
 
 
@@ -36,28 +35,18 @@ class Fp8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear, native: bool):
         super().__init__()
-        weight, scale = quantise(linear.weight.detach())
+        weight, scale = quantise(linear.weight.detach().contiguous())
         self.native, self.bias = native, linear.bias
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x [..., in]` -> `[..., out]` in the dtype of `x`."""
-        rows, scale = quantise(x.flatten(0, -2))
+        rows, scale = quantise(x.flatten(0, -2).contiguous())
         product = scaled_product if self.native and x.dtype != torch.float32 else emulated_product
         out = product(rows, scale, self.weight, self.scale, x.dtype)
         out = out if self.bias is None else out + self.bias
         return out.unflatten(0, x.shape[:-1])
-
-
-def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows `[n, d]` in 8 bits, and the scale `[n, 1]` float32 of each that brings its largest value to 448.
-
-    Rows with NaN or infinity become NaN, never large numbers.
-    """
-    x = x.float()
-    scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / _LARGEST
-    return (x / scale).to(DTYPE), scale
 
 
 def emulated_product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -76,7 +65,7 @@ def has_product(device: torch.device) -> bool:
     """Whether the device multiplies 8-bit numbers with a scale per row, found by trying; a CPU only pretends to."""
     if device.type != "cuda":
         return False
-    a, b = (torch.linspace(-3, 3, rows * 64, device=device).view(rows, 64).sin() for rows in (32, 48))
+    a, b = (torch.linspace(-3, 3, rows * 64, device=device).view(rows, 64).sin() for rows in (40, 48))
     (a, a_scale), (b, b_scale) = quantise(a), quantise(b)
     try:
         found = scaled_product(a, a_scale, b, b_scale, torch.bfloat16)

@@ -27,7 +27,7 @@ def add_norm(
     if _fusable(norm, x):
         base = 1.0
         if scale is None or shift is None:
-            scale, shift, base = norm.weight[None], norm.bias[None], 0.0
+            scale, shift, base = norm.weight.to(x.dtype)[None], norm.bias.to(x.dtype)[None], 0.0
         if added is None:
             return x, norm_modulate(x[0].contiguous(), scale, shift, norm.eps, base)[None]
         y, gate = added
@@ -56,10 +56,10 @@ def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
 
 
 def untouched(norm: nn.Module, x: Tensor) -> bool:
-    """Whether a norm of `x` uses its stored weights as they are: no host moves, casts or patches them at run time.
+    """Whether a norm of `x` uses its stored weights in the dtype of `x`: no host moves or patches them at run time.
 
-    ComfyUI's dynamic VRAM has every layer cast its weights (`comfy_cast_weights`). That changes nothing about small
-    weights, which it loads for good: they have no place in its virtual memory (`_v`) and the device and dtype of `x`.
+    ComfyUI's dynamic VRAM has every layer cast its weights (`comfy_cast_weights`). Small weights it loads for good, in
+    the dtype of their file: they have no place in its virtual memory (`_v`) and lie on the device of `x`.
     """
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return False
@@ -70,5 +70,4 @@ def untouched(norm: nn.Module, x: Tensor) -> bool:
         return False
     if any(weight.device != x.device for weight in weights):
         return False
-    casts = getattr(norm, "comfy_cast_weights", False)
-    return not casts or (not hasattr(norm, "_v") and all(weight.dtype == x.dtype for weight in weights))
+    return not (getattr(norm, "comfy_cast_weights", False) and hasattr(norm, "_v"))

@@ -171,7 +171,7 @@ def forward_block(
     last = len(backbone.blocks) - 1
     added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
-        shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation.to(x) + modulation).unbind(1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = (_like(x, block.modulation) + modulation).unbind(1)
         x, y = add_norm(x, added, block.norm1, scale1, shift1)
         keys_only = write_only and layer == last
         attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
@@ -181,9 +181,14 @@ def forward_block(
         added = y, gate2
 
     head = backbone.head
-    shift, scale = (head.modulation.to(x) + e[:, None]).unbind(1)
+    shift, scale = (_like(x, head.modulation) + e[:, None]).unbind(1)
     _, y = add_norm(x, added, head.norm, scale, shift)
     return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
+
+
+def _like(x: Tensor, weight: Tensor) -> Tensor:
+    """A weight on the device and in the dtype of `x`: a host that streams weights may leave modulations on the CPU."""
+    return upload(weight, x.device).to(x.dtype)
 
 
 def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
@@ -203,7 +208,7 @@ def _self_attention(
     if _writes_projections(cache) and write_block.usable(k.device, k.dtype):
         weights, eps = None, 0.0
         if untouched(norm_q, k) and untouched(norm_k, k):
-            weights, eps = (norm_q.weight, norm_k.weight), norm_k.eps
+            weights, eps = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype)), norm_k.eps
         else:
             q, k = None if q is None else norm_q(q), norm_k(k)
         queries = cache.write_projections(layer, q, k, v, weights, eps)

@@ -53,12 +53,12 @@ class PartShape(CacheShape):
 
 @dataclass(frozen=True)
 class PartPrompt(PromptKV):
-    """A prompt whose mean keys are those of a rank's own `heads` per layer."""
+    """A prompt whose mean keys are those of a rank's own `heads` per layer, which index on the device."""
 
-    heads: Sequence[Sequence[int]]
+    heads: Sequence[Tensor]
 
     def mean_key(self, layer: int) -> Tensor:
-        return super().mean_key(layer)[list(self.heads[layer])]
+        return super().mean_key(layer)[self.heads[layer]]
 
 
 class SpreadMemoryHeads(MemoryHeads):
@@ -146,7 +146,7 @@ class ParallelCache:
         return sum(group.frames * count for group, count in zip(self.part.groups, heads, strict=True))
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        return self.part.commit(PartPrompt(prompt.layers, prompt.valid_tokens, self._own))
+        return self.part.commit(PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank]))
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""

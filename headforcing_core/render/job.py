@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...kernels.dispatch import kernels_put_aside
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..head_profiles.auto import recall, remember
@@ -189,6 +190,7 @@ class RenderJob:
             teller.job.embeds,
             teller.job.about,
             recalls=rollout.recalls,
+            kernels=kernels_put_aside(device),
         )
 
     def _rollout(self, stack: ExitStack, **options: Any) -> tuple[VideoRollout, bool]:

@@ -110,6 +110,9 @@ class LiveNoise:
     def renoise(self, block: int, step: int) -> Tensor:
         return self.source.renoise(block, step)
 
+    def ahead(self, block: int) -> None:
+        self.source.ahead(block)
+
 
 class LivePrompts(Sequence[int]):
     """The prompt number of every block, which may change until it is read, as may the number of blocks; a slice is a

@@ -139,11 +139,12 @@ def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator
 def _planned(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.dtype) -> tuple[RenderPlan, Needs]:
     """A changed plan, and the needs of `plan` with what depends on the plan computed anew."""
     area = changed.width * changed.height / (plan.width * plan.height)
-    passes = needs.activations // activation_bytes(plan, dtype)
+    one_pass = activation_bytes(changed, dtype)
     return changed, replace(
         needs,
         cache=changed.cache_bytes(dtype),
-        activations=passes * activation_bytes(changed, dtype),
+        activations=one_pass,
+        graph=one_pass if needs.graph else 0,
         held=int(needs.held * area),
         decode=int(needs.decode * area),
     )

@@ -43,6 +43,7 @@ class Needs:
         vae: weights of the decoder; this and the next two are 0 if the device that samples does not decode.
         held: what the decoder keeps between blocks.
         decode: most while a chunk is decoded, what is held included.
+        graph: what a CUDA graph of a pass reserves, while decoding, too.
         text_encoder: of encoding the prompts, before the weights are loaded; 0 where that is done elsewhere.
         run_folder: finished blocks on disk.
         state: stored state of the cache on disk; 0 if it is not stored.
@@ -56,6 +57,7 @@ class Needs:
     vae: int = 0
     held: int = 0
     decode: int = 0
+    graph: int = 0
     text_encoder: int = 0
     run_folder: int = 0
     state: int = 0
@@ -64,7 +66,12 @@ class Needs:
     @property
     def working(self) -> int:
         """Memory that is needed besides all weights."""
-        return self.cache + self.prompt + max(self.activations + self.held, self.decode)
+        return self.cache + self.prompt + self.graph + self.held + self.temporary
+
+    @property
+    def temporary(self) -> int:
+        """Memory of a pass or a chunk that is decoded, in turn, besides what stays allocated."""
+        return max(self.activations, self.decode - self.held)
 
     @property
     def besides_weights(self) -> int:
@@ -87,7 +94,13 @@ class Needs:
 
     def describe(self) -> str:
         """One line for memory and, if something is written, one for the disk."""
-        always = {"weights": self.weights, "KV cache": self.cache, "prompt": self.prompt, "VAE": self.vae}
+        always = {
+            "weights": self.weights,
+            "KV cache": self.cache,
+            "prompt": self.prompt,
+            "VAE": self.vae,
+            "CUDA graph": self.graph,
+        }
         sampling = {"activations": self.activations, "VAE features": self.held}
         parts = [_parts(always), f"while sampling {_parts(sampling)}"]
         if self.decode:
@@ -112,7 +125,7 @@ def needs_of(
     *,
     decoder: DecoderMemory = NO_DECODER,
     text_encoder: int = 0,
-    passes: int = 1,
+    cuda_graph: bool = False,
     kept: bool = False,
     state: bool = False,
     writes_video: bool = False,
@@ -126,7 +139,6 @@ def needs_of(
         weights, text_encoder: bytes, as in `Needs`.
         decoder: of the device that samples; a second one of its weights is counted where a video frame is encoded
             between rollouts.
-        passes: of how many passes activations are in memory: 2 with a CUDA graph.
         kept: blocks are stored in a run folder.
         state: the cache is stored there, too.
         scale: enlargement of the video.
@@ -138,11 +150,12 @@ def needs_of(
     return Needs(
         weights,
         plan.cache_bytes(dtype),
-        passes * activation_bytes(plan, dtype),
+        activation_bytes(plan, dtype),
         2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
         decoder.weights,
         decoder.held,
         decoder.peak,
+        activation_bytes(plan, dtype) if cuda_graph else 0,
         text_encoder,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
         state=_state_bytes(plan, dtype) if kept and state and plan.policy.stores_state else 0,

@@ -36,6 +36,7 @@ class RenderResult:
         video, latents_file: files that were written; `failure` says why there is no video.
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
         recalls: scenes that were brought back.
+        kernels: which Triton kernels did not work on the device, and why; empty if none.
         ranks: what every rank did, where several made the video together; `cache_bytes` is then rank 0's.
     """
 
@@ -59,6 +60,7 @@ class RenderResult:
     latents_file: Path | None = None
     latents: Tensor | None = None
     recalls: Sequence[Recall] = ()
+    kernels: str = ""
     ranks: RanksReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,6 +75,7 @@ class RenderResult:
             "reused_blocks": self.reused_blocks,
             "problems": list(self.problems),
             "attention": self.attention,
+            **({"kernels": self.kernels} if self.kernels else {}),
             "inexact": list(self.about.get("inexact", ())),
             **({"guards": list(self.guards)} if self.guards else {}),
             **({"failure": self.failure} if self.failure is not None else {}),
@@ -99,6 +102,7 @@ class RenderResult:
         lines += [f"damaged  {problem}" for problem in self.problems]
         lines += [f"inexact  {what}" for what in self.about.get("inexact", ())]
         lines += [f"guard    {line}" for line in self.guards]
+        lines += [f"kernels  {self.kernels}"] if self.kernels else []
         lines += [] if self.ranks is None else self.ranks.describe()
         lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
         return "\n".join(lines)

@@ -105,6 +105,8 @@ def rollout(
             else:
                 sigmas = schedule.for_block(block - len(start))  # the first generated block may have more steps
                 latents, event = make_block(model, cache, sigmas, noise, block, on_step)
+                if block + 1 < len(prompts):
+                    noise.ahead(block + 1)  # before anything waits for this block
         latest.append(latents)
         if block >= len(start):
             yield Block(block, prompt, latents, event)

@@ -21,6 +21,9 @@ class NoiseSource(Protocol):
     def renoise(self, block: int, step: int) -> Tensor:
         """Fresh noise added after denoising step `step` of block `block`, same shape."""
 
+    def ahead(self, block: int) -> None:
+        """Draw the initial noise of a block now, while a GPU is at work, if it takes time."""
+
 
 class SeededNoise:
     """Gaussian noise seeded by (seed, video, block, step); the same numbers for every device.
@@ -39,6 +42,7 @@ class SeededNoise:
         later: Mapping[int, int] = MappingProxyType({}),
     ):
         self.seed, self.shape, self.video, self.later = seed, shape, video, later
+        self._ahead: dict[int, Tensor] = {}
 
     def seed_of(self, block: int) -> int:
         """The seed that the noise of a block is drawn with."""
@@ -46,10 +50,13 @@ class SeededNoise:
         return self.seed if first is None else self.later[first]
 
     def initial(self, block: int) -> Tensor:
-        return self._draw(block, -1)
+        return self._ahead.pop(block) if block in self._ahead else self._draw(block, -1)
 
     def renoise(self, block: int, step: int) -> Tensor:
         return self._draw(block, step)
+
+    def ahead(self, block: int) -> None:
+        self._ahead = {block: self._draw(block, -1)}
 
     def _draw(self, block: int, step: int) -> Tensor:
         # a hash and not a sum, so that a seed's first block never has the noise of another seed's later block
@@ -79,3 +86,6 @@ class RecordedNoise:
 
     def renoise(self, block: int, step: int) -> Tensor:
         return self._renoise[block - self._first_block, step]
+
+    def ahead(self, block: int) -> None:
+        pass

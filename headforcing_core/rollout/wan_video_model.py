@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices import upload
 from ..model.wan import KeyValueCache, encode_prompt, forward_block
 from .loop import BlockCache, reads_queries
 
@@ -64,5 +65,5 @@ def _clean(x: Tensor, sigma: float | Tensor, flow: Tensor | None) -> Tensor:
     assert flow is not None
     precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
     if isinstance(sigma, Tensor):
-        sigma = sigma.to(flow.device, precise)
+        sigma = upload(sigma.to(precise), flow.device)
     return (x.to(flow.device, precise) - sigma * flow.to(precise)).to(x.dtype)

@@ -27,11 +27,13 @@ class FrameCodec:
         network: the module with the weights.
         encode: encodes a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`. None if only the decoder was
             loaded, which is sufficient for a video of one rollout that begins with noise.
+        dtype: of the weights in the fingerprint, where some are cast only when they are used; None for their own.
     """
 
     new_decoder: Callable[[], StreamingDecoder]
     network: nn.Module
     encode: Callable[[Tensor], Tensor] | None = None
+    dtype: torch.dtype | None = None
 
     def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
         """A decoder for one video; `restart_frames` are the first latent frames of its further rollouts."""
@@ -60,7 +62,8 @@ class FrameCodec:
 
     def fingerprint(self) -> str:
         """A hash of the first four values of each weight, which identifies the VAE."""
-        return digest(*(weight.detach().flatten()[:4] for weight in self.network.parameters() if not weight.is_meta))
+        weights = (weight.detach().flatten()[:4] for weight in self.network.parameters() if not weight.is_meta)
+        return digest(*(weight.to(dtype=self.dtype) for weight in weights))
 
 
 class RestartingDecoder:

@@ -117,7 +117,8 @@ class CausalConv(nn.Conv3d):
         return self._in_planes(frames) if in_planes else self._in_volumes(frames)
 
     def _in_volumes(self, frames: Tensor) -> Tensor:
-        x, padding, ones = frames.permute(3, 0, 1, 2)[None], (0, *self.padding[1:]), (1, 1, 1)
+        # batched first: only so do the strides say channels last, and cuDNN reads the memory as it is
+        x, padding, ones = frames[None].permute(0, 4, 1, 2, 3), (0, *self.padding[1:]), (1, 1, 1)
         if has_cudnn(x):
             # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in half precision
             cudnn = torch.backends.cudnn

@@ -73,7 +73,8 @@ class WanEncoder(nn.Module):
         A latent frame is encoded at a time, so that memory use does not grow with the length.
         """
         weight, features = self.conv1.weight, Features()  # zeros: nothing comes before the video
-        clips = [video_frames[:1], *video_frames[1:].split(TEMPORAL_STRIDE)]
+        later = video_frames[1:]
+        clips = [video_frames[:1], *(later.split(TEMPORAL_STRIDE) if len(later) else ())]  # none of an image
         return torch.cat(
             [self._next(clip.to(weight).contiguous() * 2 - 1, features, not place) for place, clip in enumerate(clips)]
         )

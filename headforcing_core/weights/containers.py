@@ -115,7 +115,8 @@ def _read_safetensors(path: Path, start: bytes) -> tuple[Mapping[object, object]
 def _map(path: Path) -> mmap.mmap:
     """Map a file copy-on-write: nothing is read yet, and no memory is reserved whatever the file's size.
 
-    Copy-on-write, not read-only, because torch warns about tensors on read-only memory.
+    Copy-on-write, not read-only, because torch warns about tensors on read-only memory. Windows counts the file's size
+    against its page file as long as tensors of it are in use.
     """
     with open(path, "rb") as file:
         if os.name == "nt":

@@ -21,6 +21,7 @@ from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
 from ...headforcing_core.cache.shape import Shape
+from ...headforcing_core.devices import upload
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profiler import profile_heads
 from ...headforcing_core.head_profiles.shares import HeadShares
@@ -31,7 +32,7 @@ from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_que
 from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.weights.other_models import other_wan, reject_experts
 from .fingerprint import fingerprint as fingerprint
-from .ignored import ignored
+from .ignored import ignored, uncompiled
 from .native_model import native_model as native_model
 
 _KEY = "head_forcing"
@@ -76,8 +77,8 @@ def wan_config(model: Any) -> WanConfig:
 
 
 def compute_dtype(model: Any) -> torch.dtype:
-    """The dtype ComfyUI runs this MODEL in."""
-    return model.model.manual_cast_dtype or model.model.get_dtype()
+    """The dtype ComfyUI runs this MODEL in; core's ModelComputeDtype and SelectModelDevice set it on a clone."""
+    return model.get_model_object("manual_cast_dtype") or model.model.get_dtype()
 
 
 def ignored_patches(model: Any) -> list[str]:
@@ -146,7 +147,8 @@ class HostedModel:
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
         self.prompt: PromptKV
         self.backbone: Any = None  # known from the first forward pass on
-        self.reload: Callable[[], Any] = lambda: None  # puts the weights back when another model has run in between
+        # puts the weights back when another model has run in between, with so many bytes free
+        self.reload: Callable[..., Any] = lambda memory: None
 
     def use_prompt(self, prompt: int) -> None:
         self._wanted = prompt  # encoded in the next forward pass, when ComfyUI has loaded the weights
@@ -166,7 +168,7 @@ class HostedModel:
         # guidance there is nothing to split
         options = {k: v for k, v in self._extra_args["model_options"].items() if not k.startswith("multigpu_")}
         # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
-        options["transformer_options"] = {**options.get("transformer_options", {}), _KEY: self}
+        options["transformer_options"] = {**uncompiled(options.get("transformer_options", {})), _KEY: self}
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(0, 1)
@@ -187,7 +189,7 @@ class HostedModel:
             return torch.zeros_like(x)
         highest = self._sigmas.max()
         if self._sigmas.min() < highest:  # ComfyUI takes the highest level times the flow off every frame
-            flow = flow.float() * (self._sigmas / highest).float().to(flow.device)[:, None, None, None]
+            flow = flow.float() * upload((self._sigmas / highest).float(), flow.device)[:, None, None, None]
         return flow.transpose(0, 1)[None]
 
 
@@ -253,6 +255,8 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     ):
         patched.remove_wrappers_with_key(kind, _KEY)
         patched.add_wrapper_with_key(kind, _KEY, wrapper)
+    # of MultiGPU CFG Split: without guidance there is nothing to split, and ComfyUI would load everything once more
+    patched.remove_additional_models("multigpu")
     return patched
 
 

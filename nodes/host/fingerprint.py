@@ -14,9 +14,21 @@ from ...headforcing_core.weights.identity import identity
 def fingerprint(model: Any) -> str:
     """16 hexadecimal digits that name every weight of a MODEL and every patch on it, with its strength.
 
-    The same whether the model is loaded or not: where a LoRA was merged into a loaded weight, the original counts.
+    The same whether the model is loaded or not, with dynamic VRAM or without: where a LoRA was merged into a loaded
+    weight, the original counts, and each weight counts in its `computed_dtype`.
     """
     return identity(_tensors(model))
+
+
+def computed_dtype(module: Any, name: str, weight: Tensor) -> torch.dtype:
+    """The dtype in which ComfyUI gives `weight`, a module's parameter or buffer of that name, to the device.
+
+    With dynamic VRAM main memory holds the dtype of the file. Most weights are cast as they are copied to the device,
+    others in place when the model is first loaded. Older versions of ComfyUI cast all while the file is read, and name
+    no dtype. A quantised weight stays as it is.
+    """
+    named = getattr(module, f"{name}_comfy_model_dtype", None)
+    return weight.dtype if named is None or _packing(weight) else named
 
 
 def multiplies_fp8(model: Any) -> bool:
@@ -26,11 +38,15 @@ def multiplies_fp8(model: Any) -> bool:
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
-    for name, held in _weights(model.model.diffusion_model):
+    net = model.model.diffusion_model
+    modules = dict(net.named_modules())
+    for name, held in _weights(net):
         original = model.backup.get(f"diffusion_model.{name}")
         weight = held if original is None else getattr(original, "weight", original)
         if isinstance(weight, Tensor) and not weight.is_meta:
-            yield f"{name} {_packing(weight)}", weight
+            place, _, own_name = name.rpartition(".")
+            dtype = computed_dtype(modules[place], own_name, weight)
+            yield f"{name} {_packing(weight)}", weight if weight.dtype == dtype else weight.to(dtype)
     if multiplies_fp8(model):  # the same weights with another arithmetic
         yield "products in 8-bit floating point", torch.empty(0)
     for name, patches in sorted(model.patches.items()):

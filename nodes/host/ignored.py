@@ -7,8 +7,10 @@ of layers is not called.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+_COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileModel and others add
 
 
 def ignored(model: Any, own_key: str) -> list[str]:
@@ -25,6 +27,8 @@ def _found(model: Any, own_key: str) -> Iterator[str]:
     names = sorted({*wrappers, *getattr(model, "wrappers", {}).get("diffusion_model", {})} - {own_key}, key=str)
     if names:
         yield f"wrappers of the whole forward pass ({', '.join(map(str, names))})"
+    if _COMPILED in getattr(model, "wrappers", {}).get("apply_model", {}):
+        yield "torch.compile"
     net = model.model.diffusion_model
     replaced = [name for name in getattr(model, "object_patches", {}) if name.startswith("diffusion_model.")]
     replaced += [f"diffusion_model.{name}" for name in ("forward", "_forward", "forward_orig") if name in vars(net)]
@@ -33,3 +37,10 @@ def _found(model: Any, own_key: str) -> Iterator[str]:
     hooked = sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks)
     if hooked:
         yield f"hooks on {hooked} blocks of layers, such as those of a block swap"
+
+
+def uncompiled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`transformer_options` without what compiles the model: Dynamo would follow a pass into the KV cache, and fail."""
+    wrappers = options.get("wrappers", {})
+    kept = {name: value for name, value in wrappers.get("apply_model", {}).items() if name != _COMPILED}
+    return {**options, "wrappers": {**wrappers, "apply_model": kept}}

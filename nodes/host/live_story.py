@@ -59,7 +59,8 @@ class LiveStory(Story):
         node_id: of that node in the queued graph; None where it is not in it.
         room: returns the bytes of memory that are free where blocks are sampled.
         video_frames: the length of the videos that are finished; 0 before the first of a batch is.
-        reload: puts the weights of the model back in place after the text encoder has run.
+        reload: puts the weights of the model back in place after the text encoder has run, without asking for what
+            the render has allocated already.
         notes: a line of the report for every change.
     """
 

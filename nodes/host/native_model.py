@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.wan import WanConfig
+from .fingerprint import computed_dtype
 
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
@@ -40,7 +41,25 @@ def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disab
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
     if on_cpu:
         use_weights(model.model.diffusion_model, state_dict)
+    else:
+        cast_to_16_bits(model.model)
     return model
+
+
+def cast_to_16_bits(inner: Any) -> None:
+    """Cast float32 weights that ComfyUI would cast to 16 bits each time it copies them to the device, to the same bits.
+
+    This is so with dynamic VRAM, where half of the bytes then need to be copied. Weights stay as they are if ComfyUI
+    stores them in one dtype and computes in another: it casts small ones to the second only. Small weights that a LoRA
+    patches are rounded to 16 bits, as without dynamic VRAM.
+    """
+    if inner.manual_cast_dtype is not None:
+        return
+    for module in inner.diffusion_model.modules():
+        for name, held in list(module.named_parameters(recurse=False)):
+            dtype = computed_dtype(module, name, held)
+            if held.dtype == torch.float32 and dtype in (torch.float16, torch.bfloat16):
+                setattr(module, name, torch.nn.Parameter(held.to(dtype), requires_grad=False))
 
 
 def use_weights(net: torch.nn.Module, state_dict: dict[str, Tensor]) -> None:

@@ -78,7 +78,7 @@ def applied(model: Any, request: Request) -> Any:
         except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
             return executor(patcher, noise_shape, *args, **kwargs)
         one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
-        return bridge.load_with_room(executor, patcher, one_pass, *args, memory=render.memory(plan), **kwargs)
+        return bridge.load_with_room(executor, patcher, one_pass, *args, memory=render.needs(plan).working, **kwargs)
 
     return bridge.hosting(model, prepare)
 
@@ -153,7 +153,7 @@ def _one_video(
     hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
     attention = hosted.attention.or_better(job.dtype, device, plan.shape)
     made = job.run(hosted, device, attention, [kept], progress)
-    for line in [*(recall.describe() for recall in made.recalls), *made.guards]:
+    for line in [*(recall.describe() for recall in made.recalls), *made.guards, *filter(None, [made.kernels])]:
         log.info("Apply Head Forcing, video %d: %s", video + 1, line)
     if made.found_profile is not None:
         plan = render.plan(made.found_profile)

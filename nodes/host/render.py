@@ -126,9 +126,9 @@ class HostRender:
             return NO_DECODER
         return vae.decoder_memory(self.vae, plan.block_shape[-2:])
 
-    def memory(self, plan: RenderPlan) -> int:
-        """Memory in bytes that a video takes where the model samples, besides all weights."""
-        return needs_of(plan, bridge.compute_dtype(self.model), 0, decoder=self.decoder(plan)).working
+    def needs(self, plan: RenderPlan) -> Needs:
+        """What a video takes where the model samples, besides all weights."""
+        return needs_of(plan, bridge.compute_dtype(self.model), 0, decoder=self.decoder(plan))
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
@@ -163,7 +163,7 @@ class ModelCodec(FrameCodec):
     @classmethod
     def of(cls, model: Any, used: Any) -> ModelCodec:
         codec = vae.codec_of(used)
-        return cls(codec.new_decoder, codec.network, codec.encode, model)
+        return cls(codec.new_decoder, codec.network, codec.encode, codec.dtype, model)
 
     def reencode(self, latents: Tensor) -> Tensor:
         return _to_model(self.model, super().reencode(_to_latent(self.model, latents)).to(latents))
@@ -184,18 +184,23 @@ def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -
     begun = time.perf_counter()
     job = render.job(plan, video)
     growing = render.growing_video(job)
-    kept, results = KeptLatents(), list[RenderResult]()
+    kept, results, needs = KeptLatents(), list[RenderResult](), render.needs(plan)
+
+    def missing() -> int:
+        """Memory that is not allocated: before the first block is made, also what stays afterwards."""
+        return needs.temporary + (0 if kept.blocks else needs.prompt + needs.held)
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> None:
         sinks: list[Sink] = [kept] if growing is None else [kept, growing]
         attention = hosted.attention.or_better(job.dtype, device, plan.shape)
         if render.story is not None:
-            render.story.reload = hosted.reload
+            load = hosted.reload  # not the hosted model, which refers to the cache
+            render.story.reload = lambda: load(memory=missing())
         results.append(job.run(hosted, device, attention, sinks, watcher, story=render.story))
 
     also = () if growing is None else [render.vae.patcher]
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    bridge.host(render.model, job.embeds, plan.schedule, one_pass, render.memory(plan), body, also)
+    bridge.host(render.model, job.embeds, plan.schedule, one_pass, needs.working, body, also)
     latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
     return made if growing is None else replace(made, video=growing.info, failure=growing.failure)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,8 @@ class WanStreamingDecoder:
         """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1."""
         vae = self.vae
         z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
-        out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
+        with _current(vae.device):
+            out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
         video_frames = torch.cat(out, dim=2) if isinstance(out, list) else out
         return vae.process_output(video_frames.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
 
@@ -65,12 +67,18 @@ class OverlapDecoder:
     def decode(self, latents: Tensor) -> Tensor:
         joined = latents if self._before is None else torch.cat([self._before, latents])
         z = joined.transpose(0, 1)[None].to(device=self.vae.device, dtype=self.vae.vae_dtype)
-        out = self.vae.first_stage_model.decode(z)
+        with _current(self.vae.device):
+            out = self.vae.first_stage_model.decode(z)
         video_frames = self.vae.process_output(out.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
         if self._before is not None:
             video_frames = video_frames[-4 * len(latents) :]
         self._before = joined[-self.OVERLAP_FRAMES :]
         return video_frames
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one: ComfyUI streams weights to a layer on the current device's stream."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def check_vae(vae: Any) -> None:
@@ -100,21 +108,23 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
 
 def codec_of(vae: Any) -> FrameCodec:
     """This VAE in both directions, from and to latents as a LATENT holds them. Its weights must be in place."""
-    net, kind = vae.first_stage_model, decoder_kind(vae)
-    own = own_network(vae)
-    new_decoder: Callable[[], StreamingDecoder]
-    if own is not None:
-        new_decoder = partial(WanVideoDecoder, own, normalised=False)
-    else:
-        new_decoder = net.streaming_decoder if kind is None else partial(kind, vae)
-    return FrameCodec(new_decoder, net, partial(_encode, vae))
+    net = vae.first_stage_model
+    return FrameCodec(partial(_new_decoder, vae), net, partial(_encode, vae), vae.vae_dtype)
+
+
+def _new_decoder(vae: Any) -> StreamingDecoder:
+    """Ours where it can be used. Only now, since under dynamic VRAM it takes memory of the GPU."""
+    if (own := own_network(vae)) is not None:
+        return WanVideoDecoder(own, normalised=False)
+    kind = decoder_kind(vae)
+    return vae.first_stage_model.streaming_decoder() if kind is None else kind(vae)
 
 
 def own_network(vae: Any) -> WanDecoder | None:
     """The Wan 2.1 decoder of ours on the weights that ComfyUI loaded; None if ComfyUI is to decode.
 
     ComfyUI decodes what is not a plain Wan 2.1 VAE: with patches or hooks, with modules or results that another pack
-    changed, and where weights are moved or cast when they are used.
+    changed, and where weights are moved or cast when they are used. Under dynamic VRAM all are, and ours has a copy.
     """
     net = vae.first_stage_model
     if type(net) is not comfy.ldm.wan.vae.WanVAE or not _is_unchanged(vae):
@@ -126,10 +136,18 @@ def own_network(vae: Any) -> WanDecoder | None:
     expected = {name: weight.shape for name, weight in own.state_dict().items()}
     if {name: weight.shape for name, weight in weights.items()} != expected:
         return None
-    if any((weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()):
+    copied = is_dynamic(vae.patcher)
+    if copied:
+        weights = {name: weight.to(vae.device, vae.vae_dtype, copy=True) for name, weight in weights.items()}
+    elif any((weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()):
         return None
     own.load_state_dict({name: weight.detach() for name, weight in weights.items()}, assign=True)
-    return own.prepare(rearrange=False)  # the weights themselves stay ComfyUI's
+    return own.prepare(rearrange=copied)  # ComfyUI's own weights stay as they are
+
+
+def is_dynamic(patcher: Any) -> bool:
+    """Whether ComfyUI brings a model's weights to the GPU as its layers run (dynamic VRAM, of newer versions)."""
+    return getattr(patcher, "is_dynamic", bool)()
 
 
 def _is_unchanged(vae: Any) -> bool:
@@ -141,7 +159,8 @@ def _is_unchanged(vae: Any) -> bool:
         hooks = (module._forward_hooks, module._forward_pre_hooks)
         functions = (getattr(module, f"{kind}_function", None) for kind in ("weight", "bias"))
         own_code = type(module).forward.__module__.startswith(("comfy.", "torch."))
-        if any(hooks) or any(functions) or getattr(module, "comfy_cast_weights", False) or not own_code:
+        casts = getattr(module, "comfy_cast_weights", False) and not is_dynamic(patcher)
+        if any(hooks) or any(functions) or casts or not own_code:
             return False
         if "forward" in vars(module):
             return False
@@ -156,7 +175,8 @@ def _encode(vae: Any, video_frames: Tensor) -> Tensor:
     The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
     """
     pixels = vae.process_input(video_frames).to(device=vae.device, dtype=vae.vae_dtype)
-    latents = vae.first_stage_model.encode(pixels.permute(3, 0, 1, 2)[None])
+    with _current(vae.device):
+        latents = vae.first_stage_model.encode(pixels.permute(3, 0, 1, 2)[None])
     return latents[0].transpose(0, 1).float()
 
 

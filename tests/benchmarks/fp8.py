@@ -1,4 +1,4 @@
-"""What linear layers in 8-bit floating point would give: the product of the two largest shapes of the model."""
+"""What linear layers in 8-bit floating point give: the engine's layer and its product, at the shapes of the model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from headforcing.headforcing_core.model.fp8 import Fp8Linear, scaled_product
+from headforcing.kernels.quantise import quantise
+from torch import nn
 
 from .case import Case
 from .stopwatch import Stopwatch
@@ -14,38 +17,29 @@ REPETITIONS = 20
 
 
 def products(case: Case) -> list[dict[str, Any]]:
-    """TFLOP/s of a block's tokens times a square and a feed-forward weight, in the case's dtype and in fp8."""
-    tokens = 3 * case.frame_tokens
-    shapes = ((tokens, case.dim, case.dim), (tokens, case.dim, case.config.ffn_dim))
-    return [_product(case, *shape) for shape in shapes]
+    """TFLOP/s of linear layers of a block's tokens: a square one and both of the feed-forward network."""
+    tokens, dim, ffn = 3 * case.frame_tokens, case.dim, case.config.ffn_dim
+    return [_layer(case, *shape) for shape in ((tokens, dim, dim), (tokens, dim, ffn), (tokens, ffn, dim))]
 
 
-def _product(case: Case, rows: int, inner: int, columns: int) -> dict[str, Any]:
+@torch.no_grad()
+def _layer(case: Case, rows: int, inner: int, columns: int) -> dict[str, Any]:
+    """In the case's dtype, in fp8 as the engine does it, rounding tokens in every call, and the product of it alone."""
     x = torch.randn(rows, inner, device=case.device).to(case.dtype)
-    weight = torch.randn(columns, inner, device=case.device).to(case.dtype)
-    found: dict[str, Any] = {"shape": [rows, inner, columns]}
-    exact = x @ weight.T
-    found["tflops"] = _speed(case, lambda: x @ weight.T, 2.0 * rows * inner * columns)
+    linear = nn.Linear(inner, columns, device=case.device, dtype=case.dtype)
+    flops = 2.0 * rows * inner * columns
+    found: dict[str, Any] = {"shape": [rows, inner, columns], "tflops": _speed(case, lambda: linear(x), flops)}
     try:
-        small = [_quantised(a) for a in (x, weight)]
-
-        def scaled() -> torch.Tensor:
-            (a, a_scale), (b, b_scale) = small
-            return torch._scaled_mm(a, b.T, scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16)
-
-        error = (scaled().float() - exact.float()).norm() / exact.float().norm()
+        small, (a, a_scale) = Fp8Linear(linear, native=True), quantise(x)
+        error = (small(x).float() - linear(x).float()).norm() / linear(x).float().norm()
         found["relative_error"] = float(error)
-        found["fp8_tflops"] = _speed(case, scaled, 2.0 * rows * inner * columns)
+        found["fp8_tflops"] = _speed(case, lambda: small(x), flops)
+        found["fp8_product_tflops"] = _speed(
+            case, lambda: scaled_product(a, a_scale, small.weight, small.scale, case.dtype), flops
+        )
     except (RuntimeError, AttributeError, NotImplementedError) as failure:
         found["fp8_not_available"] = str(failure).splitlines()[0]
     return found
-
-
-def _quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor in fp8 and the factor that brings it back."""
-    dtype = torch.float8_e4m3fn
-    scale = (x.abs().amax().float() / torch.finfo(dtype).max).reshape(())
-    return (x.float() / scale).to(dtype), scale
 
 
 def _speed(case: Case, run: Callable[[], Any], flops: float) -> float:

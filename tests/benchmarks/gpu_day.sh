@@ -9,7 +9,8 @@
 #
 #   tests/benchmarks/gpu_day.sh [--dry] [FOLDER [PART ...]]      (default: $OUT, or output/gpu_day; all parts)
 #
-# --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors; what needs more says so.
+# --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors, and for triton's kernels a
+# C compiler and Python's header files; what needs more says so.
 # Results are written after every measurement, so a run that is cut off still reports. Nothing is installed.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -28,6 +29,12 @@ export PYTHONPATH="$links${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 
 mkdir -p "$out"
 status=0
+if [ -z "$dry" ]; then
+    header="$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
+    [ -f "$header" ] || echo "no $header: Triton cannot compile, rows with its kernels will have no number"
+    command -v "${CC:-cc}" >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null ||
+        echo "no C compiler: Triton cannot compile, rows with its kernels will have no number"
+fi
 for part in "$@"; do
     echo "== $part"
     timeout 480 "$python" "$root/tests/benchmarks/day.py" "$part" --out "$out" $dry 2>&1 | tee -a "$out/log.txt"

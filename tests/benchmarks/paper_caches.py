@@ -61,10 +61,8 @@ class NaiveLoop:
         self.slots = Slots(shape)
         self.memory = EpisodicMemory(shape.policy.memory.episodic_frames, shape.policy.episodic)
         self.policies = [[shape.policy.of(role) for role in layer] for layer in shape.roles]
-        self.memory_heads = [
-            torch.tensor([h for h, p in enumerate(layer) if p.episodic_frames], dtype=torch.long, device=device)
-            for layer in self.policies
-        ]
+        self.heads = [[head for head, p in enumerate(layer) if p.episodic_frames] for layer in self.policies]
+        self.memory_heads = [torch.tensor(heads, dtype=torch.long, device=device) for heads in self.heads]
         self.starts: list[list[int]] = []  # per layer and head, its first row
         rows = 0
         for layer in self.policies:
@@ -117,14 +115,20 @@ class NaiveLoop:
 
     def _move(self, orders: Orders) -> None:
         """Bring the frames of every head into a new order, those that stay where they are untouched."""
+        moved = {}
+        for policy, order in orders.items():
+            first = next((place for place, slot in enumerate(order) if place != slot), len(order))
+            if order[first:]:  # a list as an index would be copied for every head, and the host would wait
+                moved[policy] = slice(first, len(order)), upload(torch.tensor(order[first:]), self.k.device)
         for starts, policies in zip(self.starts, self.policies, strict=True):
             for start, policy in zip(starts, policies, strict=True):
-                order = orders.get(policy, [])
-                first = next((place for place, slot in enumerate(order) if place != slot), len(order))
+                if policy not in moved:
+                    continue
+                places, slots = moved[policy]
                 for buffer in (self.k, self.v):
                     rows = slice(start, start + self.slots.capacity[policy] * self.s)
                     frames = buffer[rows].unflatten(0, (-1, self.s))
-                    frames[first : len(order)] = frames[order[first:]]
+                    frames[places] = frames[slots]
 
     # what EpisodicMemory asks for (memory.TokenStore)
 
@@ -166,8 +170,8 @@ class NaiveLoop:
         """Layer and first row of a slot of every memory head."""
         return [
             (layer, self.starts[layer][head] + slot * self.s)
-            for layer, heads in enumerate(self.memory_heads)
-            for head in heads.tolist()
+            for layer, heads in enumerate(self.heads)
+            for head in heads
         ]
 
 

@@ -24,6 +24,7 @@ from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
+from headforcing.kernels.quantise import quantise
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
@@ -157,7 +158,14 @@ ROWS = (
     engine_row("B3", "ours: + fused elementwise", "auto", kernels="auto", must_launch=ELEMENTWISE),
     engine_row("B4", "ours: + CUDA graph", "auto", kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
     engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", must_launch=(*ELEMENTWISE, attend)),
-    engine_row("F8", "ours: B3 with fp8 linears, inexact", "auto", kernels="auto", must_launch=ELEMENTWISE, fp8=True),
+    engine_row(
+        "F8",
+        "ours: B3 with fp8 linears, inexact",
+        "auto",
+        kernels="auto",
+        must_launch=(*ELEMENTWISE, quantise),
+        fp8=True,
+    ),
     engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=WINDOW_21),
     engine_row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", policy=WINDOW_21),
     engine_row("W12", "ours: LongLive, 3 + 6 + 3", "auto", kernels="auto", policy=_window(3, 6, "absolute")),

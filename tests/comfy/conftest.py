@@ -1,4 +1,4 @@
-"""ComfyUI for the tests: three servers and their environments, shared by all tests of a process."""
+"""ComfyUI for the tests: servers and their environments, shared by all tests of a process."""
 
 import json
 from collections.abc import Iterator
@@ -10,11 +10,14 @@ from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_lora, wan_t2v,
 
 
 def _server(
-    version: str, tmp_path_factory: pytest.TempPathFactory, frontend: str | None = None
+    version: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    frontend: str | None = None,
+    stand_in_gpu: bool = False,
 ) -> Iterator[ComfyServer]:
     install = installed(version, frontend)
-    base = tmp_path_factory.mktemp(f"comfyui-{version}")
-    with ComfyServer(install, base, custom_nodes={FAKE_NODES_FILE: FAKE_COND_NODE}) as server:
+    base, nodes = tmp_path_factory.mktemp(f"comfyui-{version}"), {FAKE_NODES_FILE: FAKE_COND_NODE}
+    with ComfyServer(install, base, custom_nodes=nodes, stand_in_gpu=stand_in_gpu) as server:
         yield server
 
 
@@ -51,14 +54,25 @@ def comfy_install(request: pytest.FixtureRequest) -> ComfyInstall:
 @pytest.fixture
 def tiny(comfy_server: ComfyServer) -> ComfyServer:
     """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
-    profile = comfy_server.model_path("head_profiles", "hf_tiny_2x2.json")
+    return _with_native_files(comfy_server)
+
+
+@pytest.fixture(scope="session", params=[NEWEST, FLOOR])
+def gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    """The same, in both versions, on a stand-in for a GPU."""
+    for server in _server(request.param, tmp_path_factory, stand_in_gpu=True):
+        yield _with_native_files(server)
+
+
+def _with_native_files(server: ComfyServer) -> ComfyServer:
+    profile = server.model_path("head_profiles", "hf_tiny_2x2.json")
     if not profile.exists():
-        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny.safetensors"))
-        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
-        wan_lora(comfy_server.model_path("loras", "hf_tiny_lora.safetensors"))
-        wan_vae(comfy_server.model_path("vae", "hf_tiny_vae.safetensors"))
+        wan_t2v(server.model_path("diffusion_models", "hf_tiny.safetensors"))
+        wan_t2v(server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
+        wan_lora(server.model_path("loras", "hf_tiny_lora.safetensors"))
+        wan_vae(server.model_path("vae", "hf_tiny_vae.safetensors"))
         roles = [["local", "anchor"], ["memory", "memory"]]
         profile.write_text(
             json.dumps({"format_version": 1, "name": "tiny", "num_layers": 2, "num_heads": 2, "roles": roles})
         )
-    return comfy_server
+    return server

@@ -1,4 +1,4 @@
-"""Core's nodes that choose devices, before our sampler."""
+"""Core's nodes that choose devices and dtypes, before our sampler."""
 
 import pytest
 import torch
@@ -40,3 +40,14 @@ def test_a_native_model_on_a_chosen_device_makes_the_same_latents(tiny: ComfySer
     there = placed(graph, "model", "cpu")
     del there["SelectVAEDevice"]
     assert torch.equal(sampled(tiny, there), sampled(tiny, graph))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "default"])
+def test_a_compute_dtype_set_by_a_node_is_that_of_the_caches_too(tiny: ComfyServer, dtype: str):
+    graph = tiny_graph(UNET, resume=False)
+    plain = sampled(tiny, graph)
+    set_here = changed(graph, "sampler", model=["dtype", 0])
+    set_here["dtype"] = node("ModelComputeDtype", model=graph["sampler"]["inputs"]["model"], dtype=dtype)
+    found = sampled(tiny, set_here)
+    assert torch.equal(found, plain) == (dtype == "default")
+    assert (found - plain).abs().max() < 0.2

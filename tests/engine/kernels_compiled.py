@@ -1,5 +1,7 @@
 """Compile every kernel as the paper's model launches it, for GPUs that are not there; prints one JSON line per build.
 
+A build that Triton refuses is told with its reason; there the engine runs plain PyTorch.
+
 Run as a program: Triton must not be in interpreter mode. What is compiled is what the launchers launch: they are called
 with tensors that have shapes only, and the call that would start the kernel is recorded.
 """
@@ -16,16 +18,17 @@ from typing import Any
 import torch
 import triton
 from benchmarks.kernels import attend_turning
-from headforcing.kernels import attend, feature_frames, merge, modulate, move, pool, write
+from headforcing.kernels import attend, feature_frames, merge, modulate, move, pool, quantise, write
 from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, CompilationError
 
 TARGETS = (80, 86, 89, 90, 100, 120)
 # float16 differs from bfloat16 in little but a name
 HALF_TARGETS = TARGETS if os.environ.get("HEADFORCING_EVERYTHING") else (86, 90)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32"}
+POINTERS[quantise.DTYPE] = "*fp8e4nv"
 HEADS, HEAD_DIM, FRAME_TOKENS, FRAMES, SLOTS = 12, 128, 1560, 3, 103
 TOKENS, DIM = FRAMES * FRAME_TOKENS, HEADS * HEAD_DIM
 
@@ -60,6 +63,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
             data(4, 480, 832, 96), data(2, 480, 832, 96), gamma, gamma, data(4, 480, 832, 96)
         ),
     )
+    yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
     yield "attend", lambda: attend.attend(q, k, v, *heads)
     yield (
         "attend_turning",
@@ -117,6 +121,9 @@ if __name__ == "__main__":
         for name, launch in launches(dtype):
             source, options = recorded(launch)
             for target in TARGETS if dtype == torch.bfloat16 else HALF_TARGETS:
-                result = build(source, target, options)
+                try:
+                    result = build(source, target, options)
+                except CompilationError as error:
+                    result = dict(refused=str(error).splitlines()[-1])
                 sys.stdout.write(json.dumps(dict(kernel=name, dtype=dtype_name, target=target, **result)) + "\n")
                 sys.stdout.flush()

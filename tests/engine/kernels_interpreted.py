@@ -17,6 +17,7 @@ from benchmarks.kernels.attend_turning import attend_turning
 from headforcing import kernels
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.model import fp8
 from headforcing.headforcing_core.model.attention import attention_function, explicit
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -134,6 +135,18 @@ def test_a_recorded_run_comes_out_of_the_engine_with_all_its_kernels():
     assert events == [event["frame"] for event in case.run("overflow")["memory_events"]][: len(events)] == [0]
 
 
+def test_a_linear_layer_in_8_bits_rounds_its_tokens_by_the_kernel():
+    """Also tokens that do not lie one after the other."""
+    layer = fp8.Fp8Linear(torch.nn.Linear(64, 48), native=False)
+    x = torch.randn(64, 7).T[None]
+    with using("reference"):
+        expected = layer(x)
+    assert torch.equal(layer(x), expected)
+    assert layer(x[:, :0]).shape == (1, 0, 48)
+    with pytest.raises(LayoutError, match="contiguous"):
+        fp8.quantise(x[0])
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -168,6 +181,12 @@ MUTATIONS = [
     ("modulate", "frame * shift_stride", "0 * shift_stride"),
     ("modulate", "(tl.program_id(0) // gate_tokens)", "0"),
     ("modulate", "tl.where(inside, row - mean, 0.0)", "(row - mean)"),
+    ("quantise", "tl.load(x + row * dim", "tl.load(x"),
+    ("quantise", "tl.store(scale + row", "tl.store(scale"),
+    ("quantise", "tl.maximum(bits, ", "("),
+    ("quantise", "rounded + row * dim + start", "rounded + row * dim"),
+    ("quantise", "tl.where(peak < smallest, smallest, peak)", "peak"),
+    ("quantise", "tl.abs(value)", "value"),
     ("feature_frames", "(pixel + pixels)", "pixel"),
     ("feature_frames", "(pixel + i * pixels)", "pixel"),
     ("feature_frames", "(pixel + (i + 2) * pixels)", "(pixel + (i + 1) * pixels)"),

@@ -96,6 +96,85 @@ def test_it_never_takes_longer_than_two_seconds(tmp_path, seconds, trying):
     assert times["a"] == pytest.approx(1000 * seconds)
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_what_there_was_no_time_for_is_timed_in_the_next_calls_until_all_were_tried(tmp_path, works):
+    """The first backend of a fresh start loads libraries, and may take all the time whether it works or not."""
+    gpu, cold = FakeGpu(), {"cold": SECONDS, "slow": SECONDS / 2 + 0.1}
+    milliseconds = {"cold": 1.0, "slow": 3.0, "broken": None, "quick": 0.5}
+    tried = []
+
+    def try_backend(name: str):
+        tried.append(name)
+        gpu.now += cold.pop(name, 0.0)
+        if milliseconds[name] is None or (name == "cold" and not works):
+            raise RuntimeError("no kernel image. More")
+        return gpu.backend(name, milliseconds[name] / 1000)
+
+    def call():
+        begun = gpu.now
+        times = fastest(
+            list(milliseconds), SIZES, try_backend, CPU, torch.float32, 16, gpu.clock, tmp_path / "attention.json"
+        )
+        assert gpu.now - begun <= SECONDS + 0.1  # what was begun last is not cut off
+        return list(times)
+
+    assert (call(), tried) == (["cold"] * works, ["cold"])
+    assert call() == ["quick", *["cold"] * works, "slow"]
+    assert call() == ["quick", *["cold"] * works, "slow"]
+    assert tried == list(milliseconds)  # each of them once, also those that do not work
+
+
+def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again(tmp_path):
+    """As after an illegal access: everything later in this process raises."""
+    gpu, tried, unusable = FakeGpu(), [], []
+
+    def clock() -> float:
+        if unusable:
+            raise RuntimeError("an illegal memory access was encountered")
+        return gpu.now
+
+    def try_backend(name: str):
+        tried.append(name)
+        if name == "b":
+            unusable.append(name)
+            raise RuntimeError("an illegal memory access was encountered")
+        return gpu.backend(name, 1e-3)
+
+    def call():
+        return list(fastest("abc", SIZES, try_backend, CPU, torch.float32, 16, clock, tmp_path / "attention.json"))
+
+    with pytest.raises(RuntimeError, match="illegal"):
+        call()
+    unusable.clear()
+    assert (call(), tried) == (["a", "c"], ["a", "b", "c"])
+
+
+def test_an_interruption_leaves_no_backend_out(tmp_path):
+    gpu, ends = FakeGpu(), [KeyboardInterrupt]
+
+    def try_backend(name: str):
+        if name == "b" and ends:
+            raise ends.pop()
+        return gpu.backend(name, 1e-3)
+
+    def call():
+        return list(fastest("abc", SIZES, try_backend, CPU, torch.float32, 16, gpu.clock, tmp_path / "attention.json"))
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert call() == ["a", "b", "c"]
+
+
+def test_a_file_of_an_earlier_version_is_completed(tmp_path):
+    """It held only what works, and stopped at what the first two seconds allowed."""
+    backends, gpu, file = {"a": 1e-3, "b": 5e-4, "broken": None}, FakeGpu(), tmp_path / "attention.json"
+    measured(backends, tmp_path, gpu)
+    (key,) = json.loads(file.read_text())
+    file.write_text(json.dumps({key: {"a": 1.0, "left": 0.1}}))
+    assert list(measured(backends, tmp_path, gpu)) == ["b", "a"]
+    assert json.loads(file.read_text())[key] == {"a": 1.0, "b": pytest.approx(0.5), "broken": None}
+
+
 def test_a_slow_device_runs_only_a_part_of_the_queries(tmp_path):
     gpu = FakeGpu()
     measured({"a": 10.0}, tmp_path, gpu)

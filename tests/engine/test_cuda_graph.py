@@ -6,7 +6,7 @@ is passed to the model since.
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -42,7 +42,7 @@ class Recorder:
         self.at: list[int] = []
         self.cache: HeadCache | None = None
 
-    def __call__(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def __call__(self, run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
         out = run()
         self.at.append(self.cache.block)
 
@@ -142,7 +142,7 @@ def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(bac
     tried = []
 
     class Failing(Recorder):
-        def __call__(self, run):
+        def __call__(self, run, device):
             tried.append(self.cache.block)
             raise RuntimeError("operation not permitted when stream is capturing\nand a long list")
 
@@ -187,22 +187,129 @@ def test_the_timesteps_of_a_replay_go_through_pinned_memory(backbone, monkeypatc
     assert len(sent) == 1 + forward.replays and set(sent) == {(3, CONFIG.freq_dim)}
 
 
+class Gpu:
+    """Stands in for `torch.cuda` while a graph is recorded: which device and stream are current, and what was called.
+
+    Like PyTorch's, a recording whose end fails leaves its stream current and the allocator with its pool.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.device, self.streams, self.pools, self.released = torch.device("cuda", 0), {}, [], []
+        self.recordings: list[dict] = []
+        self.error: Exception | None = None  # raised where the next recording ends
+        fakes = {
+            "device": self.set_device, "Stream": self.new_stream, "current_stream": self.current_stream,
+            "stream": self.on_stream, "set_stream": self.set_stream, "graph": self.graph,
+            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None), "graph_pool_handle": object,
+        }  # fmt: skip
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_pool, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *place: self.released.append(place), raising=False)
+        cuda_graph._side_stream.cache_clear()
+
+    @contextmanager
+    def set_device(self, device: torch.device):
+        before, self.device = self.device, device
+        try:
+            yield
+        finally:
+            self.device = before
+
+    def new_stream(self, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(device=device, wait_stream=lambda other: None)
+
+    def current_stream(self) -> SimpleNamespace:
+        return self.streams.setdefault(self.device, self.new_stream(self.device))
+
+    def set_stream(self, stream: SimpleNamespace) -> None:
+        self.streams[stream.device] = stream
+
+    @contextmanager
+    def on_stream(self, stream: SimpleNamespace):
+        before = self.current_stream()
+        self.set_stream(stream)
+        try:
+            yield
+        finally:
+            self.set_stream(before)
+
+    @contextmanager
+    def graph(self, graph: SimpleNamespace, *, pool: object, stream: SimpleNamespace, **options: str):
+        self.recordings.append(dict(device=self.device, stream=stream, **options))
+        before = self.current_stream()
+        self.set_stream(stream)
+        self.pools.append((self.device.index, pool))
+        try:
+            yield
+        finally:
+            if self.error is not None:
+                raise self.error
+            self.end_pool(self.device.index, pool)
+            self.set_stream(before)
+
+    def end_pool(self, device: int, pool: object) -> None:
+        if (device, pool) not in self.pools:
+            raise RuntimeError("not recording to this pool")
+        self.pools.remove((device, pool))
+
+
+CUDA = [torch.device("cuda", index) for index in range(2)]
+
+
 def test_other_threads_may_allocate_while_a_graph_is_recorded(monkeypatch):
-    given = {}
+    gpu = Gpu(monkeypatch)
+    cuda_graph.record_cuda(lambda: torch.ones(1), CUDA[0])
+    assert gpu.recordings[0]["capture_error_mode"] == "thread_local"
 
-    class Graph(nullcontext):
-        def __init__(self, graph, **options):
-            super().__init__()
-            given.update(options)
 
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    for name, fake in {
-        "Stream": lambda: stream, "current_stream": lambda: stream, "stream": nullcontext, "graph": Graph,
-        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(torch.cuda, name, fake)
-    cuda_graph.record_cuda(lambda: torch.ones(1))
-    assert given == {"capture_error_mode": "thread_local"}
+def test_a_graph_is_recorded_on_the_device_of_the_latents_and_on_one_stream_of_it(monkeypatch):
+    gpu = Gpu(monkeypatch)
+    before = gpu.current_stream()
+    seen = []
+
+    def run():
+        seen.append((gpu.device, gpu.current_stream()))
+        return torch.ones(1)
+
+    for device in (CUDA[1], CUDA[0], CUDA[1]):
+        cuda_graph.record_cuda(run, device)
+    first, other, again = (recording["stream"] for recording in gpu.recordings)
+    assert first is again and [first.device, other.device] == [CUDA[1], CUDA[0]]
+    sides = {CUDA[0]: other, CUDA[1]: first}
+    # each pass runs twice, first to warm up the libraries on the stream that is recorded
+    assert seen == [(device, sides[device]) for device in (CUDA[1], CUDA[0], CUDA[1]) for _ in range(2)]
+    assert (gpu.device, gpu.current_stream(), gpu.pools, gpu.released) == (CUDA[0], before, [], [])
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["", "PyTorch without the functions"])
+def test_a_recording_whose_end_fails_leaves_stream_and_memory_as_they_were(monkeypatch, older):
+    gpu = Gpu(monkeypatch)
+    gpu.error = RuntimeError("operation failed due to a previous error during capture")
+    with gpu.set_device(CUDA[1]):
+        before = gpu.current_stream()
+    if older:
+        monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
+    with pytest.raises(RuntimeError) as raised:
+        cuda_graph.record_cuda(lambda: torch.ones(1), CUDA[1])
+    assert raised.value is gpu.error
+    assert gpu.device == CUDA[0] and gpu.streams[CUDA[1]] is before
+    assert len(gpu.pools) == older and [device for device, _ in gpu.released] == [1] * (not older)
+
+
+def test_a_pass_that_fails_while_it_is_recorded_is_the_error_that_is_told(monkeypatch):
+    gpu, calls = Gpu(monkeypatch), []
+    before = gpu.current_stream()
+
+    def run():
+        calls.append(gpu.current_stream())
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("full")
+        return torch.ones(1)
+
+    with pytest.raises(torch.OutOfMemoryError, match="full"):
+        cuda_graph.record_cuda(run, CUDA[0])
+    assert gpu.current_stream() is before and not gpu.pools and not gpu.released  # the graph releases what it ended
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs are not recorded")

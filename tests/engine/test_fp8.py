@@ -62,6 +62,35 @@ def test_what_is_not_finite_is_not_hidden_and_zero_stays_zero():
     assert torch.equal(found[4], linear.bias.detach()) and found[[0, 3, 5, 6]].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_rows_of_every_dtype_have_the_bits_of_float32_arithmetic(dtype: torch.dtype):
+    x = (torch.randn(9, 1000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 4, 9)[:, None]).to(dtype)
+    x[1], x[2, 7], x[3, 5], x[4, -1] = 0, torch.nan, torch.inf, -torch.inf
+    rows, scale = fp8.quantise(x)
+    expected = x.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 448
+    torch.testing.assert_close(scale, expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(rows.view(torch.uint8), (x.float() / expected).to(torch.float8_e4m3fn).view(torch.uint8))
+    assert rows[2].isnan().all() and rows[3, 5].isnan() and rows[4, -1].isnan()
+    assert rows[[0, 1, 5, 6, 7, 8]].float().abs().amax(dim=1).tolist() == [448, 0, 448, 448, 448, 448]
+
+
+def test_the_devices_product_is_tried_with_a_number_of_tokens_as_a_render_has_it(monkeypatch):
+    linspace, tokens = torch.linspace, []
+
+    def product(a, a_scale, b, b_scale, dtype):
+        tokens.append(len(a))
+        return fp8.emulated_product(a, a_scale, b, b_scale, dtype)
+
+    monkeypatch.setattr(torch, "linspace", lambda *numbers, device: linspace(*numbers))
+    monkeypatch.setattr(fp8, "scaled_product", product)
+    fp8.has_product.cache_clear()
+    try:
+        assert fp8.has_product(torch.device("cuda"))
+    finally:
+        fp8.has_product.cache_clear()
+    assert [n % 16 for n in tokens] == [4680 % 16]
+
+
 def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():
     config = WanConfig(dim=64, ffn_dim=96, num_layers=2, num_heads=2, freq_dim=32, text_dim=24, text_len=8)
     model = WanModel(config).to(torch.bfloat16)

@@ -14,11 +14,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from benchmarks import command, day, goals, plot
+from benchmarks import fp8 as benchmark_fp8
 from benchmarks.apart import Budget, run_apart
 from benchmarks.measure import Measurement
 from benchmarks.paper_caches import FusedAssembly
 from benchmarks.rows import HEAD_FORCING, ROWS
 from benchmarks.varlen import head_by_head
+from headforcing.headforcing_core.model import fp8 as model_fp8
 from headforcing.kernels.dispatch import Operation
 
 BENCHMARKS = Path(day.__file__).parent
@@ -63,6 +65,17 @@ def test_every_measurement_runs_on_a_cpu(part, name):
             assert kernel["right"] or "Traceback" in kernel["traceback"]
     elif name != "waits":
         assert "not_available" not in found
+
+
+def test_linear_layers_in_fp8_are_the_engine_s_and_round_their_tokens_in_every_call(monkeypatch):
+    rounded, quantise = [], model_fp8.quantise
+    monkeypatch.setattr(model_fp8, "quantise", lambda x: [rounded.append(x.shape), quantise(x)][1])
+    found = benchmark_fp8.products(replace(day.DRY, dtype=torch.bfloat16))
+    for layer in found:
+        assert set(layer) == {"shape", "tflops", "fp8_tflops", "fp8_product_tflops", "relative_error"}
+        rows, inner, _ = layer["shape"]
+        assert 0 < layer["relative_error"] < 0.1 and rounded.count((rows, inner)) > benchmark_fp8.REPETITIONS
+    assert len(found) == 3
 
 
 @pytest.mark.slow

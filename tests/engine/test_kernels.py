@@ -16,11 +16,12 @@ from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, encode_prompt, forward_block
 from headforcing.kernels import dispatch
 from headforcing.kernels.attend import attend_reference
-from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.dispatch import Operation, kernels_put_aside
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.move import in_sequence, roll
+from headforcing.kernels.quantise import quantise
 from headforcing.kernels.rotation import rotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,6 +261,9 @@ def test_a_kernel_that_raises_is_put_aside_with_one_line(caplog):
         broken(ELSEWHERE)
         broken(ELSEWHERE)
     assert len(caplog.records) == 1 and "no compiler here" in caplog.text
+    told = kernels_put_aside(ELSEWHERE.device)
+    assert told.startswith("Triton kernels not used") and "doubled" in told
+    assert kernels_put_aside(torch.device("cpu")) == ""
 
 
 def test_a_kernel_that_fails_later_is_put_aside_and_the_call_still_answered(caplog):
@@ -305,6 +309,14 @@ def test_processors_are_not_asked_for_a_kernel_and_either_side_can_be_forced():
         pass
 
 
+def test_infinities_agree_with_themselves_alone():
+    for other, differs in ((float("inf"), False), (-float("inf"), True), (float("nan"), True), (1.0, True)):
+        x = torch.tensor([float("inf"), float("nan")])
+        y = torch.tensor([other, float("nan")])
+        compared = Operation(lambda x: x, lambda x, y=y: y, lambda device, dtype, x=x: dict(x=x))
+        assert (compared.difference(torch.device("cpu"), torch.float32) > 0) == differs
+
+
 def test_a_self_test_sees_what_is_written_in_place():
     def writes(x: Tensor) -> None:
         x += 1
@@ -345,6 +357,8 @@ def test_importing_and_using_every_kernel_file_imports_no_triton(tmp_path):
 def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
     pytest.importorskip("triton")
     device = torch.device("cuda")
+    if tested is quantise and torch.cuda.get_device_capability(device) < (8, 9):
+        pytest.skip("this GPU does not round to 8 bits: the reference does")
     assert tested.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
     for seed, (s, head_dim) in enumerate([(24, 20), (40, 24), (40, 128), (1560, 128)]):
         arguments = case(tested, seed, dtype, s, head_dim)

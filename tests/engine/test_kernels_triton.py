@@ -19,6 +19,7 @@ KIB = 1024
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use
 # bytes of registers that may spill; those of the turning attention lie in the loop over frames, not over tiles
 SPILLS = {"attend": 128, "attend_turning": 192}
+OLDER = (80, 86)  # have no conversion to 8-bit floating point: there the reference rounds
 NO_TRITON = "triton is not installed, so no kernel was run or compiled (tasks.py installs it on Linux)"
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=NO_TRITON)
@@ -46,8 +47,13 @@ def test_every_kernel_compiles_for_every_gpu_within_its_limits(tmp_path):
     assert {build["target"] for build in builds} == set(SHARED_MEMORY)
     assert {build["dtype"] for build in builds} == {"bf16", "fp16"}
     halves = 6 if os.environ.get("HEADFORCING_EVERYTHING") else 2
-    assert len({build["kernel"] for build in builds}) == 10 and len(builds) == 10 * (6 + halves)
+    assert len({build["kernel"] for build in builds}) == 11 and len(builds) == 11 * (6 + halves)
+    refused = [build for build in builds if "refused" in build]
+    assert {(build["kernel"], build["target"]) for build in refused} == {("quantise", target) for target in OLDER}
+    assert all("fp8e4nv not supported in this architecture" in build["refused"] for build in refused)
     for build in builds:
+        if build in refused:
+            continue
         assert build["shared"] <= SHARED_MEMORY[build["target"]] * KIB, build
         assert build["stack"] <= SPILLS.get(build["kernel"], 0), build
         if build["kernel"].startswith("attend"):  # on the matrix units, of the newest kind the GPU has

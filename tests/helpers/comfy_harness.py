@@ -23,6 +23,7 @@ from comfy_setup import REPO, ComfyInstall
 from websockets.sync.client import ClientConnection, connect
 
 PACK_FOLDER = "ComfyUI-HeadForcing"
+STAND_IN_GPU = Path(__file__).with_name("stand_in_gpu.py")
 _TEXT = 3  # binary websocket event: >I 3, >I length, node id, text
 _PREVIEW_WITH_METADATA = 4  # the same with JSON metadata and the bytes of an image
 _LAST_EVENTS = {f"execution_{outcome}": outcome for outcome in ("success", "error", "interrupted")}
@@ -58,11 +59,16 @@ class ComfyServer:
         custom_nodes: Mapping[str, str] | None = None,  # further single-file node packs: file name -> source
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        stand_in_gpu: bool = False,  # on tensors that say they are on a GPU, see stand_in_gpu.py
     ):
         self.install, self.base_dir = install, Path(base_dir)
         self.output_dir, self.input_dir = self.base_dir / "output", self.base_dir / "input"
         self._pack_dir, self._custom_nodes = pack_dir, dict(custom_nodes or {})
         self._args, self._env = list(args), dict(env or {})
+        self._program = ["main.py", "--cpu"]
+        if stand_in_gpu:
+            self._program = [str(STAND_IN_GPU), "main.py"]
+            self._env["XDG_CACHE_HOME"] = str(self.base_dir / "cache")  # times of its attention are none
         self._log_path = self.base_dir / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
@@ -78,7 +84,7 @@ class ComfyServer:
         for name, source in self._custom_nodes.items():
             (nodes / name).write_text(source)
         self.port = _free_port()
-        command = [str(self.install.python), "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port)]
+        command = [str(self.install.python), *self._program, "--listen", "127.0.0.1", "--port", str(self.port)]
         command += ["--base-directory", str(self.base_dir), "--disable-api-nodes", *self._args]
         command += ["--cache-classic"]  # 0.30.0 else forgets results when the machine's memory is in use elsewhere
         command += ["--database-url", f"sqlite:///{self.base_dir / 'comfyui.sqlite'}"]

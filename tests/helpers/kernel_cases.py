@@ -17,6 +17,7 @@ from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.move import in_sequence, move_frames, roll
 from headforcing.kernels.pool import pooled_keys
+from headforcing.kernels.quantise import quantise
 from headforcing.kernels.rotations import rotation_table
 from headforcing.kernels.write import write_block
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch.nn import functional as F
 
 OPERATIONS: list[Operation] = [
     write_block, move_frames, pooled_keys, merge_frames, norm_modulate, residual_norm_modulate, attend, attend_turning,
-    feature_frames,
+    feature_frames, quantise,
 ]  # fmt: skip
 
 ROLE_MAPS = {
@@ -96,6 +97,10 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         if operation is norm_modulate:
             return dict(x=x, **affine)
         return dict(x=x, y=y, gate=None if plain else rows[:, 2], **affine)
+    if operation is quantise:
+        x = noise(s, 150 * head_dim)  # one tile and a part, and several
+        x[seed % s, 7], x[3], x[5, -1] = torch.nan, 0, torch.inf
+        return dict(x=x)
     if operation is feature_frames:
         frames, size = 1 + seed % 3, (s, 3, head_dim)
         summed = dict(bias=noise(head_dim), residual=noise(frames, *size)) if seed % 2 == 0 else {}

@@ -245,6 +245,17 @@ def test_a_farm_makes_the_same_videos(files, quick, tmp_path, capsys, monkeypatc
     assert not list((tmp_path / "farm" / "runs").rglob("*.safetensors"))
 
 
+def test_an_estimate_names_the_device_that_makes_the_videos(monkeypatch):
+    def name(device=None):
+        return {None: "the first", "cuda": "the first", "cuda:1": "the second"}[device]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", name)
+    devices = ("auto", "cuda", "cuda:1", "cpu", "mps")
+    named = [claim_cost.device_name(argparse.Namespace(device=device)) for device in devices]
+    assert named == ["the first", "the first", "the second", "processor", "mps"]
+
+
 def stories(*lines):
     args = argparse.Namespace(prompts=None, videos=2, stories="\n".join(map(json.dumps, lines)))
     return check_claim.texts_of(args)["six_prompts"]

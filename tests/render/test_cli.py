@@ -323,7 +323,7 @@ WRONG = {
     "a blend that never ends": ("demo|--blend-blocks|17|--out|{tmp}", "0 to 16 blocks, got 17"),
     "a switch of the first prompt": ("generate|--prompts|[flush] a|--latents|{tmp}/x", "nothing to switch from"),
     "a flush while roles are found": (
-        f"demo|--profile|auto|--prompts|0:00 {BALL}\n0:03 [flush] {BALL}|--out|{{tmp}}",
+        f"demo|--profile|auto|--prompts|0:00 {BALL}\n0:03 [flush] {BALL}|--out|{{tmp}}|--found-profiles|{{tmp}}",
         "or move this prompt to 0:05.062 or later",
     ),
     "an empty timeline": ("generate|--prompts| |--latents|{tmp}/x", "empty"),

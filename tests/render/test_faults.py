@@ -13,7 +13,7 @@ from headforcing.headforcing_core.commands.cli import main
 
 ONE = ("--prompts", "a red ball bouncing in the teal plain room")
 STORY = "0:00 a red ball bouncing in the teal plain room\n0:01 a yellow cross circling in the navy checkerboard room"
-MOST_TRIES = {"render": 3, "resume": 3, "auto": 1, "tables": 1, "profile": 1}  # of one point; others 2
+MOST_TRIES = {"render": 3, "auto": 1, "tables": 1, "profile": 1, "prune": 10, "list": 10}  # of one point; others 2
 
 
 def render(folder: Path, seconds: str = "2", *more: str) -> list[str]:

@@ -265,7 +265,8 @@ def test_what_all_ranks_refuse_is_said_once(tmp_path, monkeypatch, capfd):
     assert main(["demo", "--device", "cpu", "--json", *options]) == 2
     said = capfd.readouterr()
     assert said.out == "" and said.err.count("error: ") == said.err.count("has a cache of its own") == 1
-    assert len(said.err.splitlines()) == 1
+    told = [line for line in said.err.splitlines() if line and "ProcessGroupGloo" not in line]
+    assert len(told) == 1, "besides what PyTorch says where one rank ends before the other has reached it"
 
 
 @pytest.mark.parametrize(

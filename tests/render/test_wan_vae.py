@@ -19,6 +19,7 @@ from headforcing.kernels.dispatch import using
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_t2v, wan_vae
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.nn import Parameter
 from torch.nn import functional as F
 
@@ -151,17 +152,22 @@ def test_every_order_of_the_weights_in_memory_gives_the_same(vae_path, latents, 
 
 def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(vae_path, latents, one_shot, monkeypatch):
     def convolution(x, weight, padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
+        orders.add(suggest_memory_format(x))
         return F.conv3d(x, weight, None, stride, padding, dilation, groups)
 
     def transposed(x, weight, padding, output_padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
         assert deterministic
         return F.conv_transpose2d(x, weight, None, stride, padding, output_padding, groups, dilation)
 
+    orders: set[torch.memory_format] = set()  # of what is convolved; in another one cuDNN copies it and the result
     monkeypatch.setattr(wan_decoder, "has_cudnn", lambda x: True)
     monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
     monkeypatch.setattr(torch, "cudnn_convolution", convolution)
     monkeypatch.setattr(torch, "cudnn_convolution_transpose", transposed)
     torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
+    assert orders == {torch.channels_last_3d}
+    load_codec(vae_path, "cpu", torch.float32).encode_video(torch.rand(5, 16, 24, 3))
+    assert orders == {torch.channels_last_3d}
 
 
 def test_features_that_were_parked_between_chunks_make_no_difference(vae_path, latents):
@@ -240,6 +246,16 @@ def test_wans_own_pth_and_diffusers_own_file_give_the_same(vae_path, library, la
 def test_the_base_width_comes_from_the_tensors(vae_path, tmp_path, latents, dim):
     """96 as released; pruned VAEs in the same layout have less."""
     assert stream(wan_vae(tmp_path / vae_path.name, dim=dim), latents[:3], [1, 2]).shape[0] == 9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_an_image_is_encoded_in_every_dtype(tmp_path, dtype):
+    """It has no clip of four frames after the first one."""
+    codec = load_codec(wan_vae(tmp_path / "wan_2.1_vae.safetensors"), "cpu", dtype)
+    video = torch.rand(5, 16, 24, 3, generator=torch.Generator().manual_seed(0))
+    image, frames = codec.encode_video(video[:1]), codec.encode_video(video)
+    assert (image.shape, frames.shape) == ((1, 16, 2, 3), (2, 16, 2, 3))
+    torch.testing.assert_close(image, frames[:1])
 
 
 def test_it_fits_the_video_writer(vae_path, latents, tmp_path):

@@ -118,6 +118,28 @@ def test_one_number_in_any_tensor_changes_the_name():
     assert len(found) == 1 + len(names) and fingerprint(layers()) == first
 
 
+def test_a_weight_counts_in_the_dtype_that_comfyui_names_for_it():
+    """As with dynamic VRAM, where ComfyUI casts some weights as they are used, and some in place without a backup."""
+
+    def stored(dtype, named):
+        made = layers()
+        for module in made.model.diffusion_model.modules():
+            for name, weight in module.named_parameters(recurse=False):
+                weight.data = weight.data.to(dtype)
+                setattr(module, f"{name}_comfy_model_dtype", named)
+        return made
+
+    half = fingerprint(stored(torch.float16, torch.float16))
+    partly = stored(torch.float32, torch.float16)
+    partly.model.diffusion_model.head.weight.data = partly.model.diffusion_model.head.weight.data.half()
+    assert fingerprint(stored(torch.float32, torch.float16)) == fingerprint(partly) == half
+    assert fingerprint(stored(torch.float16, None)) == half  # nothing is named: its own
+    others = {
+        fingerprint(stored(torch.float32, dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
+    }
+    assert len(others | {half}) == 4 and fingerprint(layers()) in others
+
+
 def test_every_value_of_a_patch_and_its_strength_count():
     lora = torch.arange(12.0).reshape(3, 4)
     other = lora.clone()

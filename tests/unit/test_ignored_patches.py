@@ -35,9 +35,16 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
         wrappers={"diffusion_model": {"TeaCache": [print], "ours": [print]}},
     )
     model.object_patches = {"diffusion_model.forward_orig": print, "model_sampling": print}
+    model.wrappers = {"apply_model": {"torch.compile": [print]}}
     for block in model.model.diffusion_model.blocks[1:]:
         block.register_forward_pre_hook(lambda *_: None)
     told = "\n".join(module.ignored(model, "ours"))
-    for named in ("attn2_patch, dit", "(TeaCache)", "diffusion_model.forward_orig", "hooks on 2 blocks"):
+    for named in (
+        "attn2_patch, dit",
+        "(TeaCache)",
+        "torch.compile",
+        "diffusion_model.forward_orig",
+        "hooks on 2 blocks",
+    ):
         assert named in told
-    assert len(told.splitlines()) == 4 and "model_sampling" not in told
+    assert len(told.splitlines()) == 5 and "model_sampling" not in told

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,8 +150,11 @@ def test_sampling_and_decoding_take_turns():
         for decoder in (DECODER, DecoderMemory(DECODER.weights, 0, DECODER.peak), DecoderMemory())
     )
     assert kept.memory == parked.memory == none.memory + DECODER.weights + DECODER.peak - none.activations
-    long_pass = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, passes=30)
+    long_pass = replace(kept, activations=30 * kept.activations)
     assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
+    graph = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, cuda_graph=True)
+    assert graph.memory - kept.memory == graph.graph == kept.activations, "reserved while decoding, too"
+    assert "CUDA graph" in graph.describe() and "CUDA graph" not in kept.describe()
     encoder = needs_of(plan(), torch.bfloat16, WEIGHTS, text_encoder=20_000_000_000)
     assert encoder.memory == 20_000_000_000 > encoder.rendering
     assert "the text encoder 20.00 GB" in encoder.describe()
@@ -220,7 +224,8 @@ def test_every_remedy_fits_and_takes_what_it_says(host, room):
 def test_features_are_parked_where_that_is_enough():
     """A long pass beside the features is more than decoding: after a prompt switch that writes many frames again."""
     render = plan()
-    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER, passes=20)
+    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
+    needs = replace(needs, activations=20 * needs.activations)
     assert needs.activations + needs.held > needs.decode > needs.activations
     parked = needs.rendering - needs.activations - needs.held + max(needs.activations, needs.decode)
     texts = offered(needs, parked, render, COMMAND_LINE)

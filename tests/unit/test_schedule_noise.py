@@ -136,6 +136,12 @@ def test_noise_is_a_pure_function_of_seed_block_and_step():
     assert all(torch.equal(a, b) for a, b in zip(forwards, backwards, strict=True))
 
 
+def test_noise_that_was_drawn_ahead_is_the_same():
+    one, other = SeededNoise(5, SHAPE), SeededNoise(5, SHAPE)
+    one.ahead(2)
+    assert all(torch.equal(one.initial(block), other.initial(block)) for block in (1, 2, 2, 3))
+
+
 def test_drawing_noise_leaves_torchs_own_generator_alone():
     torch.manual_seed(3)
     expected = torch.randn(3)

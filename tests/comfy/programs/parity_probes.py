@@ -16,6 +16,7 @@ import time
 import traceback
 import types
 import weakref
+from contextlib import contextmanager
 
 import comfy.model_management as mm
 import comfy.sample
@@ -26,6 +27,7 @@ import comfy.taesd.taehv
 import comfy.utils
 import server
 import torch
+from comfy_api.torch_helpers import set_torch_compile_wrapper
 
 folder, repo, results = sys.argv[1], sys.argv[2], {}
 everything = "everything" in sys.argv
@@ -84,6 +86,7 @@ core = types.SimpleNamespace(
             "head_profiles.shares",
             "model.wan",
             "render.block_keys",
+            "render.live_story",
             "video.tiny_decoder",
             "render.options",
             "render.plan",
@@ -282,12 +285,38 @@ def behind_the_split_node():
 
 
 @probe
+def compiled():
+    """A MODEL after ComfyUI's TorchCompileModel."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(len(inputs))
+        return graph.forward
+
+    model = native()
+    plan = make_plan(model, 1.0)
+    wrapped = model.clone()
+    set_torch_compile_wrapper(wrapped, backend=backend)
+    found, _ = hosted(wrapped, plan)
+    return {
+        "graphs": len(graphs),
+        "told": bridge.ignored_patches(wrapped),
+        "difference": apart(found, hosted(model, plan)[0]),
+    }
+
+
+@probe
 def fused():
     """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing
     (as under dynamic VRAM), and on norms that it changes."""
     operation, called = module(".kernels.dispatch").Operation, []
     model = native()
     plan = make_plan(model, 3.0)
+    parts = list(model.model.diffusion_model.modules())
+    norms = [part for part in parts if isinstance(part, (torch.nn.LayerNorm, torch.nn.RMSNorm))]
+    norms = [part for part in norms if part.weight is not None]
+    for part in norms:  # numbers that both dtypes have
+        part.weight.data = part.weight.data.bfloat16().float()
     expected, _ = hosted(model, plan)
     plainly = operation.usable, operation.kernel
 
@@ -301,13 +330,15 @@ def fused():
         found, _ = hosted(model, plan)
         own_norms = sorted({*called})
         called.clear()
-        for part in model.model.diffusion_model.modules():
+        for part in parts:
             if hasattr(part, "comfy_cast_weights"):
                 part.comfy_cast_weights = True
+        for part in norms:
+            part.weight.data = part.weight.data.bfloat16()
         held, _ = hosted(model, plan)
         held_norms = sorted({*called})
         called.clear()
-        for part in model.model.diffusion_model.modules():
+        for part in parts:
             if hasattr(part, "comfy_cast_weights"):
                 part.weight_function = [lambda weight: weight]
         cast, _ = hosted(model, plan)
@@ -729,9 +760,11 @@ def open_sampler():
     options = core.options.RenderOptions(profile=core.profile.HeadProfile("tiny", 2, 2, ROLES), width=80, height=48)
 
     @torch.inference_mode()
-    def run(videos, seconds, model=model):
+    def run(videos, seconds, model=model, changed=lambda applied: None):
         request = rollout.Request(options, core.timeline.parse_timeline("one | two", seconds), EMBEDS)
-        guider = comfy.samplers.CFGGuider(rollout.applied(model, request))
+        applied = rollout.applied(model, request)
+        changed(applied)
+        guider = comfy.samplers.CFGGuider(applied)
         guider.inner_set_conds({"positive": [[EMBEDS[0][None], {"pooled_output": None}]]})
         empty = torch.zeros(videos, 16, (request.length() + 3) // 4, 6, 10)
         sampler, sigmas = rollout.RolloutSampler(request), request.sigmas()
@@ -761,7 +794,7 @@ def open_sampler():
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
     rollout.log.addHandler(handler)
-    run(1, 1.5, patched)
+    run(1, 1.5, patched, lambda applied: set_torch_compile_wrapper(applied, backend=None))  # which cannot be called
     rollout.log.removeHandler(handler)
     return found | {
         "said": said,
@@ -782,11 +815,28 @@ def memory_asked_for():
     plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
     for name, plan in plans.items():
         needs(name, lambda: hosted(model, plan))
+
+    class Edited(core.live_story.Story):
+        """Has the model loaded again before each block, as after its text encoder has run."""
+
+        def ask(self):
+            again.append(asked_for(self.reload)[1])
+            if len(again) == 2:
+                raise Stop
+
+    again, plan = [], plans["self_forcing"]
+    render = render_video.HostRender(model, core.options.RenderOptions(seed=7), plan.timeline, EMBEDS, story=Edited())
+    try:
+        render_video.sample(render, plan, 0, Watcher(lambda *_: None))
+    except Stop:
+        pass
     shape = [plans["head_forcing"].frames_per_pass, 6, 10]
     return {
         "asked": asked,
         "estimate": {name: core.resources.needs_of(plan, torch.float32, 0).working for name, plan in plans.items()},
         "own": [model.model.memory_required([passes, 16, *shape]) for passes in (1, 2)],
+        "again": again,
+        "of_a_pass": core.resources.needs_of(plan, torch.float32, 0).temporary,
     }
 
 
@@ -833,6 +883,45 @@ def decoded(streaming, latents, size):
     return torch.cat(pictures + [streaming.decode(chunk) for chunk in chunks.rest()])
 
 
+def decoder_of_dynamic_vram(vae, latents):
+    """A VAE whose layers cast weights of the file's dtype when they run, and do so on purpose."""
+    for part in vae.first_stage_model.modules():
+        if hasattr(part, "comfy_cast_weights"):
+            part.comfy_cast_weights = True
+    conv = vae.first_stage_model.decoder.conv1
+    conv.weight.data = conv.weight.data.half()
+    lowvram = type(vae_decoding.codec_of(vae).decoder(())).__name__
+    vae.patcher.is_dynamic = lambda: True
+    own = vae_decoding.codec_of(vae).decoder(())
+    found = decoded(own, latents, 3), decoded(vae_decoding.WanStreamingDecoder(vae), latents, 3)
+    return {"lowvram": lowvram, "kind": type(own).__name__, "difference": apart(*found)}
+
+
+def current_devices(vae, latents):
+    """Whether the networks of a VAE run where its device is the current one."""
+    inside, seen, current = [], [], vae_decoding._current
+
+    @contextmanager
+    def here(device):
+        inside.append(device)
+        yield
+        inside.pop()
+
+    net = vae.first_stage_model
+    hooks = [net.decoder.conv1, net.encoder.conv1]
+    hooks = [part.register_forward_hook(lambda *_: seen.append(inside == [vae.device])) for part in hooks]
+    vae_decoding._current = here
+    try:
+        vae_decoding.WanStreamingDecoder(vae).decode(latents[:1])
+        vae_decoding.OverlapDecoder(vae).decode(latents[:1])
+        vae_decoding.codec_of(vae).encode_video(torch.rand(1, 32, 48, 3))
+    finally:
+        vae_decoding._current = current
+        for hook in hooks:
+            hook.remove()
+    return {"seen": seen, "index": current(torch.device("cuda:1")).idx}
+
+
 @probe
 def decoder():
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
@@ -859,6 +948,8 @@ def decoder():
         found["overlap"] = {"pictures": len(joined), "error": float((joined - whole).abs().mean())}
         later = (joined[9:-4] - whole[13:]).abs().mean(), (joined[13:] - whole[9:-4]).abs().mean()
         found["overlap"]["shifted"] = min(map(float, later))
+        found["dynamic"] = decoder_of_dynamic_vram(vae, latents)
+        found["current"] = current_devices(vae, latents)
     return found
 
 
@@ -957,6 +1048,9 @@ def native_image_start():
         def renoise(self, block, step):
             torch.manual_seed(seed + 1000 * (block - 1) + step)
             return torch.randn(1, 16, 1, 6, 10)[0].transpose(0, 1)
+
+        def ahead(self, block):
+            pass
 
     plan = options.plan(bridge.wan_config(model), core.timeline.parse_timeline("one", 1.0), start.latents.shape[1])
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)

@@ -1,0 +1,70 @@
+"""Rows in 8-bit floating point, each with a scale of its own: largest value, scale and rounding in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .dispatch import Operation
+from .language import interpreting, kernel, tl
+from .layout import LayoutError
+
+DTYPE = torch.float8_e4m3fn
+LARGEST = torch.finfo(DTYPE).max
+SMALLEST = 1e-12  # of a row's largest value: a row of zeros is not divided by zero
+COLUMNS = 2048  # of a tile; rows are wider, and are read twice
+
+
+def quantise_reference(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows `[n, d]` in 8 bits, and the scale `[n, 1]` float32 of each that brings its largest value to 448.
+
+    A row with NaN becomes NaN; one with infinity has an infinite scale and NaN in its place. Neither becomes large
+    numbers, and products with both are NaN.
+    """
+    peak = torch.linalg.vector_norm(x, torch.inf, dim=-1, keepdim=True).float().clamp(min=SMALLEST)
+    scale = peak / torch.full_like(peak, LARGEST)  # by a number, CUDA would multiply with its rounded reciprocal
+    return (x / scale).to(DTYPE), scale
+
+
+@kernel
+def _quantise_kernel(x, rounded, scale, dim, largest, smallest, COLUMNS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    # bits of absolute values have their order, with NaN above infinity; a maximum of numbers would drop NaN
+    bits = tl.zeros((COLUMNS,), tl.int32)
+    for start in range(0, dim, COLUMNS):
+        inside = start + column < dim
+        value = tl.load(x + row * dim + start + column, mask=inside, other=0.0).to(tl.float32)
+        bits = tl.maximum(bits, tl.abs(value).to(tl.int32, bitcast=True))
+    peak = tl.max(bits, axis=0).to(tl.float32, bitcast=True)
+    factor = tl.div_rn(tl.where(peak < smallest, smallest, peak), largest)
+    tl.store(scale + row, factor)
+    for start in range(0, dim, COLUMNS):
+        inside = start + column < dim
+        value = tl.load(x + row * dim + start + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(rounded + row * dim + start + column, tl.div_rn(value, factor).to(rounded.dtype.element_ty), inside)
+
+
+def _launch(x: Tensor) -> tuple[Tensor, Tensor]:
+    if x.ndim != 2 or not x.is_contiguous():
+        raise LayoutError(f"rows must be contiguous [n, d], got {list(x.shape)}")
+    rounded = torch.empty_like(x, dtype=torch.float32 if interpreting() else DTYPE)
+    scale = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
+    if len(x):
+        _quantise_kernel[(len(x),)](
+            x, rounded, scale, x.shape[1], LARGEST, SMALLEST,
+            COLUMNS=COLUMNS, num_warps=4,
+        )  # fmt: skip
+    return rounded.to(DTYPE), scale
+
+
+def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    x = torch.randn(7, 2 * COLUMNS + 40, generator=torch.Generator().manual_seed(0))
+    x *= torch.tensor([1e-3, 1, 30, 1, 1, 0, 1])[:, None]
+    x[0, -1], x[3, 5], x[4, COLUMNS], x[6, 0] = 1, torch.nan, torch.inf, -torch.inf
+    return dict(x=x.to(device, dtype))
+
+
+quantise = Operation(quantise_reference, _launch, _example)

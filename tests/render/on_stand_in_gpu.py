@@ -1,0 +1,206 @@
+"""Renders and commands on a stand-in for a GPU: no two devices are mixed, nothing waits, the numbers are a CPU's.
+
+Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See helpers/stand_in_gpu.py.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import stand_in_gpu
+import torch
+from benchmarks import day
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.commands import profiles
+from headforcing.headforcing_core.commands.arguments import pick_device
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.studies.replay import Case, replay
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from PIL import Image
+from safetensors.torch import load_file
+from tiny_checkpoints import wan_vae
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
+RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
+STORY = "0:00 a green apple\n0:00.75 a red apple"
+# once for every block: its latents are stored, looked at for NaN, and counted in the report
+EACH_BLOCK = {"render/sinks.py", "drift/latents.py", "finite.py"}
+
+
+@pytest.fixture(autouse=True)
+def waits_counted_anew() -> Iterator[None]:
+    stand_in_gpu.waits.clear()
+    yield
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """The same but for the order of sums in attention and in the VAE's convolutions, in float32."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+def waits() -> Counter[str]:
+    """How often each file of the core waited since the test began."""
+    found: Counter[str] = Counter()
+    for place, count in stand_in_gpu.waits.items():
+        if place.startswith("headforcing_core/"):
+            found[place.removeprefix("headforcing_core/").partition(":")[0]] += count
+    return found
+
+
+@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda folder: folder.name)
+def test_a_recorded_run_of_every_method_comes_out_again(folder: Path):
+    case = Case.open(folder)
+    run = min(case.config["runs"], key=lambda name: len(case.tensor(f"latents/{name}")))
+    here, there = (replay(case, run, device, "sdpa") for device in ("cpu", "cuda"))
+    close(there.latents, here.latents)
+    admitted = [[event["admitted"] for event in made.memory_events] for made in (here, there)]
+    assert admitted[0] == admitted[1]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    texts = {text: torch.randn(5, 48, generator=generator) for text in ("a green apple", "a red apple")}
+    save_embeddings(tmp_path / "prompts.safetensors", texts)
+    wan_vae(tmp_path / "vae.safetensors")
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
+    Image.new("RGB", (96, 64), "teal").save(tmp_path / "image.png")
+    return tmp_path
+
+
+@pytest.fixture
+def generate(files: Path):
+    """Run `generate` at 96x64 on a device; returns latents and video frames, where a video is made."""
+
+    def run(device: str, *more: str, decodes: bool = True) -> tuple[torch.Tensor, np.ndarray]:
+        video, latents = files / f"{device}.mp4", files / f"{device}.safetensors"
+        given = ["--weights", WEIGHTS, "--num-heads", 4, "--prompts", STORY, "--size", "96x64", "--seconds", 2]
+        given += ["--embeddings", files / "prompts.safetensors", "--profile", files / "tiny.json", "--device", device]
+        given += ["--latents", latents, "--attention", "sdpa", "--found-profiles", files / f"found on {device}"]
+        given += ["--vae", files / "vae.safetensors", "--out", video] if decodes else []
+        assert main(["generate", *map(str, given), *more]) == 0
+        if not decodes:
+            return load_file(latents)["latents"], np.empty(0)
+        with av.open(str(video)) as container:
+            frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+        return load_file(latents)["latents"], frames.astype(int)
+
+    return run
+
+
+@pytest.mark.parametrize("method", ["head_forcing", "rolling_sink", "rolling_forcing", "longlive"])
+def test_only_finished_blocks_and_candidates_are_waited_for(generate, method: str):
+    found = []
+    for seconds in (6, 9):  # 8 and 12 blocks: the window of Rolling Sink is full
+        stand_in_gpu.waits.clear()
+        generate("cuda", "--dtype", "fp32", "--seconds", str(seconds), "--method", method, decodes=False)
+        found.append(waits())
+    more = {place: found[1][place] - count for place, count in found[0].items() if found[1][place] != count}
+    candidates = {"cache/memory.py": 1} if method == "head_forcing" else {}  # the one after block 10
+    assert more == candidates | dict.fromkeys(EACH_BLOCK, 4)
+
+
+def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
+    torch.manual_seed(0)
+    config = WanConfig(dim=64, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+    model = WanModel(config).requires_grad_(False)
+    for part in (model.head, *model.blocks):
+        part.modulation.normal_()
+    held, found = [part.modulation for part in (model.head, *model.blocks)], []
+    for device in ("cpu", "cuda"):
+        model.to(device)
+        for part, modulation in zip((model.head, *model.blocks), held, strict=True):
+            part.modulation = torch.nn.Parameter(modulation.cpu(), requires_grad=False)
+        video = WanVideoModel(model, [torch.ones(4, 10)], torch.float32, device)
+        video.use_prompt(0)
+        policy, roles = preset("no_episodic_memory"), [["local", "anchor", "memory", "memory"]] * 2
+        cache = HeadCache(CacheShape.for_model(config, roles, policy, 4, 6, 3, 9), torch.float32, device)
+        cache.begin_block()
+        stand_in_gpu.waits.clear()
+        flow = video.flow(torch.ones(3, 16, 4, 6).to(device), 0.5, cache)
+        assert not waits()
+        found.append(flow.cpu())
+    close(found[1], found[0])
+
+
+def test_one_gpu_has_one_name():
+    """Else a decoder on it would be taken for one beside the model."""
+    assert pick_device("cuda") == pick_device("auto") == pick_device("cuda:0") != pick_device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--park-features",),
+        ("--vae-device", "cuda:1"),
+        ("--vae-device", "cpu"),
+        ("--switch", "recache", "--sink-gate", "0.2"),
+        ("--profile", "auto", "--seconds", "6"),
+        ("--cuda-graph",),  # none can be captured here, so the passes run as they are
+    ],
+    ids=" ".join,
+)
+def test_a_video_is_the_one_of_a_cpu(generate, options: tuple[str, ...]):
+    gpu_only = {"--park-features", "--vae-device", "--cuda-graph"} & {*options}
+    here = generate("cpu", "--dtype", "fp32", *(() if gpu_only else options))
+    there = generate("cuda", "--dtype", "fp32", *options)
+    close(there[0], here[0])
+    assert here[1].shape == there[1].shape and abs(here[1] - there[1]).mean() < 0.5, "as far as H.264 tells"
+
+
+def test_a_video_is_resumed_and_made_longer(generate, files: Path):
+    runs = ("--dtype", "fp32", "--runs", str(files / "runs"))
+    generate("cuda", *runs)
+    longer = generate("cuda", *runs, "--seconds", "3")
+    close(longer[0], generate("cpu", "--dtype", "fp32", "--seconds", "3")[0])
+
+
+@pytest.mark.parametrize("more", [(), ("--fp8-linears",)], ids=["bf16", "fp8"])
+def test_half_precision_begins_with_an_image(generate, files: Path, more: tuple[str, ...]):
+    image = ("--model-family", "causal_forcing_framewise", "--start-image", str(files / "image.png"))
+    latents, _ = generate("cuda", "--dtype", "bf16", *image, *more)
+    assert latents.isfinite().all()
+
+
+def test_latents_are_decoded_by_the_command(generate, files: Path):
+    _, at_once = generate("cuda", "--dtype", "fp32")
+    later = files / "later.mp4"
+    given = [files / "cuda.safetensors", later, "--vae", files / "vae.safetensors", "--dtype", "fp32"]
+    assert main(["decode", *map(str, given), "--device", "cuda"]) == 0
+    with av.open(str(later)) as container:
+        frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    assert np.array_equal(frames, at_once)
+
+
+def test_head_roles_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(profiles.BUDGETS, "quick", (1, 3.0))
+    found = []
+    for device in ("cpu", "cuda"):
+        file = tmp_path / f"{device}.json"
+        assert main(["profile", str(file), "--demo", "--preset", "quick", "--device", device, "--json"]) == 0
+        found.append(json.loads(file.read_text())["roles"])
+    assert found[0] == found[1]
+
+
+WITHOUT_TRITON = ("attention: cudnn_varlen", "attention: torch_varlen", "attention: sdpa")
+
+
+@pytest.mark.parametrize(("part", "names"), [("check", WITHOUT_TRITON), ("video", ()), ("rest", ())])
+def test_the_day_with_a_gpu_measures(part: str, names: tuple[str, ...]):
+    """All of a part, or these; profiles, rows with Triton and streams beside each other need the GPU itself."""
+    case = replace(day.DRY, device=torch.device("cuda"), dtype=torch.bfloat16)
+    tasks = day.tasks(part, case, dry=True)
+    for name in names or tasks:
+        told = json.dumps(tasks[name](case))
+        assert "not_available" not in told and "traceback" not in told, told
