@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "drift": "files timeline metrics cache rollout video",
     "plots": "files timeline head_profiles drift",
     "runs": "files timeline cache drift",
-    "render": "files model timeline weights cache rollout parallel methods head_profiles video drift runs",
+    "render": "files kernels model timeline weights cache rollout parallel methods head_profiles video drift runs",
     "studies": "files model timeline metrics weights rollout cache methods head_profiles video drift render",
     "demo": "files model timeline weights rollout cache methods head_profiles render",
     "farm": "files",
