@@ -152,8 +152,13 @@ class ComfyServer:
         self.post("/interrupt", {})
 
     def free(self) -> None:
-        """Unload the models and forget cached outputs; takes effect before the next prompt."""
+        """Unload the models and forget cached outputs.
+
+        A server that is given a prompt at once may do so only after that, so this one waits for a prompt in between.
+        """
         self.post("/free", {"unload_models": True, "free_memory": True})
+        number = {"class_type": "PrimitiveInt", "inputs": {"value": 1}}
+        self.queue({"number": number, "shown": {"class_type": "PreviewAny", "inputs": {"source": ["number", 0]}}})
 
     def view(self, filename: str, subfolder: str = "", type: str = "output", **_: Any) -> bytes:
         """A file by its address in a run's outputs: view(**result.outputs["9"]["images"][0])."""
