@@ -43,6 +43,7 @@ class Recorder:
         self.cache: HeadCache | None = None
 
     def __call__(self, run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+        assert device == torch.device("cpu"), "the one that the pass computes on"
         out = run()
         self.at.append(self.cache.block)
 

@@ -15,6 +15,7 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolic
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.compiled import compiled_forward
+from headforcing.headforcing_core.model.norms import add_norm
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
@@ -157,6 +158,18 @@ def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_cast
         norm.double()  # the file's dtype; what is stored is the same
     found, _ = video(model, CachePolicy())
     assert not called and fused.count("norm_modulate") == 2 * BLOCKS * 5
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.usefixtures("fused")
+def test_weights_of_a_norm_are_rounded_to_the_dtype_of_its_input():
+    """As by a host that casts them: float32 files would else give other numbers where a kernel is used."""
+    torch.manual_seed(0)
+    norm, x = torch.nn.LayerNorm(88), torch.randn(1, 24, 88).bfloat16()
+    for weight in norm.parameters():
+        weight.data.normal_()
+    _, found = add_norm(x, None, norm)
+    _, expected = add_norm(x, None, norm.bfloat16())
     assert torch.equal(found, expected)
 
 
