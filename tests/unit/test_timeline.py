@@ -542,7 +542,7 @@ def test_1_mb_of_text_is_one_prompt():
 
 
 def test_the_time_for_awkward_text_goes_with_its_length():
-    """Eight times the text takes about eight times as long, and would take 64 times if the time went with its square."""
+    """Eight times the text takes about eight times as long, and would take 64 times if time went with its square."""
     pieces = (
         "[flush ",
         "[flush, ",
