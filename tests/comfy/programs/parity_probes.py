@@ -826,17 +826,21 @@ def memory_asked_for():
 
     again, plan = [], plans["self_forcing"]
     render = render_video.HostRender(model, core.options.RenderOptions(seed=7), plan.timeline, EMBEDS, story=Edited())
+    model.model.memory_required = lambda *_, **__: 0  # what ComfyUI asks for by itself would hide smaller numbers
     try:
         render_video.sample(render, plan, 0, Watcher(lambda *_: None))
     except Stop:
         pass
+    del model.model.memory_required
+    needs_of_plan = core.resources.needs_of(plan, torch.float32, 0)
     shape = [plans["head_forcing"].frames_per_pass, 6, 10]
     return {
         "asked": asked,
         "estimate": {name: core.resources.needs_of(plan, torch.float32, 0).working for name, plan in plans.items()},
         "own": [model.model.memory_required([passes, 16, *shape]) for passes in (1, 2)],
         "again": again,
-        "of_a_pass": core.resources.needs_of(plan, torch.float32, 0).temporary,
+        "of_a_pass": needs_of_plan.temporary,
+        "of_a_prompt": needs_of_plan.prompt,
     }
 
 
