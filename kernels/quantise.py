@@ -1,4 +1,4 @@
-"""Rows in 8-bit floating point, each with a scale of its own: largest value, scale and rounding in one pass."""
+"""Rows in 8-bit floating point, each with a scale of its own: largest value, scale and rounding in one launch."""
 
 from __future__ import annotations
 

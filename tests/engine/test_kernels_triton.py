@@ -7,14 +7,12 @@ pack; `tasks.py` installs it for the tests where there is one.
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from own_process import run, run_tests
 
 HERE = Path(__file__).resolve().parent
-IMPORTED = [str(HERE.parent), str(HERE.parent / "helpers")]  # by the programs, besides the pack
 KIB = 1024
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use
 # bytes of registers that may spill; those of the turning attention lie in the loop over frames, not over tiles
@@ -25,26 +23,14 @@ NO_TRITON = "triton is not installed, so no kernel was run or compiled (tasks.py
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=NO_TRITON)
 
 
-def run(tmp_path: Path, *command: str, interpret: str) -> str:
-    path = os.pathsep.join([*IMPORTED, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, *command], env=environment, cwd=HERE, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_every_kernel_equals_plain_torch_in_the_interpreter(tmp_path):
-    program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:]))"
-    told = run(tmp_path, "-c", program, "-q", str(HERE / "kernels_interpreted.py"), interpret="1")
-    assert " passed" in told
-    skipped = [line for line in told.splitlines() if line.startswith("SKIPPED")]
-    assert all("HEADFORCING_EVERYTHING" in line for line in skipped), told
+    run_tests(HERE / "kernels_interpreted.py", TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
 
 
 @pytest.mark.slow
 def test_every_kernel_compiles_for_every_gpu_within_its_limits(tmp_path):
-    told = run(tmp_path, str(HERE / "kernels_compiled.py"), interpret="0")
+    told = run(HERE / "kernels_compiled.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     builds = [json.loads(line) for line in told.splitlines()]
     assert {build["target"] for build in builds} == set(SHARED_MEMORY)
     assert {build["dtype"] for build in builds} == {"bf16", "fp16"}
