@@ -147,15 +147,16 @@ def needs_of(
     decoder = decoder.and_another() if plan.restart_frames else decoder
     block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # float32; includes the unfinished blocks after it
     pixels = plan.video_frames * plan.width * plan.height * scale**2
+    one_pass = activation_bytes(plan, dtype)
     return Needs(
         weights,
         plan.cache_bytes(dtype),
-        activation_bytes(plan, dtype),
+        one_pass,
         2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
         decoder.weights,
         decoder.held,
         decoder.peak,
-        activation_bytes(plan, dtype) if cuda_graph else 0,
+        one_pass if cuda_graph else 0,
         text_encoder,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
         state=_state_bytes(plan, dtype) if kept and state and plan.policy.stores_state else 0,

@@ -2,10 +2,8 @@
 
 import importlib.util
 import json
-import os
 import random
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, Roles, preset
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting
+from own_process import run_tests
 from torch import Tensor
 
 TOLERANCE = 1e-5  # of latents, float32: the same sums in another order
@@ -93,11 +92,7 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
 @pytest.mark.skipif(interpreting(), reason="this is the process that it starts")
 def test_the_paper_s_implementations_make_it_with_their_kernels_too(tmp_path: Path):
     """In Triton's interpreter, in a process of its own, since Triton decides at import whether it interprets."""
-    program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "-q", __file__, "-k", "engine_s_video"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-5000:] + done.stderr[-2000:]
+    run_tests(Path(__file__), "-k", "engine_s_video", TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_the_video_depends_on_what_is_remembered(of_the_engine):
