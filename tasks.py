@@ -4,8 +4,9 @@ python tasks.py demo      make a one-minute video with the embedded model
 python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (two minutes on two cores)
 python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
 python tasks.py check     lint and types
-python tasks.py rooms     train the model of the world of rooms: hours, goes on where it was stopped; --out FOLDER
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
+python tasks.py research  run a command of the folder research; --help lists them
+python tasks.py research-tests run the tests of the folder research
 """
 
 import os
@@ -113,12 +114,18 @@ def benchmark(arguments: list[str]) -> None:
     run(python, ROOT / "tests" / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
 
 
-def rooms(arguments: list[str]) -> None:
-    """Train the model of the world of rooms with a process per core, at most two; more arguments go to the training."""
-    environment()
-    workers = str(min(2, os.cpu_count() or 1))
-    training = ("--nproc-per-node", workers, "-m", "headforcing.headforcing_core.demo.training.rooms")
-    run(BIN / "torchrun", *training, *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+def research(arguments: list[str]) -> None:
+    """A command of research; `train` in a process per core, at most two."""
+    python = environment()
+    workers = min(2, os.cpu_count() or 1) if arguments[:1] == ["train"] else 1
+    several = ("-m", "torch.distributed.run", "--nproc-per-node", str(workers)) if workers > 1 else ()
+    run(python, *several, "-m", "headforcing.research", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+
+
+def research_tests(arguments: list[str]) -> None:
+    """The tests of research; more arguments go to pytest."""
+    environment("dev")
+    raise SystemExit(pytest(*in_parallel(), *arguments, ROOT / "research" / "tests"))
 
 
 def browser() -> None:
@@ -135,7 +142,15 @@ def browser() -> None:
     raise SystemExit("The editor test needs Chromium: install it (Debian: apt install chromium) and run this again.")
 
 
-COMMANDS = {"demo": demo, "quick": quick, "test": test, "check": check, "rooms": rooms, "benchmark": benchmark}
+COMMANDS = {
+    "demo": demo,
+    "quick": quick,
+    "test": test,
+    "check": check,
+    "benchmark": benchmark,
+    "research": research,
+    "research-tests": research_tests,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:

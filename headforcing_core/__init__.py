@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC = {
+    "RenderJob": "render.job",
     "RenderPlan": "render.plan",
-    "VideoRollout": "render.video_rollout",
+    "make_blocks": "render.video",
     "WanModel": "model.wan",
     "WanVideoModel": "rollout.wan_video_model",
     "load_state_dict": "weights.checkpoint",

@@ -1,13 +1,50 @@
-"""Copies to a device that nothing waits for, and the memory that a device has free."""
+"""Copies to a device that nothing waits for, tables that are kept there, and the memory that a device has free."""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache, wraps
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+ROOT = Path("/")  # of the file systems in which Linux describes memory
+# of PyTorch, there and on Windows, of C++, and of Python where the system starts no thread
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "can't start new thread")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_holders: list[list[Any]] = []
+
+
+def kept_tables(make: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of a function that makes index tables on a device: the last 512 are kept."""
+    kept: Any = lru_cache(maxsize=512)(make)  # enough for all layers in several blocks: they change as contexts grow
+
+    @wraps(make)
+    def tables(*args: P.args, **kwargs: P.kwargs) -> R:
+        found = kept(*args, **kwargs)
+        for held in _holders:
+            held.append(found)
+        return found
+
+    return tables
+
+
+@contextmanager
+def held_tables() -> Iterator[list[Any]]:
+    """Collect all tables that are used within it, for what reads their memory later, as a CUDA graph does."""
+    held: list[Any] = []
+    _holders.append(held)
+    try:
+        yield held
+    finally:
+        _holders.remove(held)
 
 
 def upload(x: Tensor, device: torch.device | str) -> Tensor:
@@ -31,8 +68,46 @@ def free_memory(device: torch.device | str) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + kept
     if device.type == "mps" and hasattr(torch.mps, "recommended_max_memory"):
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    if device.type == "cpu":
-        with suppress(OSError, KeyError):
-            info = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii")))
-            return 1024 * (int(info["MemAvailable"]) + int(info.get("SwapFree", 0)))
-    return None
+    return min(_host_rooms(ROOT), default=None) if device.type == "cpu" else None
+
+
+def _host_rooms(root: Path) -> Iterator[int]:
+    """Bytes that Linux leaves this process: of the machine, by `ulimit -v`, and by control groups (containers)."""
+    with suppress(OSError, KeyError):
+        info = _numbers(root / "proc/meminfo")
+        yield 1024 * (info["MemAvailable"] + info.get("SwapFree", 0))
+    with suppress(ImportError, OSError, KeyError):
+        import resource  # not on Windows
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield max(0, limit - 1024 * _numbers(root / "proc/self/status")["VmSize"])
+    with suppress(OSError):
+        for line in filter(None, (root / "proc/self/cgroup").read_text(encoding="utf-8").split("\n")):
+            _, controllers, path = line.split(":", 2)
+            if "memory" in controllers.split(","):
+                yield from _group_rooms(root / "sys/fs/cgroup/memory", path, ("limit_in_bytes", "usage_in_bytes"))
+            elif not controllers:  # version 2
+                yield from _group_rooms(root / "sys/fs/cgroup", path, ("max", "current"))
+
+
+def _group_rooms(base: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
+    """Bytes that a control group and each of those around it leave; what only holds files' pages counts as free."""
+    own = base / path.lstrip("/")
+    for group in (own, *own.parents):
+        if base in (group, *group.parents):
+            with suppress(OSError, ValueError, KeyError):  # no limit is "max"
+                limit, used = (int((group / f"memory.{name}").read_text(encoding="ascii")) for name in names)
+                stat = _numbers(group / "memory.stat")
+                total = "total_" if "total_active_file" in stat else ""
+                yield max(0, limit - used + stat[f"{total}active_file"] + stat[f"{total}inactive_file"])
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"(?m)^(\w+):?\s+(\d+)", file.read_text(encoding="utf-8"))}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: PyTorch has a class of its own only for that of a GPU."""
+    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return known or any(words in str(error) for words in _OUT_OF_MEMORY)

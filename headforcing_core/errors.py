@@ -1,10 +1,13 @@
 """The exception for errors that a user can cause."""
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable
 
 MAX_MESSAGE = 1000  # characters
+_MAX_VALUE = 200  # of one that is quoted, or a word
+_LONG_VALUE = re.compile(rf"""\S{{{_MAX_VALUE + 1},}}|'[^']{{{_MAX_VALUE},}}'|"[^"]{{{_MAX_VALUE},}}\"""")
 
 
 class HeadForcingError(ValueError):
@@ -30,10 +33,14 @@ def unknown_name(field: str, name: object, choices: Iterable[str]) -> HeadForcin
 def one_line(text: object, most: int = MAX_MESSAGE) -> str:
     """The text in printable characters on one line: control characters escaped, the middle left out beyond `most`.
 
+    Of long words and quoted values, too, the middle is left out.
+
     For text of others in messages and logs, where a line break or a terminal's escape sequence could forge a line.
     """
-    short = _shortened(str(text), most)
-    return short if short.isprintable() else _shortened("".join(map(_printable, short)), most)
+    short = _shortened(str(text), 20 * most)
+    if not short.isprintable():
+        short = "".join(map(_printable, short))
+    return _shortened(_LONG_VALUE.sub(lambda value: _shortened(value[0], _MAX_VALUE), short), most)
 
 
 def _printable(character: str) -> str:

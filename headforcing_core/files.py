@@ -25,6 +25,10 @@ _ASK_AGAIN_SECONDS = 0.5  # while a lock is waited for
 _NAME_BYTES = 100  # of a target's name in those of its temporary files; file systems allow 255 in all
 
 
+Named = tuple[str, Path]
+"""A file with the option that names it."""
+
+
 class TargetInUse(HeadForcingError):
     """Another process writes the same file."""
 
@@ -89,6 +93,34 @@ def check_writable(path: str | Path | None) -> None:
     if path.is_dir():
         raise HeadForcingError(f"{path} is a folder: give the name of a file in it")
     remove_leftovers(path, ABANDONED_SECONDS)
+
+
+def check_kept(reads: Iterable[Named], writes: Iterable[Named]) -> None:
+    """Raise HeadForcingError if a file that is written is also one that is read, or is written for two options.
+
+    Files are the same by device and inode, so through links and in another case, too. Nothing is opened.
+    """
+    if not (writes := list(writes)):
+        return
+    read = {identity: named for named in reads if (identity := _identity(named[1])) is not None}
+    written: dict[str, str] = {}
+    for option, path in writes:
+        identity = _identity(path)
+        if identity is not None and identity in read:
+            source = read[identity][0]
+            raise HeadForcingError(f"{option} would write over {path}, which is read ({source}): choose another place")
+        place = os.path.join(os.path.realpath(path.parent), path.name)
+        if written.setdefault(place, option) != option:
+            raise HeadForcingError(f"{option} and {written[place]} would both write {path}: choose two names")
+
+
+def _identity(path: Path) -> tuple[int, int] | str | None:
+    """Device and inode of a file, its real path where the file system has no inodes; None where there is no file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Rows in 8-bit floating point, each with a scale of its own: largest value, scale and rounding in one launch."""
+"""Rows in 8-bit floating point, each with a scale of its own: largest value, scale and rounding in one launch.
+
+`quantise_gelu` applies GELU before, in the same launch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .dispatch import Operation
 from .language import interpreting, kernel, tl
@@ -28,26 +32,39 @@ def quantise_reference(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / scale).to(DTYPE), scale
 
 
+def quantise_gelu_reference(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`quantise` of GELU, by its approximation with tanh, of `x`, in float32 and not rounded in between."""
+    return quantise_reference(F.gelu(x.float(), approximate="tanh"))
+
+
 @kernel
-def _quantise_kernel(x, rounded, scale, dim, largest, smallest, COLUMNS: tl.constexpr):
+def _load_values(x, place, inside, GELU: tl.constexpr):
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    if GELU:  # (1 + tanh u) / 2 is the logistic function of 2 u
+        value = value / (1 + tl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value)))
+    return value
+
+
+@kernel
+def _quantise_kernel(x, rounded, scale, dim, largest, smallest, GELU: tl.constexpr, COLUMNS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     # bits of absolute values have their order, with NaN above infinity; a maximum of numbers would drop NaN
     bits = tl.zeros((COLUMNS,), tl.int32)
     for start in range(0, dim, COLUMNS):
         inside = start + column < dim
-        value = tl.load(x + row * dim + start + column, mask=inside, other=0.0).to(tl.float32)
+        value = _load_values(x, row * dim + start + column, inside, GELU)
         bits = tl.maximum(bits, tl.abs(value).to(tl.int32, bitcast=True))
     peak = tl.max(bits, axis=0).to(tl.float32, bitcast=True)
     factor = tl.div_rn(tl.where(peak < smallest, smallest, peak), largest)
     tl.store(scale + row, factor)
     for start in range(0, dim, COLUMNS):
         inside = start + column < dim
-        value = tl.load(x + row * dim + start + column, mask=inside, other=0.0).to(tl.float32)
+        value = _load_values(x, row * dim + start + column, inside, GELU)
         tl.store(rounded + row * dim + start + column, tl.div_rn(value, factor).to(rounded.dtype.element_ty), inside)
 
 
-def _launch(x: Tensor) -> tuple[Tensor, Tensor]:
+def _launch(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
     if x.ndim != 2 or not x.is_contiguous():
         raise LayoutError(f"rows must be contiguous [n, d], got {list(x.shape)}")
     rounded = torch.empty_like(x, dtype=torch.float32 if interpreting() else DTYPE)
@@ -55,7 +72,7 @@ def _launch(x: Tensor) -> tuple[Tensor, Tensor]:
     if len(x):
         _quantise_kernel[(len(x),)](
             x, rounded, scale, x.shape[1], LARGEST, SMALLEST,
-            COLUMNS=COLUMNS, num_warps=4,
+            GELU=gelu, COLUMNS=COLUMNS, num_warps=4,
         )  # fmt: skip
     return rounded.to(DTYPE), scale
 
@@ -67,4 +84,16 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return dict(x=x.to(device, dtype))
 
 
+def _launch_gelu(x: Tensor) -> tuple[Tensor, Tensor]:
+    return _launch(x, gelu=True)
+
+
+def _example_gelu(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    # few values, none near the middle between two numbers of 8 bits: an exponential is not the same everywhere
+    x = torch.linspace(-4, 6, 23).repeat(3, 100)[:, : COLUMNS + 40] * torch.tensor([1, 0.5, 1])[:, None]
+    x[1, 7], x[2, -1] = torch.nan, torch.inf
+    return dict(x=x.to(device, dtype))
+
+
 quantise = Operation(quantise_reference, _launch, _example)
+quantise_gelu = Operation(quantise_gelu_reference, _launch_gelu, _example_gelu)

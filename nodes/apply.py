@@ -66,8 +66,8 @@ class ApplyHeadForcing(io.ComfyNode):
         cls, model: Any, positive: list[Any], head_profile: Any = None, options: dict[str, Any] | None = None
     ) -> io.NodeOutput:
         bridge.wan_config(model)  # refuses other models
-        timeline, texts = timeline_of(positive, 0.0)
-        checks.check_text_width(model, texts)
+        timeline, embeds = timeline_of(positive, 0.0)
+        checks.check_text_width(model, embeds.values())
         chosen, _ = model_file.options_for(model, sampler_options({"head_profile": head_profile}, options))
-        request = Request(chosen, timeline, texts)
+        request = Request(chosen, timeline, embeds)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())

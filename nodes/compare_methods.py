@@ -9,10 +9,7 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import method_names
-from ..headforcing_core.render.options import DEFAULTS, RenderOptions
-from ..headforcing_core.render.plan import RenderPlan
-from ..headforcing_core.render.resources import Needs
-from ..headforcing_core.studies.comparison import (
+from ..headforcing_core.render.comparison import (
     NOTE,
     Compared,
     Entry,
@@ -24,7 +21,10 @@ from ..headforcing_core.studies.comparison import (
     names_all,
     table,
 )
-from .host import bridge, checks, folders, helpers
+from ..headforcing_core.render.options import DEFAULTS, RenderOptions
+from ..headforcing_core.render.plan import RenderPlan
+from ..headforcing_core.render.resources import Needs
+from .host import bridge, checks, folders, helpers, player
 from .host.conditioning import timeline_of
 from .host.helpers import HeadProfileType
 from .host.progress import RenderProgress
@@ -92,7 +92,7 @@ class CompareMethods(io.ComfyNode):
         return helpers.refusal(entries_of, methods)
 
     @classmethod
-    @helpers.shows_errors
+    @player.shows_errors
     def execute(
         cls,
         model: Any,
@@ -111,8 +111,8 @@ class CompareMethods(io.ComfyNode):
         entries = entries_of(methods)
         for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
             folders.check_prefix(prefix)
-        timeline, texts = timeline_of(positive, seconds)
-        checks.check_text_width(model, texts)
+        timeline, embeds = timeline_of(positive, seconds)
+        checks.check_text_width(model, embeds.values())
         width, height = checks.size_for(model, width, height)
         tags = helpers.graph_tags(cls.hidden)
         common = RenderOptions(
@@ -126,7 +126,7 @@ class CompareMethods(io.ComfyNode):
                 model,
                 entry.options(common, seed),
                 timeline,
-                texts,
+                embeds,
                 runs=RUNS if resume else None,
                 found_profiles=FOUND_PROFILES,
                 vae=vae,
@@ -151,7 +151,7 @@ class CompareMethods(io.ComfyNode):
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
-        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.preview([file]))
+        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.output([file]))
 
 
 class _Video(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.video.stream import write_video
-from .host import folders, helpers, runs
+from .host import folders, helpers, player, runs
 from .host.vae import check_vae, load_decoder
 
 CHUNK_FRAMES = 3
@@ -76,7 +76,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 ),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
-            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
         return helpers.aliases(schema, "video combine", "save video", "VAE decode", "mp4", "export video")
@@ -92,7 +92,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
         return runs.finished_blocks(run)
 
     @classmethod
-    @helpers.shows_errors
+    @player.shows_errors
     def execute(
         cls,
         vae: Any,
@@ -128,7 +128,9 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 )
             before += video.total
             files.append(file)
-        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=helpers.preview(files))
+        shown = player.NodePlayer(cls.hidden.unique_id, helpers.workflow_id(cls.hidden))
+        shown.show("done", f"wrote {', '.join(f'output/{file.label}' for file in files)}")
+        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from comfy_api.latest import io
 
-from ..headforcing_core.plots.latents import run_picture
+from ..headforcing_core.report.latents_plot import run_picture
 from ..headforcing_core.timeline.clock import video_frames_of
 from .host import helpers
 from .host.runs import find_run, finished_blocks, take_names, to_latent

@@ -14,11 +14,12 @@ from ..headforcing_core.head_profiles.profile_setup import ProfileSetup
 from ..headforcing_core.head_profiles.profiler import BUDGETS
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.shares import HeadShares
-from ..headforcing_core.plots import head_profile as pictures
 from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.render.plan import check_size
+from ..headforcing_core.report import profile_plot as pictures
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
+from ..headforcing_core.timeline.grammar import split_lines
 from .host import bridge, checks, folders, helpers, toy_world
 from .host.helpers import HeadProfileType
 from .host.progress import say
@@ -98,7 +99,7 @@ class ProfileHeads(io.ComfyNode):
         check_size("height", height)
         config, family = bridge.wan_config(model), schedule(model_family)
         count, seconds = BUDGETS[preset]
-        texts = tuple(line.strip() for line in prompts.splitlines() if line.strip())
+        texts = tuple(line.strip() for line in split_lines(prompts) if line.strip())
         if not texts:
             texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]
         blocks, options = BlockClock(family.frames_per_block).blocks_for(seconds), {"rope": rope, "seed": seed}
@@ -140,7 +141,8 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadSh
             bar.update_absolute(bar.current + 1, preview=image)
 
     try:
-        bridge.measure(model, shares, embeds, missing, on_step, lambda prompt: shares.save(path))
+        todo = {prompt: embeds[prompt] for prompt in missing}
+        bridge.measure(model, shares, todo, on_step, lambda prompt: shares.save(path))
     finally:
         shares.save(path)
     return shares

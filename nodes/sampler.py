@@ -8,13 +8,13 @@ import torch
 from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
-from ..headforcing_core.drift.latents import describe_events
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
-from .host import bridge, checks, folders, helpers, live_story, model_file, precision, starts
+from ..headforcing_core.report.latents import describe_events
+from .host import bridge, checks, folders, helpers, live_story, model_file, player, precision, starts
 from .host.conditioning import timeline_of
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
@@ -57,7 +57,7 @@ class HeadForcingSampler(io.ComfyNode):
         return live_story.changes()
 
     @classmethod
-    @helpers.shows_errors
+    @player.shows_errors
     def execute(
         cls,
         model: Any,
@@ -74,8 +74,8 @@ class HeadForcingSampler(io.ComfyNode):
         width, height = checks.size_for(model, settings["width"], settings["height"])
         options = sampler_options(settings | {"width": width, "height": height}, options)
         options, family = model_file.options_for(model, options)
-        timeline, texts = timeline_of(positive, options.seconds)
-        checks.check_text_width(model, texts)
+        timeline, embeds = timeline_of(positive, options.seconds)
+        checks.check_text_width(model, embeds.values())
         start = starts.given(options, begins_with, vae)
         if start.latents is not None:
             options = replace(options, height=start.latents.shape[-2] * 8, width=start.latents.shape[-1] * 8)
@@ -84,7 +84,7 @@ class HeadForcingSampler(io.ComfyNode):
             model,
             options,
             timeline,
-            texts,
+            embeds,
             start,
             runs=RUNS if resume else None,
             found_profiles=FOUND_PROFILES,
@@ -108,7 +108,7 @@ class HeadForcingSampler(io.ComfyNode):
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
         told = describe(_with_story(planned, plan), bridge.compute_dtype(model))
-        head = [*describe_method(options.method), told, *story.notes]
+        head = [*describe_method(options.method, options.method_options), told, *story.notes]
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         return io.NodeOutput(
             _latents(videos, plan, render.job(plan).about),
@@ -125,9 +125,7 @@ def _about_model(model: Any) -> list[str]:
 
 def _with_story(plan: RenderPlan, told: RenderPlan) -> RenderPlan:
     """A plan with the story of another; roles that have been found since are not in it."""
-    return replace(
-        plan, timeline=told.timeline, prompts=told.prompts, blends=told.blends, video_frames=told.video_frames
-    )
+    return replace(plan, timeline=told.timeline, rows=told.rows, video_frames=told.video_frames)
 
 
 def _sample(

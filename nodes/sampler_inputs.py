@@ -32,7 +32,7 @@ def method_inputs() -> list[Any]:
     inputs = [*_method(), *_memory(), *_guards()]
     for widget in inputs:
         widget.extra_dict.pop("advanced")
-    return inputs
+    return [*inputs, _method_options()]
 
 
 def options_input(
@@ -190,6 +190,16 @@ def _guards() -> list[Any]:
             "version.",
         ),
     ]
+
+
+def _method_options() -> Any:
+    return io.String.Input(
+        "method_options",
+        default=DEFAULTS.method_options,
+        optional=True,
+        tooltip="Options of the chosen method, such as window_frames=12, sink_frames=3. Empty: those of its paper. A "
+        "wrong name gets an error that lists all of them.",
+    )
 
 
 def _batch() -> Any:

@@ -10,11 +10,11 @@ import comfy.utils
 import numpy as np
 from comfy_api.latest import InputImpl, io
 
-from ..headforcing_core.drift.report import DriftReport, report_frames, report_video
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.metrics.base import Panel
-from ..headforcing_core.metrics.registry import found_metrics, load_panel
-from ..headforcing_core.plots.drift import drift_picture
+from ..headforcing_core.report.drift import DriftReport, report_frames, report_video
+from ..headforcing_core.report.drift_plot import drift_picture
+from ..headforcing_core.report.learned.base import Panel
+from ..headforcing_core.report.learned.registry import found_metrics, load_panel
 from .host import folders, helpers
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def _panel() -> Panel | None:
             return load_panel(folder, device=device)
         except HeadForcingError as error:
             log.warning("Video Drift Report: %s", error)
-            return Panel((), [str(error)])
+            return Panel({}, [str(error)])
     return None
 
 

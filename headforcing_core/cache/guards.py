@@ -1,10 +1,19 @@
-"""Guards against sink collapse: settings that other papers add to any cache with kept frames. All are off at first."""
+"""Guards against sink collapse: what other papers add to any cache with kept frames (METHOD.md, "Guards"). All are off
+at first. A cache knows them only as its `ActiveGuards`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..model.rope import THETA, RotaryEmbedding
 
 COMPRESSIONS = ("prompt", "trigonometric")  # criteria for the tokens of a merge, see `roles.EpisodicPolicy`
 
@@ -22,12 +31,132 @@ class Guards:
     rope_jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("sink_gate", "rope_jitter"):
-            if not 0 <= getattr(self, name) < 1:
-                raise HeadForcingError(f"{name} must be 0 (off) or below 1, got {getattr(self, name)}")
+        for name, value in vars(self).items():
+            if not 0 <= value < 1:
+                raise HeadForcingError(f"{name} must be 0 (off) or below 1, got {value}")
 
     def __bool__(self) -> bool:
         return bool(self.sink_gate or self.rope_jitter)
 
 
 OFF = Guards()
+
+
+class ActiveGuards:
+    """The guards of one cache.
+
+    Attributes:
+        gate: of kept frames; None where it is off.
+        bases: the rotary base of every head, `[layers, heads]`; None where all have the same.
+    """
+
+    def __init__(self, guards: Guards, layers: int, heads: int):
+        self.gate = SinkGate(guards.sink_gate) if guards.sink_gate else None
+        self.strength = guards.rope_jitter
+        self.bases = jittered_bases(self.strength, layers, heads) if self.strength else None
+
+    def ropes(self, heads: Sequence[Sequence[int]], common: RotaryEmbedding, *sizes: Any) -> list[RotaryEmbedding]:
+        """The rotations of some heads, per layer: `common`, which was made with these `sizes`, without jitter."""
+        if self.bases is None:
+            return [common] * len(heads)
+        return [JitteredRotary(bases[chosen], *sizes) for bases, chosen in zip(self.bases, heads, strict=True)]
+
+    @property
+    def report(self) -> list[str]:
+        """One line for every guard that is on."""
+        lines = [] if self.gate is None else [self.gate.report()]
+        if self.bases is not None:
+            low, high = float(self.bases.min()), float(self.bases.max())
+            lines.append(
+                f"rope jitter {self.strength:g}: rotary bases from {low:,.0f} to {high:,.0f} in place of {THETA:,.0f}"
+            )
+        return lines
+
+
+class SinkGate:
+    """DySink (arXiv 2605.21028) leaves a kept frame out where it draws too many heads at once.
+
+    Decides, pass by pass and layer by layer, which kept frames a group of heads attends to.
+
+    Attributes:
+        passes: how many passes of a layer's group had kept frames.
+        frames: how many kept frames these passes had, all together.
+        left_out: how many of them were left out.
+    """
+
+    def __init__(self, threshold: float):
+        self.threshold = threshold
+        self.passes = self.frames = self.left_out = 0
+
+    def context(self, q: Tensor, k: Tensor, v: Tensor, kept_frames: int) -> tuple[Tensor, Tensor]:
+        """The keys and values that a group of heads attends to, `[heads, keys, d]` each.
+
+        Args:
+            q: rotated queries of the block, `[heads, queries, d]`.
+            k, v: the heads' contexts, `[heads, frames, s, d]`, keys rotated.
+            kept_frames: how many of the frames, the first ones, are sinks or episodic entries.
+        """
+        if kept_frames:
+            self.passes, self.frames = self.passes + 1, self.frames + kept_frames
+            anomalous = self.anomalous(q, k, kept_frames)
+            if anomalous.any():
+                # the host reads the decision: contexts of two lengths cannot be one launch
+                self.left_out += int(anomalous.sum())
+                stays = torch.ones(k.shape[1], dtype=torch.bool, device=k.device)
+                stays[:kept_frames] = ~anomalous
+                k, v = k[:, stays], v[:, stays]
+        return k.flatten(1, 2), v.flatten(1, 2)
+
+    def anomalous(self, q: Tensor, k: Tensor, kept_frames: int) -> Tensor:
+        """For every kept frame whether it is left out, `[kept_frames]`; arguments as for `context`.
+
+        The mean query of a head scores a frame by its mean product with the frame's keys, and so it scores all other
+        frames together. A frame is left out where more heads than the threshold's share prefer it to the others.
+        """
+        query = q.mean(dim=1, dtype=torch.float32)
+        means = k.mean(dim=2, dtype=torch.float32)  # products are linear in the keys
+        scores = torch.einsum("hd,hnd->hn", query, means)
+        others = scores[:, kept_frames:].mean(dim=1, keepdim=True)
+        shares = (scores[:, :kept_frames] > others).float().mean(dim=0)
+        return shares > self.threshold
+
+    def report(self) -> str:
+        """One line for a report."""
+        return (
+            f"sink gate {self.threshold:g}: left out {self.left_out:,} of {self.frames:,} kept frames "
+            f"in {self.passes:,} passes of layers"
+        )
+
+
+def jittered_bases(strength: float, layers: int, heads: int) -> Tensor:
+    """The temporal rotary base of every head in LoL (arXiv 2601.16914), `[layers, heads]` float64.
+
+    It is `THETA (1 + strength e)` with fixed `e` from U(-1, 1).
+    """
+    drawn = torch.rand(layers, heads, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return THETA * (1 + strength * (2 * drawn - 1))
+
+
+class JitteredRotary(RotaryEmbedding):
+    """A `RotaryEmbedding` for some heads of one layer, each with its own base of the temporal angles.
+
+    Args:
+        bases: `[heads]` float64 for tensors `[heads, frames, s, d]`, or `[]` for those of a single head.
+    """
+
+    def __init__(self, bases: Tensor, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
+        super().__init__(head_dim, rows, columns, device)
+        self.bases = bases
+        # there is one object per layer and group, so each remembers less than the one for all heads
+        self._temporal = lru_cache(maxsize=16)(self._temporal_rotations)
+
+    def _temporal_rotations(self, frame_indices: tuple[int, ...]) -> Tensor:
+        exponents = -torch.arange(0, self.temporal_dim, 2, dtype=torch.float64) / self.temporal_dim
+        frequencies = self.bases[..., None, None] ** exponents  # [heads, 1, pairs]
+        angle = torch.tensor(frame_indices, dtype=torch.float64)[:, None] * frequencies
+        return self._rotations(angle)[..., None, :, :]
+
+    def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
+        # one axis after the other: a table of all axes for every head would be as large as the keys themselves
+        rotated = self.rerotate(self.rotate_spatial(x), frame_indices)
+        return rotated if out is None else out.copy_(rotated)

@@ -15,7 +15,7 @@ admitted frame therefore moves the slots after it, at most once per update inter
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -26,15 +26,16 @@ from ...kernels.write import write_block
 from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
-from .head_group import HeadGroup, block_tables
+from ..timeline.switch import Switch
+from .base import Cache, State, WriteClean
+from .guards import ActiveGuards
+from .head_group import HeadGroup, block_tables, contexts, rotate_queries, write_groups
 from .memory import EpisodicMemory, MemoryEvent, MemoryHeads, candidate_frame
 from .query_score import QueryScore
-from .rope_jitter import JitteredRotary, describe_jitter, jittered_bases
 from .scenes import Recall, Scenes
 from .shape import CacheShape
-from .sink_gate import SinkGate
 from .slot_kernels import SlotKernels
-from .switching import RoleSwitching
+from .state import cache_state, restore_cache
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
 
@@ -54,13 +55,11 @@ def _first_rows(slots: Tensor) -> list[int]:
     return [(first + head * step) // slots.shape[-1] for head in range(len(slots))]
 
 
-class HeadCache(RoleSwitching):
+class HeadCache(Cache):
     """The caches of all heads of a model for one video.
 
-    Per block: `begin_block()`, then any number of passes that `write` and `attend` layer by layer (a pass replaces the
-    keys and values of the pass before), then, after the clean pass, `commit(prompt)`. `flush`, `re_anchor` and `rewind`
-    are called between two blocks and drop history. `everywhere` is for `EpisodicMemory`, where several processes share
-    the heads.
+    `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `everywhere` is for
+    `EpisodicMemory`, where several processes share the heads.
     """
 
     def __init__(
@@ -79,12 +78,11 @@ class HeadCache(RoleSwitching):
         self.block = 0  # blocks closed so far
         self.origin = 0  # the first sink frame: 0 until a re-anchor
         self.oldest = 0  # no recent frame is older than this one
-        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        sizes = (shape.head_dim, shape.rows, shape.columns, device)
+        self.rope = RotaryEmbedding(*sizes)
         reencode = shape.policy.rope == "contiguous"
-        guards = shape.policy.guards
-        self.gate = SinkGate(guards.sink_gate) if guards.sink_gate else None
-        self.bases = jittered_bases(guards.rope_jitter, shape.layers, shape.heads) if guards.rope_jitter else None
-        self.layer_by_layer = self.bases is not None  # fused kernels know one rotary base for all heads
+        self.guards = ActiveGuards(shape.policy.guards, shape.layers, shape.heads)
+        self.fused = self.guards.bases is None  # fused kernels know one rotary base for all heads
         self.flat = [self._buffer(dtype) for _ in range(2)]  # keys and values of all layers, `[rows, head_dim]`
         self.k, self.v = (self._layers(buffer) for buffer in self.flat)
         self.groups = [
@@ -93,19 +91,18 @@ class HeadCache(RoleSwitching):
                 [torch.tensor(h, dtype=torch.long, device=device) for h in heads],
                 k,
                 v,
-                self.rope,
+                self.guards.ropes(heads, self.rope, *sizes),
                 reencode,
-                None
-                if self.layer_by_layer
-                else SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope),
-                self._ropes(heads),
+                SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope)
+                if self.fused
+                else None,
                 everywhere=everywhere,
             )
             for (policy, heads), k, v in zip(
-                shape.groups().items(), self._parts(self.k), self._parts(self.v), strict=True
+                shape.groups.items(), self._parts(self.k), self._parts(self.v), strict=True
             )
         ]
-        order = [list(chain.from_iterable(heads)) for heads in zip(*shape.groups().values(), strict=True)]
+        order = [list(chain.from_iterable(heads)) for heads in zip(*shape.groups.values(), strict=True)]
         # per layer, the heads in the order of its buffers, and the position of each head in that order
         self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
@@ -118,14 +115,6 @@ class HeadCache(RoleSwitching):
         )
         self.scenes = Scenes()
 
-    def _ropes(self, heads: list[list[int]]) -> list[RotaryEmbedding] | None:
-        """Per layer, the rotations of these heads, where heads differ in them."""
-        if self.bases is None:
-            return None
-        shape = self.shape
-        sizes = (shape.head_dim, shape.rows, shape.columns, self.device)
-        return [JitteredRotary(bases[chosen], *sizes) for bases, chosen in zip(self.bases, heads, strict=True)]
-
     def _buffer(self, dtype: torch.dtype) -> Tensor:
         """The slots of all heads of all layers, in one piece so that one launch can change all of them.
 
@@ -136,17 +125,16 @@ class HeadCache(RoleSwitching):
 
     def _layers(self, buffer: Tensor) -> list[Tensor]:
         """Per layer, the slots of all its heads, `[slots, s, head_dim]`, as views of a buffer."""
-        slots = [
-            sum(len(heads[layer]) * self.shape.slots(policy) for policy, heads in self.shape.groups().items())
-            for layer in range(len(self.shape.roles))
-        ]
+        sizes = [(self.shape.slots[policy], heads) for policy, heads in self.shape.groups.items()]
+        slots = [sum(len(heads[layer]) * each for each, heads in sizes) for layer in range(len(self.shape.roles))]
         return list(buffer.unflatten(0, (-1, self.rope.frame_tokens)).split(slots))
 
     def _parts(self, buffers: list[Tensor]) -> Iterator[list[Tensor]]:
         """Yield, group by group, its views `[heads, slots, s, head_dim]` of every layer's buffer."""
         first = [0] * len(buffers)
-        for policy, heads in self.shape.groups().items():
-            sizes = [(len(h), self.shape.slots(policy)) for h in heads]
+        for policy, heads in self.shape.groups.items():
+            slots = self.shape.slots[policy]
+            sizes = [(len(h), slots) for h in heads]
             ends = [start + math.prod(size) for start, size in zip(first, sizes, strict=True)]
             yield [
                 buffer[start:end].unflatten(0, size)
@@ -166,56 +154,44 @@ class HeadCache(RoleSwitching):
 
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
-        """Slots and temporal indices of a pass: passes with equal layouts read and write the same memory, so a CUDA
-        graph of one can be replayed for the other. None while attention is measured or guards are on."""
+        """Slots and temporal indices of a pass; None while attention is measured or guards are on."""
         if self.shape.policy.guards or (self.meter is not None and self.meter.active):
             return None
         return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
 
     def begin_block(self) -> None:
-        """Open the next block of frames."""
         for group in self.groups:
             group.begin_block(self._frames_seen, self.shape.frames_per_block)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the current block's `k, v [tokens, heads, head_dim]`, without rotary embedding."""
         k, v = by_head(k, self.rope.frame_tokens), by_head(v, self.rope.frame_tokens)
-        for group in self.groups:
-            if len(group.heads[layer]):
-                group.write(layer, k, v)
+        write_groups(self.groups, layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to each head's own context."""
         queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
-        for group, part in self._by_group(layer, queries):
-            group.rotate(layer, part, out=part)
+        rotate_queries(self.groups, layer, queries)
         return self.attend_rotated(layer, queries.flatten(1, 2))
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
         meter = self.meter if self.meter is not None and self.meter.active else None
-        if meter is None and self.gate is None and isinstance(self.attention, LayerAttention):
+        if meter is None and self.guards.gate is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
             attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
         else:
             attended = []
-            for group, part in self._by_group(layer, queries):
+            for group, part, keys, values in contexts(self.groups, layer, queries, self.guards.gate):
                 attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
-                attended += attention(part, *group.context(layer, part, self.gate))
+                attended += attention(part, keys, values)
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     @property
-    def guard_report(self) -> list[str]:
-        """One line for a report for everything of `guards.py` that acts on this cache."""
-        lines = [] if self.gate is None else [self.gate.report()]
-        if self.bases is not None:
-            lines.append(describe_jitter(self.shape.policy.guards.rope_jitter, self.bases))
-        return lines + ([] if self.memory.score is None else [self.memory.score.report()])
+    def report(self) -> list[str]:
+        return self.guards.report + ([] if self.memory.score is None else [self.memory.score.report()])
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
-        """Implements `model.wan.FusedCache`: norm, rotation and write of a block's projections in one call."""
         s, indices = self.rope.frame_tokens, [group.indices[group.current] for group in self.groups]
         starts = [
             (group.current.start * s, first)
@@ -226,13 +202,6 @@ class HeadCache(RoleSwitching):
         most = max(max(row) for row in indices) + 1
         k_buffer, v_buffer = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
         return write_block(q, k, v, weights, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most))
-
-    def _by_group(self, layer: int, heads: Tensor) -> Iterator[tuple[HeadGroup, Tensor]]:
-        """Yield every group that has heads in a layer, with its part of `heads [heads, ...]` in the buffers' order."""
-        sizes = [len(group.heads[layer]) for group in self.groups]
-        for group, part in zip(self.groups, heads.split(sizes), strict=True):
-            if len(part):
-                yield group, part
 
     def spans(self, layer: int) -> tuple[Span, ...]:
         """Per group of a layer: the rows of its heads in the buffers, and how many of them are in use."""
@@ -280,13 +249,37 @@ class HeadCache(RoleSwitching):
 
     @property
     def recalls(self) -> list[Recall]:
-        """The scenes that were brought back so far."""
         return self.scenes.recalls
 
     @property
     def scene_starts(self) -> list[int] | None:
-        """The first latent frame of every scene so far; None where no frames of scenes are kept."""
         return self.scenes.starts if self.memory_group is not None and self.shape.policy.kept_scenes else None
+
+    def switch_blocks(self, switch: Switch) -> int:
+        return self.shape.recache_blocks if switch.kind == "recache" else 0
+
+    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+        """Drop history as the switch says, bring back the scene that it recalls, which has a number; a recache writes
+        `latest` again block by block, under the new prompt (METHOD.md, "Where one prompt follows another")."""
+        self.end_scene()
+        if switch.re_anchor:
+            self.re_anchor()
+        if switch.kind == "flush":
+            self.flush()
+        if switch.recall is not None:
+            self.recall(switch.recall)
+        if switch.kind == "recache":
+            self.rewind(len(latest))
+            for latents in latest:
+                self.begin_block()
+                write_clean(latents)
+                self.close()
+
+    def state(self) -> State | None:
+        return cache_state(self)
+
+    def restore(self, state: State) -> None:
+        restore_cache(self, state)
 
     def flush(self) -> None:
         """Drop everything but the sinks and the last two frames; episodic memory is emptied, too."""

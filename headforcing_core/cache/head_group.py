@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ...kernels.move import in_sequence
-from ..devices import upload
+from ..devices import kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
+from .guards import SinkGate
 from .memory import MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame
-from .sink_gate import SinkGate
 from .slot_kernels import SlotKernels
 
 
@@ -25,10 +24,10 @@ class HeadGroup:
     Args:
         heads: per layer, which heads these are.
         k, v: per layer, their slots `[heads, slots, s, head_dim]`.
+        ropes: per layer, the rotations of these heads.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
         kernels: the same slots, for launches over all layers; without it, or where they do not work, every change is
             a loop over the layers.
-        ropes: per layer, the rotations of these heads, if they are not `rope`.
         everywhere: as for `memory.EpisodicMemory`.
     """
 
@@ -38,15 +37,14 @@ class HeadGroup:
         heads: Sequence[Tensor],
         k: Sequence[Tensor],
         v: Sequence[Tensor],
-        rope: RotaryEmbedding,
+        ropes: Sequence[RotaryEmbedding],
         reencode: bool,
         kernels: SlotKernels | None = None,
-        ropes: Sequence[RotaryEmbedding] | None = None,
         *,
         everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
-        self.ropes, self.reencode, self._kernels = ropes or [rope] * len(k), reencode, kernels
+        self.ropes, self.reencode, self._kernels = ropes, reencode, kernels
         self._everywhere = everywhere or MemoryHeads()
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
@@ -134,9 +132,11 @@ class HeadGroup:
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order. Leading slots whose position does not change are not copied."""
         fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
-        spare = self.frames  # the next slot, if there is one
-        if self.kernels is not None and spare < self.k[0].shape[1]:
-            self.kernels.move([(source, place, 0) for source, place in in_sequence(order, spare)])
+        spare = self.frames  # the next slot, which a full context has not: only slots that change places need it
+        moves = in_sequence(order, spare)
+        has_room = spare < self.k[0].shape[1] or all(place != spare for _, place in moves)
+        if self.kernels is not None and has_room:
+            self.kernels.move([(source, place, 0) for source, place in moves])
         elif fixed < len(order):
             moved = upload(torch.tensor(order[fixed:]), self.k[0].device)
             for buffer in (*self.k, *self.v):
@@ -220,6 +220,34 @@ class HeadGroup:
         return self.ropes[layer].rotate_temporal(keys.float(), [-self.indices[slot]])
 
 
+# ------------------------------------------------------------------------------------------ the groups of a layer
+
+
+def write_groups(groups: Sequence[HeadGroup], layer: int, k: Tensor, v: Tensor) -> None:
+    """Store the current block's `k, v [heads, frames, s, head_dim]` of a layer, each group its own heads'."""
+    for group in groups:
+        if len(group.heads[layer]):
+            group.write(layer, k, v)
+
+
+def rotate_queries(groups: Sequence[HeadGroup], layer: int, queries: Tensor) -> None:
+    """Rotate queries `[heads, frames, s, head_dim]` in place; heads in the order of the layer's buffers."""
+    for group, part in _parts(groups, layer, queries):
+        group.rotate(layer, part, out=part)
+
+
+def contexts(
+    groups: Sequence[HeadGroup], layer: int, queries: Tensor, gate: SinkGate | None
+) -> list[tuple[HeadGroup, Tensor, Tensor, Tensor]]:
+    """Per group that has heads in a layer: its queries, and the keys and values that they attend to."""
+    return [(group, part, *group.context(layer, part, gate)) for group, part in _parts(groups, layer, queries)]
+
+
+def _parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
+    parts = heads.split([len(group.heads[layer]) for group in groups])
+    return [(group, part) for group, part in zip(groups, parts, strict=True) if len(part)]
+
+
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
     """Copy these heads of `x` into `out`: without a temporary where `index_select` can write to strided memory."""
     if x.device.type in ("cpu", "cuda"):
@@ -228,7 +256,7 @@ def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
         out.copy_(x.index_select(0, heads))
 
 
-@lru_cache(maxsize=512)  # enough for the layers of several blocks: tables change only while contexts grow
+@kept_tables
 def block_tables(
     spans: Spans, starts: tuple[tuple[int, int], ...], places: tuple[int, ...], tokens: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,34 +1,33 @@
-"""The interface of every method: its settings, the size of its cache, the cache itself, and the rollout loop.
+"""The interface of every method: its options, the size of its cache, the cache itself, and the rollout loop.
 
-`cache.policy.CachePolicy` implements it for Head Forcing and its ablations, whose heads keep frames by role. The
-methods of other papers are in `methods/`, based on `methods.base.MethodPolicy`. Members that a method does not define
-keep the defaults given here.
+The fields of a method's dataclass are its options (`options.py`). `cache.policy.CachePolicy` implements the interface
+for Head Forcing and its ablations, whose heads keep frames by role; the methods of other papers are in `methods/`,
+based on `methods.base.MethodPolicy`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, explicit
+from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
-from ..rollout.events import MemoryEvent
-from ..rollout.loop import Block, JointModel, StepCallback, rollout
+from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
 from ..rollout.noise import NoiseSource
 from ..rollout.overlap import Overlap
+from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
-from .guards import Guards
+from .base import Cache
+from .options import options_of
 from .query_score import QueryStatistics
 from .roles import Roles
 from .shape import Shape
-
-State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and plain JSON
 
 
 @dataclass(frozen=True)
@@ -36,202 +35,137 @@ class RolloutInputs:
     """The inputs of one video's rollout, besides model and cache.
 
     Attributes:
-        prompts: for every block, start blocks included, the number of its prompt.
-        start_latents: `[n * frames_per_block, channels, h, w]`, latents that the video begins with; None for none.
-        made: finished blocks of an earlier render, the first ones after the start; on any device.
+        given: the first blocks of the video where they are there already, `[frames, channels, h, w]` each: start
+            frames, then what an earlier render has finished; on any device.
         unfinished: `Block.unfinished` of the last of them.
-        switches: by block number, the prompt switch before it.
         reencode: decodes latents `[frames, channels, h, w]` from the beginning of a video and encodes the last video
             frame as the first latent frame of a new one; needed where a video is made of several rollouts.
-        on_step, on_start_event: as in `rollout.loop.rollout`.
+        on_step: as in `rollout.loop.rollout`.
+    """
+
+    script: Script
+    noise: NoiseSource
+    frames_per_block: int = 3
+    given: Sequence[Tensor] = ()
+    unfinished: Sequence[Tensor] = ()
+    reencode: Callable[[Tensor], Tensor] | None = None
+    on_step: StepCallback = lambda block, step, latents: None
+
+
+def block_by_block(model: VideoModel, cache: BlockCache, video: RolloutInputs) -> Iterator[Block]:
+    """The rollout in which each block is denoised alone."""
+    return rollout(model, cache, video.script, video.noise, video.given, video.on_step)
+
+
+@dataclass(frozen=True)
+class VideoFacts:
+    """What a method may depend on of a video that is not made yet.
+
+    Attributes:
+        blocks: start blocks included.
+        prompts: number of its prompts; `recalls` tells whether one of them brings a scene back.
+        seed: of the noise.
+        queries: query statistics of the head profile whose name is `profile`; None if it has none.
     """
 
     schedule: Schedule
-    noise: NoiseSource
-    prompts: Sequence[int]
-    start_latents: Tensor | None = None
-    made: Sequence[Tensor] = ()
-    unfinished: Sequence[Tensor] = ()
-    switches: Mapping[int, Switch] = field(default_factory=dict)
-    reencode: Callable[[Tensor], Tensor] | None = None
-    on_step: StepCallback = lambda block, step, latents: None
-    on_start_event: Callable[[MemoryEvent], None] = lambda event: None
+    blocks: int
+    start_frames: int = 0
+    prompts: int = 1
+    recalls: bool = False
+    seed: int = 0
+    queries: QueryStatistics | None = None
+    profile: str = "the head profile"
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How a method's loop divides a video into passes of the model.
+
+    Attributes:
+        blocks_per_pass: how many consecutive blocks one model call denoises together.
+        recached_frames: how many of the last latent frames a prompt switch writes again in one clean pass.
+        overlap: the lengths of overlapping rollouts that make up a video; None if one rollout makes the whole video.
+    """
+
+    blocks_per_pass: int = 1
+    recached_frames: int = 0
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True)
 class Method:
-    """The settings of a method, and everything a render calls on it.
+    """The settings of a method, and everything that a render asks of it. The fields are the method's options.
 
     Attributes:
-        switch: the kind of `timeline.switch.Switch` that every new prompt causes, for methods with only one kind.
+        shape_class: computes the size of the cache.
         own_schedule: noise levels that replace those of the model family; None keeps the family's.
-        uses_labels: whether the heads are told apart by the labels of a head profile instead of its roles.
-        stores_state: whether the cache's state can be stored (`state`, `restore`); otherwise the cache is rebuilt by
-            clean passes over the finished blocks.
+        heads_by: what of a head profile the cache depends on: nothing (empty), `roles` or `labels`.
+        resumes_from: what rebuilds the cache of an interrupted render exactly: clean passes over its finished `blocks`,
+            the stored `state` of the cache, or either.
+        rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`).
     """
 
-    switch: ClassVar[str] = "reset"
+    shape_class: ClassVar[type[Shape]]
     own_schedule: ClassVar[Schedule | None] = None
-    uses_labels: ClassVar[bool] = False
-    stores_state: ClassVar[bool] = False
-
-    # --- the cache
-
-    def shape(self, config: WanConfig, roles: Roles, *sizes: int) -> Shape:
-        """The size of the cache; `sizes` are the last four arguments of `Shape.for_model`."""
-        raise NotImplementedError
-
-    def make_cache(
-        self, shape: Any, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> Any:
-        """An empty cache of the given shape: a `rollout.loop.KeyValueStore` for this method's `rollout`."""
-        raise NotImplementedError
-
-    def reference_cache(self, shape: Any, dtype: torch.dtype, device: torch.device | str) -> Any:
-        """A simple, slow cache with the same results, to compare with."""
-        return self.make_cache(shape, dtype, device, explicit)
-
-    def cache_bytes(self, shape: Any, dtype: torch.dtype, switches: bool) -> int:
-        """Peak size of the cache in bytes; `switches` tells whether the video has prompt switches that change it."""
-        return shape.bytes(dtype)
-
-    def state(self, cache: Any) -> State | None:
-        """The state of a cache between two blocks, to store it; None if the method stores none."""
-        return None
-
-    def restore(self, cache: Any, state: State) -> None:
-        """Set a new cache to a stored state."""
 
     @property
-    def replays(self) -> bool:
-        """Whether clean passes over finished blocks rebuild the cache exactly, so that a render can be resumed."""
-        return True
-
-    # --- the loop
-
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        """Yield the finished blocks of one video in order; by default each block is denoised alone."""
-        return rollout(
-            model,
-            cache,
-            video.schedule,
-            video.noise,
-            video.prompts,
-            video.start_latents,
-            video.made,
-            video.on_step,
-            video.on_start_event,
-            video.switches,
-        )
-
-    def blocks_per_pass(self, schedule: Schedule) -> int:
-        """How many consecutive blocks one model call denoises together."""
-        return 1
-
-    def overlap(self, frames_per_block: int) -> Overlap | None:
-        """The lengths of overlapping rollouts that make up a video; None if one rollout makes the whole video."""
-        return None
-
-    # --- prompts
-
-    def own_switch(self, switch: Switch) -> Switch:
-        """The switch that is applied where a user asks for `switch`; raises HeadForcingError if it is not possible."""
-        raise NotImplementedError
-
-    def recalled(
-        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
-    ) -> dict[int, list[int]]:
-        """By block, for the switches that bring a scene back, what the block depends on because of that."""
-        return {}
-
-    def check_switches(self, switches: Sequence[Switch]) -> None:
-        """Refuse a switch to prompt 2, 3 ... that the method cannot do."""
-        for prompt, switch in enumerate(switches, 2):
-            self.own_switch(switch)
-            self.check_recall(switch, prompt)
-
-    def check_recall(self, switch: Switch, prompt: int) -> None:
-        """Refuse a recall by prompt number `prompt`, from 1, of a scene that the method no longer has."""
-
-    def recached_frames(self) -> int:
-        """How many of the last latent frames a prompt switch writes again in one clean pass."""
-        return 0
-
-    # --- settings
+    def heads_by(self) -> str:
+        return ""
 
     @property
-    def needs_profile(self) -> bool:
-        """Whether the cache depends on head roles."""
-        return False
+    def resumes_from(self) -> tuple[str, ...]:
+        return ("blocks",)
 
     @property
     def rope(self) -> str:
-        """Temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`)."""
         return "absolute"
 
     @property
-    def novelty_threshold(self) -> float | None:
-        """Similarity below which a candidate is admitted to episodic memory; None without episodic memory."""
-        return None
+    def key(self) -> dict[str, Any]:
+        """The identity of the settings, for the keys of stored blocks: JSON values."""
+        return {"method": type(self).__name__, **{name: option.value for name, option in options_of(self).items()}}
 
-    @property
-    def keeps_scenes(self) -> bool:
-        """Whether the cache must be told of every new prompt, because each begins a scene."""
-        return False
-
-    @property
-    def key_parts(self) -> list[Any]:
-        """What the keys of stored blocks include besides the fields of the settings."""
-        return [type(self).__name__]
-
-    def check_roles(self, arrangement: str, measured: bool) -> None:
-        """Refuse an `arrangement` of head roles (`roles.arrange_roles`), or roles that are not `measured` yet."""
-        if arrangement != "profile" and not self.needs_profile:
-            raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile, and this method uses none")
-        if arrangement != "profile" and self.uses_labels:
-            raise HeadForcingError(f"roles = {arrangement!r} rearranges head roles, and this method uses labels")
-        if self.needs_profile and not measured:
-            raise HeadForcingError(
-                "this method needs the head roles from the first block on; load or measure a head profile"
-            )
-
-    def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
-        """Refuse noise levels, a length in blocks, or start frames that the method does not support."""
-
-    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> Method:
-        """The settings for a video with this seed and number of prompts; `recalls` if one brings a scene back."""
+    def for_video(self, video: VideoFacts) -> Method:
+        """The settings for a video, with the fields that are no options; raises HeadForcingError for one that the
+        method cannot make. May be called again on the result, where the video has changed."""
         return self
 
-    def allows_prompts(self, before: int, after: int) -> bool:
-        """Whether a video that began with so many prompts may go on with another number: `for_video` has the same."""
-        return True
+    def shape(
+        self,
+        config: WanConfig,
+        roles: Roles,
+        latent_height: int,
+        latent_width: int,
+        frames_per_block: int,
+        total_frames: int,
+    ) -> Shape:
+        """The size of the cache, see `Shape.for_model`."""
+        sizes = (latent_height, latent_width, frames_per_block, total_frames)
+        return self.shape_class.for_model(config, roles, self, *sizes)
 
-    def with_memory(
-        self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
-    ) -> Method:
-        """The settings with these values for memory heads; unchanged if the method has no episodic memory."""
-        return self
+    def make_cache(
+        self, shape: Any, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+    ) -> Cache:
+        """An empty cache of the given shape, for this method's `rollout`."""
+        raise NotImplementedError
 
-    def with_guards(self, guards: Guards, compression: str) -> Method:
-        """The settings with these guards and this criterion for the tokens of a merge (`guards.COMPRESSIONS`)."""
-        if guards or compression != "prompt":
-            raise HeadForcingError(
-                "sink_gate, rope_jitter and compression are for methods that keep frames by head role, such as "
-                "head_forcing; leave them at 0, 0 and prompt for this method"
-            )
-        return self
+    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+        """Yield the finished blocks of one video in order; by default each block is denoised alone."""
+        return block_by_block(model, cache, video)
 
-    def with_queries(self, queries: QueryStatistics | None, profile: str) -> Method:
-        """The settings with the query statistics of the head profile of that name, for methods that use them."""
-        return self
+    def passes(self, schedule: Schedule) -> Passes:
+        """How `rollout` divides a video."""
+        return Passes()
 
-    def with_rope(self, rope: str) -> Method | None:
-        """The settings with this RoPE mode (see `rope`); None if the method has a fixed one."""
-        return None
+    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
+        """The prompt switch that is applied to the cache where a user asks for `switch` before a prompt, numbered from
+        1; None where the cache need not know of the prompt. Raises HeadForcingError if it is not possible."""
+        raise NotImplementedError
 
-    def smaller(self) -> list[tuple[str, Method]]:
-        """Alternative settings that need less and less memory, each with a description for error messages."""
-        return []
+    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
+        """By block, for the switches that bring a scene back, its number, from 1, and what else depends on it."""
+        return {}
 
 
 def refuse_recall(switch: Switch) -> None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
-from ..model.wan import WanConfig
-from ..rollout.loop import Block, JointModel
+from ..rollout.rows import Script
 from ..timeline.switch import Switch
+from .base import Cache
 from .guards import COMPRESSIONS, Guards
 from .head_cache import HeadCache
-from .method import Method, RolloutInputs, State, refuse_recall
-from .query_score import QueryStatistics
-from .reference import ReferenceCache
+from .method import Method, VideoFacts, refuse_recall
 from .roles import (  # noqa: F401  all names of policies can be imported from here
     ROLE_ARRANGEMENTS,
     EpisodicPolicy,
@@ -29,49 +25,48 @@ from .roles import (  # noqa: F401  all names of policies can be imported from h
     arrange_roles,
     check_choice,
 )
-from .scenes import MAX_SCENES, NumberedRecalls, check_recall
-from .shape import CacheShape
-from .state import cache_state, restore_cache
+from .scenes import MAX_SCENES, check_recall, recalled_scenes
+from .shape import CacheShape, Shape
 
 
 @dataclass(frozen=True)
 class CachePolicy(RolePolicies, Method):
     """`RolePolicies` as a `Method`: Head Forcing, its ablations, and methods with one window for all heads."""
 
-    stores_state: ClassVar[bool] = True
+    shape_class: ClassVar[type[Shape]] = CacheShape
 
-    def shape(self, config: WanConfig, roles: Roles, *sizes: int) -> CacheShape:
-        return CacheShape.for_model(config, roles, self, *sizes)
+    @property
+    def heads_by(self) -> str:
+        return "roles" if self.needs_profile else ""
+
+    @property
+    def resumes_from(self) -> tuple[str, ...]:
+        return "blocks", "state"
+
+    @property
+    def key(self) -> dict[str, Any]:
+        # kept scenes change no block before a recall, whose key has what it depends on
+        return super().key | ({} if self.queries is None else {"queries": self.queries.key})
 
     def make_cache(
         self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> Any:
+    ) -> Cache:
         return HeadCache(shape, dtype, device, attention)
 
-    def reference_cache(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str) -> Any:
-        return ReferenceCache(shape, dtype, device)
+    def for_video(self, video: VideoFacts) -> CachePolicy:
+        keeps = video.recalls and self.memory.episodic_frames
+        scenes = min(video.prompts - 1, MAX_SCENES) if keeps else 0
+        if self.episodic.token_selection != "trigonometric":
+            return replace(self, kept_scenes=scenes)
+        if (queries := video.queries or self.queries) is None:
+            raise HeadForcingError(
+                f"compression 'trigonometric' needs the query statistics of a measured head profile, and "
+                f"{video.profile} has none; measure one with this version (headforcing profile, or Profile Heads), or "
+                "choose 'prompt'"
+            )
+        return replace(self, kept_scenes=scenes, queries=queries)
 
-    def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
-        if not self.guards.sink_gate:
-            return shape.bytes(dtype)
-        # where the gate leaves frames out, attention reads a copy of one group's context in one layer
-        copied = [
-            shape.slots(role) * max(map(len, heads))
-            for role, heads in shape.groups().items()
-            if role.sink_frames or role.episodic_frames
-        ]
-        return shape.bytes(dtype) + shape.bytes_of(max(copied, default=0), dtype)
-
-    def state(self, cache: Any) -> State | None:
-        return cache_state(cache)
-
-    def restore(self, cache: Any, state: State) -> None:
-        restore_cache(cache, state)
-
-    def check_roles(self, arrangement: str, measured: bool) -> None:
-        """Accepts everything: roles may be measured while sampling, and do not matter where all policies are equal."""
-
-    def own_switch(self, switch: Switch) -> Switch:
+    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
         if switch.recall is not None and not self.memory.episodic_frames:
             refuse_recall(switch)
         if switch.recall is not None and not self.kept_scenes:
@@ -79,39 +74,11 @@ class CachePolicy(RolePolicies, Method):
                 f"this video began without a [recall], so no frames of its scenes are kept; remove [{switch}], or "
                 "render the new story by itself"
             )
-        return switch
-
-    def recalled(
-        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
-    ) -> dict[int, list[int]]:
-        numbered = NumberedRecalls(switches, embeds, prompts)
-        return {block: [recall] for block, switch in numbered.items() if (recall := switch.recall) is not None}
-
-    def check_recall(self, switch: Switch, prompt: int) -> None:
         check_recall(switch, prompt)
+        return switch if switch.changes_cache or self.kept_scenes else None
 
-    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> CachePolicy:
-        keeps = recalls and self.memory.episodic_frames
-        return replace(self, kept_scenes=min(prompts - 1, MAX_SCENES) if keeps else 0)
-
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        if self.kept_scenes:
-            video = replace(video, switches=NumberedRecalls(video.switches, model.embeds, video.prompts))
-        return super().rollout(model, cache, video)
-
-    @property
-    def keeps_scenes(self) -> bool:
-        return self.kept_scenes > 0
-
-    @property
-    def key_parts(self) -> list[Any]:
-        # the keys of run folders have never included the name of this class, nor guards that are off
-        guards = [asdict(self.guards)] if self.guards else []
-        return guards + ([self.queries.key] if self.queries is not None else [])
-
-    @property
-    def novelty_threshold(self) -> float | None:
-        return self.episodic.novelty_threshold if self.memory.episodic_frames else None
+    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
+        return recalled_scenes(script)
 
     def with_memory(
         self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
@@ -132,6 +99,7 @@ class CachePolicy(RolePolicies, Method):
         )
 
     def with_guards(self, guards: Guards, compression: str) -> CachePolicy:
+        """The same policy with these guards and this criterion for the tokens of a merge (`guards.COMPRESSIONS`)."""
         check_choice("compression", compression, COMPRESSIONS)
         episodic = self.episodic
         if compression != "prompt":  # the default leaves an ablation's own criterion as it is
@@ -142,28 +110,6 @@ class CachePolicy(RolePolicies, Method):
                 )
             episodic = replace(episodic, token_selection=compression)
         return replace(self, guards=guards, episodic=episodic)
-
-    def with_queries(self, queries: QueryStatistics | None, profile: str) -> CachePolicy:
-        if self.episodic.token_selection != "trigonometric":
-            return self
-        if queries is None:
-            raise HeadForcingError(
-                f"compression 'trigonometric' needs the query statistics of a measured head profile, and {profile} has "
-                "none; measure one with this version (headforcing profile, or Profile Heads), or choose 'prompt'"
-            )
-        return replace(self, queries=queries)
-
-    def with_rope(self, rope: str) -> CachePolicy:
-        return replace(self, rope=rope)
-
-    def smaller(self) -> list[tuple[str, Method]]:
-        if not (self.needs_profile and self.memory.episodic_frames):
-            return []
-        episodic = replace(self.memory, episodic_frames=min(2, self.memory.episodic_frames))
-        return [
-            ("episodic_frames 2", replace(self, memory=episodic)),
-            ("episodic_frames 2, recent_frames 0", replace(self, memory=replace(episodic, recent_frames=0))),
-        ]
 
     @classmethod
     def uniform(cls, policy: RolePolicy, rope: str) -> CachePolicy:

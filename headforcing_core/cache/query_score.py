@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..hashing import digest
 from ..model.rope import angles, axis_dims
-from .rope_jitter import jittered_bases
+from .guards import jittered_bases
 
 FUTURE_OFFSETS = tuple(2**power for power in range(8))  # latent frames, 1 to 128
 

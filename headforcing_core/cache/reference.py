@@ -15,19 +15,18 @@ from torch import Tensor
 from ..model.attention import explicit
 from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
-from .head_cache import CacheShape
+from .base import Cache
 from .memory import EpisodicMemory, MemoryEvent, candidate_frame
 from .query_score import QueryScore
 from .roles import RolePolicy
-from .rope_jitter import JitteredRotary, jittered_bases
 from .scenes import KeptFrame, Scenes
+from .shape import CacheShape
 
 FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
-# of one head: rotated queries, keys and values [frames, s, head_dim], and how many first frames are sinks or entries
-HeadContext = tuple[Tensor, Tensor, Tensor, int]
+HeadContext = tuple[Tensor, Tensor, Tensor]  # of one head: rotated queries, keys and values [frames, s, head_dim]
 
 
-class ReferenceCache:
+class ReferenceCache(Cache):
     """Drop-in replacement for `HeadCache` in rollouts whose prompt switches do not change the caches."""
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
@@ -45,7 +44,6 @@ class ReferenceCache:
         ]
         score = QueryScore.of(shape, self.memory_heads)
         self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
-        self.bases = jittered_bases(self.policy.guards.rope_jitter, layers, shape.heads)
         self.scenes = Scenes()
         self.recalled: set[int] = set()  # frames that came back as entries, which they were or are instead of recent
 
@@ -58,34 +56,24 @@ class ReferenceCache:
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         q = self.rope.rotate_spatial(self._by_frame(q))
-        heads = [self._context(layer, head, q[:, head]) for head in range(q.shape[1])]
-        if self.policy.guards.sink_gate:
-            heads = self._gated(layer, heads)
-        out = [explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0] for q, k, v, _ in heads]
+        heads = [self.context(layer, head, q[:, head]) for head in range(q.shape[1])]
+        out = [explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0] for q, k, v in heads]
         return torch.stack(out, dim=1)
 
-    def _gated(self, layer: int, heads: list[HeadContext]) -> list[HeadContext]:
-        """The contexts without the kept frames that too many heads of one policy prefer to all others."""
-        gated = list(heads)
-        policies = [self.policy.of(role) for role in self.shape.roles[layer]]
-        for policy in set(policies):
-            members = [head for head, other in enumerate(policies) if other == policy]
-            kept_frames = heads[members[0]][3]
-            votes = torch.zeros(kept_frames)
-            for head in members:
-                q, k, _, _ = heads[head]
-                scores = [(q.mean(dim=(0, 1)) * frame).sum(dim=-1).mean() for frame in k]
-                others = torch.stack(scores[kept_frames:]).mean()
-                votes += torch.stack([score > others for score in scores[:kept_frames]]) if kept_frames else 0
-            stays = (votes / len(members) <= self.policy.guards.sink_gate).tolist()
-            for head in members:
-                q, k, v, _ = heads[head]
-                places = [n for n in range(len(k)) if n >= kept_frames or stays[n]]
-                gated[head] = (q, k[places], v[places], sum(stays))
-        return gated
-
-    def _context(self, layer: int, head: int, q: Tensor) -> HeadContext:
+    def context(self, layer: int, head: int, q: Tensor) -> HeadContext:
         """What one head attends to with `q [frames, s, d]`."""
+        frames, numbers = self.seen(layer, head)
+        indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
+        k, v = torch.stack([k[head] for k, _ in frames]), torch.stack([v[head] for _, v in frames])
+        rope = self.rope_of(layer, head)
+        return rope.rotate_temporal(q, indices[-len(q) :]), rope.rotate_temporal(k, indices), v
+
+    def rope_of(self, layer: int, head: int) -> RotaryEmbedding:
+        """The rotations of one head."""
+        return self.rope
+
+    def seen(self, layer: int, head: int) -> tuple[FrameList, list[int]]:
+        """The frames in a head's context, entries first, the current block last, and their numbers in the video."""
         policy = self.policy.of(self.shape.roles[layer][head])
         frames: FrameList = []
         numbers: list[int] = []
@@ -95,30 +83,17 @@ class ReferenceCache:
         for number in self.held(policy):
             frames.append(self.past[layer][number])
             numbers.append(number)
-        recent = len(self.past[layer]) if policy.recent_frames is None else policy.recent_frames
-        entries = len(self.entries[layer]) if policy.episodic_frames else 0
-        kept_frames = entries + sum(number < len(self.past[layer]) - recent for number in numbers[entries:])
         for number, frame in enumerate(self.current[layer], start=len(self.past[layer])):
             frames.append(frame)
             numbers.append(number)
-        indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
-
-        k = torch.stack([k[head] for k, _ in frames])
-        v = torch.stack([v[head] for _, v in frames])
-        rope = self.rope
-        if self.policy.guards.rope_jitter:
-            sizes = (self.shape.head_dim, self.shape.rows, self.shape.columns, self.device)
-            rope = JitteredRotary(self.bases[layer, head], *sizes)
-        k = rope.rotate_temporal(k, indices)
-        q = rope.rotate_temporal(q, indices[-len(q) :])
-        return q, k, v, kept_frames
+        return frames, numbers
 
     def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
         """The past frames that heads of this policy see, without episodic memory, in order."""
         return policy.history(frames_seen)
 
     def held(self, policy: RolePolicy) -> list[int]:
-        """Those of them that episodic memory neither holds nor has got from a recall."""
+        """The frames of `history` that episodic memory neither holds nor has got from a recall."""
         history = self.history(policy, len(self.past[0]))
         if not policy.episodic_frames:
             return history
@@ -143,6 +118,9 @@ class ReferenceCache:
         for past, current in zip(self.past, self.current, strict=True):
             past += current
         self.block += 1
+
+    def switch_blocks(self, switch):  # until the interface is merged
+        return 0
 
     def end_scene(self) -> None:
         """The current scene has ended with the last block: keep frames of it, if the policy keeps any."""

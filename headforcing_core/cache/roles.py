@@ -9,9 +9,10 @@ from enum import Enum
 
 from ..errors import HeadForcingError, unknown_name
 from .guards import OFF, Guards
+from .options import NO_OPTION
 from .query_score import QueryStatistics
 
-Roles = Sequence[Sequence[str]]  # roles[layer][head]
+Roles = Sequence[Sequence[str]]  # roles[layer][head]: a `HeadRole`, or a label where a method uses labels
 
 
 class HeadRole(str, Enum):
@@ -20,6 +21,8 @@ class HeadRole(str, Enum):
     LOCAL = "local"
     ANCHOR = "anchor"
     MEMORY = "memory"
+
+    __str__, __hash__ = str.__str__, str.__hash__  # equal to "local" in text and as a key, too
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,7 @@ class RolePolicy:
     episodic_frames: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("sink_frames", "recent_frames", "episodic_frames"):
-            value = getattr(self, name)
+        for name, value in vars(self).items():
             if value is not None and value < 0:
                 raise HeadForcingError(f"{name} must not be negative, got {value}")
         if self.episodic_frames == 1:
@@ -113,9 +115,9 @@ class RolePolicies:
     memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
     rope: str = "contiguous"
     episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
-    kept_scenes: int = field(default=0, compare=False)  # no part of a block's key, as it changes no block before one
-    guards: Guards = field(default=OFF, metadata={"in_key_parts": True})
-    queries: QueryStatistics | None = field(default=None, compare=False, repr=False)
+    guards: Guards = OFF
+    kept_scenes: int = field(default=0, metadata=NO_OPTION)
+    queries: QueryStatistics | None = field(default=None, metadata=NO_OPTION, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("rope", self.rope, ("contiguous", "absolute"))
@@ -124,9 +126,8 @@ class RolePolicies:
                 raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
 
     def of(self, role: str) -> RolePolicy:
-        """The policy of a role."""
-        check_choice("a head's role", role, [known.value for known in HeadRole])
-        return getattr(self, HeadRole(role).value)
+        """The policy of a `HeadRole`."""
+        return {"local": self.local, "anchor": self.anchor, "memory": self.memory}[role]
 
     @property
     def needs_profile(self) -> bool:
@@ -146,11 +147,11 @@ ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled
 def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str]]:
     """The paper's ablations of head roles: merge one role into memory, or shuffle all roles over the model (seeded)."""
     check_choice("roles", arrangement, ROLE_ARRANGEMENTS)
-    flat = [HeadRole(role).value for layer in roles for role in layer]
+    flat = [role for layer in roles for role in layer]
     if arrangement == "shuffled":
         random.Random(seed).shuffle(flat)
     elif arrangement != "profile":
         merged = arrangement.removesuffix("_to_memory")
-        flat = ["memory" if role == merged else role for role in flat]
+        flat = [HeadRole.MEMORY if role == merged else role for role in flat]
     heads = iter(flat)
     return [[next(heads) for _ in layer] for layer in roles]

@@ -6,7 +6,7 @@ specifies it. The caches hold the tokens (`FrameStore`), this module decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..rollout.rows import BlockRow, Script
+from ..timeline.likeness import word_features
 from ..timeline.switch import Switch
 from .memory import EpisodicMemory, MemoryEntry
 
@@ -128,25 +130,25 @@ def prompt_feature(embedding: Tensor) -> Tensor:
     return mean / mean.norm().clamp_min(1e-12)
 
 
-def scene_features(
-    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch], by_words: bool = False
-) -> list[Tensor]:
-    """The feature of every scene.
+def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
+    """The feature of every scene: of its prompt's embedding, or `by_words` of the words of its prompt.
 
-    Args:
-        embeds: text embeddings `[tokens, text_dim]`; its attribute `compared`, if there is one and it is not empty,
-            holds those of the scenes' prompts without common words, see `timeline.likeness`, and `words` the
-            features by words alone.
-        prompts: for every block the number of its embedding; a scene's last block has no blend.
-        switches: by block number, where the scenes after the first begin.
+    Of a prompt with a text in `Script.alike`, the embedding of that text is taken.
     """
-    compared = getattr(embeds, "compared", ())
-    if compared and by_words:
-        return list(getattr(embeds, "words", ()))
-    if compared:
-        return [prompt_feature(embedding) for embedding in compared]
-    ends = [*sorted(switches), len(prompts)]
-    return [prompt_feature(embeds[prompts[end - 1]]) for end in ends]
+    ends = [*scene_starts(script.rows)[1:], len(script)]
+    prompts = [script.rows[end - 1].prompt for end in ends]  # a scene's last block has no blend
+    if by_words and script.alike:
+        return word_features([str(prompt) for prompt in prompts])
+    texts = (script.alike.get(str(prompt)) for prompt in prompts)
+    return [
+        prompt_feature(script.embedding(end - 1) if text is None else script.embeds[text])
+        for text, end in zip(texts, ends, strict=True)
+    ]
+
+
+def scene_starts(rows: Sequence[BlockRow]) -> list[int]:
+    """The first block of every scene, where every new prompt is a switch in the rows."""
+    return [0, *(block for block, row in enumerate(rows) if row.switch is not None)]
 
 
 def most_alike(features: Sequence[Tensor]) -> int:
@@ -154,26 +156,28 @@ def most_alike(features: Sequence[Tensor]) -> int:
     return int(torch.stack([feature @ features[-1] for feature in features[:-1]]).argmax())
 
 
-class NumberedRecalls(Mapping[int, Switch]):
-    """Prompt switches whose `[recall]` by likeness has become one by number.
+def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
+    """By block, the number of the scene, from 1, that its switch brings back: the one it names, or the most alike."""
+    switches = {block: row.switch for block, row in enumerate(script.rows) if row.switch is not None}
+    features = scene_features(script) if any(switch.recall == 0 for switch in switches.values()) else []
+    numbers: dict[int, tuple[int, ...]] = {}
+    for ended, (block, switch) in enumerate(switches.items(), 1):
+        if switch.recall == 0:
+            first = max(0, ended - MAX_SCENES)
+            numbers[block] = (first + most_alike(features[first : ended + 1]) + 1,)
+        elif switch.recall is not None:
+            numbers[block] = (switch.recall,)
+    return numbers
 
-    Read when a switch happens, because later prompts may change while a video is made.
+
+def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> Script:
+    """The script with the number of a scene in every switch that brings one back; `recalled` as `Method.recalled`.
+
+    The rows depend on where the scenes before them begin, too: a number alone could mean other scenes.
     """
-
-    def __init__(self, switches: Mapping[int, Switch], embeds: Sequence[Tensor], prompts: Sequence[int]):
-        self._switches, self._embeds, self._prompts = switches, embeds, prompts
-
-    def __getitem__(self, block: int) -> Switch:
-        switch = self._switches[block]
-        if switch.recall != 0:
-            return switch
-        ended = 1 + sorted(self._switches).index(block)  # scenes before this one
-        first = max(0, ended - MAX_SCENES)
-        features = scene_features(self._embeds, self._prompts, self._switches)[first : ended + 1]
-        return replace(switch, recall=first + most_alike(features) + 1)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._switches)
-
-    def __len__(self) -> int:
-        return len(self._switches)
+    rows, starts = list(script.rows), scene_starts(script.rows)
+    for block, numbers in recalled.items():
+        switch, begun = rows[block].switch, [start for start in starts if start <= block]
+        if switch is not None:
+            rows[block] = replace(rows[block], switch=replace(switch, recall=numbers[0]), recall=(*numbers, *begun))
+    return Script(rows, script.embeds, script.alike)

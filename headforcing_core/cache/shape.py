@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -64,6 +65,10 @@ class Shape:
         """Size of all keys and values in bytes."""
         return self.bytes_of(self.frame_slots, dtype)
 
+    def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
+        """Peak size of the cache in bytes; `switches` tells whether the video has prompt switches that change it."""
+        return self.bytes(dtype)
+
     def bytes_of(self, frame_slots: int, dtype: torch.dtype) -> int:
         """Size of the keys and values of this many frame-slots in bytes."""
         return 2 * frame_slots * self.frame_tokens * self.head_dim * dtype.itemsize
@@ -107,8 +112,9 @@ class CacheShape(Shape):
                 f"got {'all' if fast is None else fast}"
             )
 
-    def groups(self) -> dict[RolePolicy, list[list[int]]]:
-        """Heads by policy, the policy with most frames first: per layer, the indices of the heads that share it.
+    @cached_property
+    def policies(self) -> list[RolePolicy]:
+        """The different policies of the heads, that with most frames first.
 
         The order must not depend on the length of the video, because saved states refer to groups by number.
         """
@@ -118,15 +124,24 @@ class CacheShape(Shape):
             held = policy.sink_frames + (recent or 0) + policy.episodic_frames
             return recent is None, held, policy.sink_frames, policy.episodic_frames
 
-        policies = {self.policy.of(role) for layer in self.roles for role in layer}
+        return sorted(set(self._policy_of.values()), key=order, reverse=True)
+
+    @cached_property
+    def groups(self) -> dict[RolePolicy, list[list[int]]]:
+        """Heads by policy, in the order of `policies`: per layer, the indices of the heads that share it."""
         return {
-            policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
-            for policy in sorted(policies, key=order, reverse=True)
+            policy: [[h for h, role in enumerate(layer) if self._policy_of[role] == policy] for layer in self.roles]
+            for policy in self.policies
         }
 
-    def slots(self, policy: RolePolicy) -> int:
-        """Frame-slots of one head with this policy, the current block included."""
-        return policy.capacity(self.frames_per_block, self.total_frames)
+    @cached_property
+    def _policy_of(self) -> dict[str, RolePolicy]:
+        return {role: self.policy.of(role) for role in {role for layer in self.roles for role in layer}}
+
+    @cached_property
+    def slots(self) -> dict[RolePolicy, int]:
+        """By policy, the frame-slots of one head with it, the current block included."""
+        return {policy: policy.capacity(self.frames_per_block, self.total_frames) for policy in self.policies}
 
     @property
     def scene_slots(self) -> int:
@@ -138,10 +153,21 @@ class CacheShape(Shape):
     def layer_sizes(self) -> LayerSizes:
         """What the self-attention of a layer with the model's mean number of heads per role reads, contexts full."""
         groups = []
-        for policy, heads in self.groups().items():
+        for policy, heads in self.groups.items():
             count = round(sum(map(len, heads)) / self.layers) or 1
-            groups.append((count, self.slots(policy) * self.frame_tokens))
+            groups.append((count, self.slots[policy] * self.frame_tokens))
         return LayerSizes(self.frames_per_block * self.frame_tokens, tuple(groups))
+
+    def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
+        if not self.policy.guards.sink_gate:
+            return self.bytes(dtype)
+        # where the gate leaves frames out, attention reads a copy of one group's context in one layer
+        copied = [
+            self.slots[policy] * max(map(len, heads))
+            for policy, heads in self.groups.items()
+            if policy.sink_frames or policy.episodic_frames
+        ]
+        return self.bytes(dtype) + self.bytes_of(max(copied, default=0), dtype)
 
     @property
     def recache_blocks(self) -> int:
@@ -153,4 +179,4 @@ class CacheShape(Shape):
     @property
     def frame_slots(self) -> int:
         """Frame-slots of all heads together, the current block included: 3,096 at the paper's setting."""
-        return sum(self.slots(policy) * sum(map(len, heads)) for policy, heads in self.groups().items())
+        return sum(self.slots[policy] * sum(map(len, heads)) for policy, heads in self.groups.items())

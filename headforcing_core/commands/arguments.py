@@ -7,13 +7,13 @@ import math
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from ..cache.guards import COMPRESSIONS
 from ..cache.policy import ROLE_ARRANGEMENTS
-from ..errors import HeadForcingError, one_line
+from ..errors import HeadForcingError
 from ..farm.choose import farm_named
 from ..farm.farm import Farm
 from ..files import cache_folder, check_regular
@@ -26,19 +26,13 @@ from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.switch import SWITCHES, Switch
 from ..timeline.timeline import MAX_TEXT_BYTES
 from ..video.codec import DECODERS
+from .paths import PROFILE, READ, STORE
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 MAX_SCALE = 64
 
 Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one short line, whatever the arguments hold."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(one_line(message))
 
 
 def find_profile(name: str) -> HeadProfile:
@@ -64,6 +58,7 @@ def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None
         "height": height,
         "profile": choose_profile(args.profile),
         "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
+        "method_options": ", ".join(given.get("set", ())),
     }
     return RenderOptions(**named | settings)
 
@@ -129,18 +124,20 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        return torch.zeros(1, device=torch.device(name)).device
+        probe = torch.zeros(1, device=torch.device(name))
+        probe.cpu()  # "meta" holds no numbers
+        return probe.device
     except (RuntimeError, AssertionError) as error:
         raise HeadForcingError(f"{option} {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 
 def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     """Add the arguments that go with `--weights`: LoRA, text encoder, VAE, size and dtype."""
-    sub.add_argument("--lora", type=Path, help="LoRA to merge, such as LongLive's")
+    sub.add_argument("--lora", type=READ, help="LoRA to merge, such as LongLive's")
     sub.add_argument("--size", default=f"{DEFAULTS.width}x{DEFAULTS.height}", help="WIDTHxHEIGHT in pixels (832x480)")
-    sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
-    sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
-    sub.add_argument("--vae", type=Path, help="Wan 2.1 VAE, or a tiny decoder for a fast draft; needed for a video")
+    sub.add_argument("--text-encoder", type=READ, help="umT5-xxl encoder, ComfyUI's or the original file")
+    sub.add_argument("--embeddings", type=READ, help="precomputed prompt embeddings instead of a text encoder")
+    sub.add_argument("--vae", type=READ, help="Wan 2.1 VAE, or a tiny decoder for a fast draft; needed for a video")
     sub.add_argument(
         "--decoder",
         choices=DECODERS,
@@ -176,9 +173,12 @@ def farm_of(args: argparse.Namespace) -> Farm:
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
 
 
-def portable(args: argparse.Namespace) -> argparse.Namespace:
-    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
-    given = dict(vars(args))
+def portable(args: argparse.Namespace, prompts: str | None = None) -> argparse.Namespace:
+    """A copy that means the same in another process: absolute paths, and the text of a file of prompts.
+
+    `prompts` replaces those of the arguments.
+    """
+    given = vars(args) | ({} if prompts is None else {"prompts": prompts})
     for name, value in given.items():
         if isinstance(value, Path):
             given[name] = value.absolute()
@@ -239,8 +239,16 @@ def _speeds(text: str) -> tuple[float, ...]:
 
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
-    """Add `--method` and `--roles`."""
+    """Add `--method`, `--set` and `--roles`."""
     sub.add_argument("--method", type=built_method, choices=method_names(), default=DEFAULTS.method)
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the method, such as window_frames=12; may be given several times; `headforcing methods` "
+        "lists all of them",
+    )
     sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
     sub.add_argument("--shuffle", type=int, default=DEFAULTS.shuffle, help="with --roles shuffled: which shuffle (0)")
 
@@ -269,10 +277,11 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--profile",
+        type=PROFILE,
         help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
         "seconds and stores them for later runs; default: the bundled one that fits the model, else auto",
     )
-    sub.add_argument("--found-profiles", type=Path, help="folder for found profiles; default: in the user's cache")
+    sub.add_argument("--found-profiles", type=STORE, help="folder for found profiles; default: in the user's cache")
     sub.add_argument(
         "--model-family",
         choices=(AUTO_FAMILY, *SCHEDULES),
@@ -281,7 +290,7 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--sigmas", default=DEFAULTS.sigmas, help="noise levels, such as '1, 0.9375, 0.8333, 0.625'")
     _add_cache_arguments(sub)
-    sub.add_argument("--runs", type=Path, help="folder for finished blocks; the same command resumes from them")
+    sub.add_argument("--runs", type=STORE, help="folder for finished blocks; the same command resumes from them")
     sub.add_argument(
         "--state-seconds",
         type=float,

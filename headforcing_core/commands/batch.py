@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,23 +24,25 @@ from ..files import check_writable, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import shard
 from ..render.block_keys import finished_blocks
+from ..render.describe import markdown_table
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
-from ..studies.markdown import markdown_table
 from .arguments import Result, add_farm_arguments, farm_of
-from .batch_jobs import read_jobs
+from .batch_jobs import check_files, outputs, read_jobs
 from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
+from .parser import Commands
+from .paths import READ, PathType
 from .source import Source
 
 Note = dict[str, Any]
 
 
-def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_parsers(command: Commands) -> None:
     """Add `batch` to the command line."""
     sub = command("batch", batch, "Render many videos, named in a file; the same command goes on where it stopped.")
     text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
-    sub.add_argument("jobs", type=Path, metavar="JOBS.jsonl", help=text)
-    sub.add_argument("--out", type=Path, required=True, help="folder for the videos and their run folders")
+    sub.add_argument("jobs", type=READ, metavar="JOBS.jsonl", help=text)
+    sub.add_argument("--out", type=PathType(), required=True, help="folder for the videos and their run folders")
     sub.add_argument("--shard", default="1/1", help="the share of one task of an array: 2/4 is the second of four")
     add_farm_arguments(sub)
 
@@ -92,7 +94,9 @@ def batch(args: argparse.Namespace) -> Result:
     jobs = {names[place]: jobs[names[place]] for place in shard(len(names), args.shard)}
     check_writable(out / "probe")
     rows = {name: finished(args) for name, args in jobs.items()}
-    planned = {name: _planned(name, jobs[name], farm) for name, row in rows.items() if row is None}
+    todo = {name: jobs[name] for name, row in rows.items() if row is None}
+    check_files(args.jobs, todo)
+    planned = {name: _planned(name, video, farm) for name, video in todo.items()}
     made: dict[str, Outcome[Note]] = {}
     if planned:
         check_disk(in_turn([video.needs for video in planned.values()]), out, out)
@@ -130,7 +134,7 @@ def make_video(job: VideoJob) -> Note:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
             "identity": args.identity,
-            "files": {path.name: file_hash(path) for path in _files(args)},
+            "files": {path.name: file_hash(path) for path in outputs(args)},
             "blocks": plan.new_blocks,
             "reused_blocks": result.reused_blocks,
             "seconds": round(time.monotonic() - begun, 2),
@@ -149,15 +153,11 @@ def finished(args: argparse.Namespace) -> Note | None:
     try:
         note = json.loads(_note(args).read_text(encoding="utf-8"))
         same = note["identity"] == args.identity
-        same = same and note["files"] == {path.name: file_hash(path) for path in _files(args)}
+        same = same and note["files"] == {path.name: file_hash(path) for path in outputs(args)}
         told = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
         return {**told, "reused_blocks": told["blocks"], "seconds": 0.0, "kept": True} if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _files(args: argparse.Namespace) -> list[Path]:
-    return [path for path in (args.out, args.latents) if path is not None]
 
 
 def _note(args: argparse.Namespace) -> Path:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import HeadForcingError, unknown_name
-from ..files import check_regular
+from ..files import Named, check_kept, check_regular
 from ..hashing import digest
+from ..timeline.grammar import split_lines
 from . import render
-from .arguments import Parser, portable
+from .arguments import portable
+from .parser import Commands, Parser
+from .paths import VIDEO, named_files
 
 MAX_BYTES = 64 << 20
 MAX_VIDEOS = 100_000
@@ -31,28 +34,35 @@ class _LineParser(Parser):
         raise HeadForcingError(message)
 
 
+class _LineCommands(Commands):
+    """Keeps the parser of every command by its name."""
+
+    def __init__(self) -> None:
+        self.parsers: dict[str, argparse.ArgumentParser] = {}
+
+    def __call__(self, name: str, run: Any, text: str, parent: Any = None) -> argparse.ArgumentParser:
+        self.parsers[name] = _LineParser(prog=name, allow_abbrev=False, add_help=False)
+        return self.parsers[name]
+
+
 @cache
 def _parsers() -> dict[str, argparse.ArgumentParser]:
     """The parsers of `generate` and `demo`."""
-    found: dict[str, argparse.ArgumentParser] = {}
-
-    def command(name: str, *_: Any) -> argparse.ArgumentParser:
-        found[name] = _LineParser(prog=name, allow_abbrev=False, add_help=False)
-        return found[name]
-
-    render.add_parsers(command)
-    return found
+    commands = _LineCommands()
+    render.add_parsers(commands)
+    return commands.parsers
 
 
 def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     """The arguments of every video by its name, in the order of the lines; all paths are absolute.
 
-    A line with `seeds` is a video for each of them. Beside the arguments of the command each has `demo` and
-    `identity`, a hash of everything that its files depend on. Raises HeadForcingError with the line of a mistake.
+    A line with `seeds` is a video for each of them. Beside the arguments of the command each has `demo`, `reads`, the
+    files that it reads, and `identity`, a hash of everything that its files depend on. Raises HeadForcingError with the
+    line of a mistake.
     """
     jobs: dict[str, argparse.Namespace] = {}
     names: set[str] = set()
-    for number, line in enumerate(_text(file).splitlines(), 1):
+    for number, line in enumerate(split_lines(_text(file)), 1):
         if not line.strip():
             continue
         try:
@@ -68,6 +78,26 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     if not jobs:
         raise HeadForcingError(f'{file.name} has no line: write one JSON object a line, such as {{"demo": true}}')
     return jobs
+
+
+def outputs(args: argparse.Namespace) -> list[Path]:
+    """The files of one video."""
+    return [path for path in (args.out, args.latents) if path is not None]
+
+
+def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
+    """Refuse videos that cannot be written, or are read for another video: they are made in any order."""
+    reads: dict[Path, str] = {file: "the list of videos"}
+    writes: list[Named] = []
+    for name, args in jobs.items():
+        for path in outputs(args):
+            if path.is_dir():
+                raise HeadForcingError(f"{name}: {path} is a folder: remove it, or give the video another name")
+            writes.append((name, path))
+        if args.out is not None:
+            writes += [(name, path) for path in VIDEO.writes(args.out, args)]
+        reads |= {path: f"{name}, {option}" for option, path in args.reads}
+    check_kept([(option, path) for path, option in reads.items()], writes)
 
 
 def _text(file: Path) -> str:
@@ -118,9 +148,11 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
         raise unknown_name("a line", strange[0], sorted(names))
     if unknown:
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
-    args = portable(args)
+    reads, _ = named_files(parser, args)
+    args = portable(args, args.prompts)
     args.demo, args.json = demo, True
     args.identity = _identity(args, latents)
+    args.reads = [(option, path.absolute()) for option, path in reads]
     args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
     args.latents = out / f"{name}.safetensors" if latents or args.out is None else None
     args.runs = out / "runs" / name  # its own: two stories of one seed would share a folder, which one process locks

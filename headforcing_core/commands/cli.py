@@ -7,29 +7,66 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from importlib import import_module
 
 from ..errors import HeadForcingError
 from ..files import reason
-from ..render.cards import CARDS
-from ..rollout.schedule import SCHEDULES
-from . import batch, check_claim, compare, evaluate, files, profiles, render, report, rooms, runs, stages, vbench
-from .arguments import DTYPES, Parser, asks_for_several
+from .arguments import asks_for_several
+from .parser import Commands, Parser
+from .streams import print_result, usable_streams
+
+MODULES = {
+    "demo": "render",
+    "generate": "render",
+    "encode": "stages",
+    "decode": "stages",
+    "batch": "batch",
+    "inspect": "files",
+    "profile": "profiles",
+    "profiles": "profiles",
+    "report": "report",
+    "compare": "compare",
+    "runs": "runs",
+    "replay": "replay",
+    "methods": "files",
+    "budget": "files",
+    "memory": "files",
+    "convert": "files",
+}
+"""By command the module of this folder that has it, which is imported when it is asked for."""
+
+RESEARCH = ("check-claim", "evaluate", "read-vbench", "rooms", "tables")
+"""The commands of the folder `research` of a checkout."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130 interrupted."""
-    args = _parser().parse_args(argv)
-    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if "gpus" in args and (under_torchrun or asks_for_several(args)):
-        from .several import run_on_several
+    words = sys.argv[1:] if argv is None else argv
+    with usable_streams():
+        if words and words[0] in RESEARCH:
+            return _answer(2, f"error: this is a command of a checkout: python -m headforcing.research {words[0]}")
+        try:
+            args = _parser(words[0] if words else "").parse_args(words)
+        except HeadForcingError as error:
+            return _answer(2, f"error: {error}")
+        under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if "gpus" in args and (under_torchrun or asks_for_several(args)):
+            from .several import run_on_several
 
-        code, text = run_on_several(args, sys.argv[1:] if argv is None else argv, _run, under_torchrun)
-    else:
-        code, text = _run(args)
+            return _answer(*run_on_several(args, words, _run, under_torchrun))
+        return run_command(args)
+
+
+def run_command(args: argparse.Namespace) -> int:
+    """Run a parsed command, print its result or what went wrong, and return the exit code."""
+    return _answer(*_run(args))
+
+
+def _answer(code: int, text: str) -> int:
+    if text and code in (0, 1):
+        return print_result(text, code)
     if text:
-        (sys.stdout if code in (0, 1) else sys.stderr).write(text + "\n")
+        sys.stderr.write(f"{text}\n")
     return code
 
 
@@ -42,58 +79,21 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
     except OSError as error:  # the file system refused something that no sentence was written for
         place = f"{error.filename}: " if error.filename is not None else ""
         return 2, f"error: {place}{reason(error)}"
+    except (MemoryError, RuntimeError) as error:
+        from ..devices import is_out_of_memory  # imports torch
+
+        if not is_out_of_memory(error):
+            raise
+        return 2, "error: out of memory: close other programs, or choose a smaller size"
     except KeyboardInterrupt as stop:
         return 130, "; ".join(["interrupted", *map(str, stop.args)])
     return int(result.get("code", 0)), json.dumps(result["json"]) if args.json else result["text"]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(name: str = "") -> argparse.ArgumentParser:
+    """The parser of one command, and of those in its module; for another name that of all commands."""
     parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
-    subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Any, text: str, parent: Any = subcommands) -> argparse.ArgumentParser:
-        sub = parent.add_parser(name, help=text, description=text)
-        sub.set_defaults(run=run)
-        sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-        return sub
-
-    def group(name: str, text: str) -> Any:
-        parent = subcommands.add_parser(name, help=text, description=text)
-        return parent.add_subparsers(required=True, metavar="COMMAND")
-
-    render.add_parsers(command)
-    stages.add_parsers(command)
-    batch.add_parsers(command)
-
-    sub = command("inspect", files.inspect, "Describe a checkpoint or head profile, and the cache it needs.")
-    sub.add_argument("file", type=Path)
-    sub.add_argument("--num-heads", type=int)
-
-    profiles.add_parsers(command, group)
-    report.add_parsers(command)
-    compare.add_parsers(command)
-    evaluate.add_parsers(command)
-    rooms.add_parsers(command)
-    vbench.add_parsers(command)
-    check_claim.add_parsers(command)
-    runs.add_parsers(command, group)
-
-    sub = command("budget", files.budget, "Size of the 1.3B model's KV cache by method and length.")
-    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
-    sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
-
-    sub = command("memory", files.memory, "What a minute of the 1.3B model takes, how it fits on a card; by estimate.")
-    sub.add_argument("--cards", type=float, nargs="+", default=list(CARDS), help="memory of cards in GiB")
-    sub.add_argument("--sizes", nargs="+", default=["832x480", "480x832"], help="WIDTHxHEIGHT in pixels")
-
-    sub = command("convert", files.convert, "Write one bf16 copy of a checkpoint as .safetensors with metadata.")
-    sub.add_argument("file", type=Path)
-    sub.add_argument("out", type=Path, help="new .safetensors file")
-    sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")
-    sub.add_argument("--lora", type=Path, help="LoRA to merge")
-    sub.add_argument("--lora-strength", type=float, default=1.0)
-    sub.add_argument("--num-heads", type=int)
-    sub.add_argument("--frames-per-block", type=int, help="recorded in the file: 3 chunkwise, 1 framewise")
-    sub.add_argument("--model-family", choices=SCHEDULES, help="recorded in the file, for --model-family auto")
-    sub.add_argument("--dtype", choices=DTYPES, default="bf16")
+    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    for module in [MODULES[name]] if name in MODULES else dict.fromkeys(MODULES.values()):
+        import_module(f".{module}", __package__).add_parsers(command)
     return parser

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,7 @@ from ..demo import assets
 from ..errors import HeadForcingError
 from ..farm.farm import Farm, Outcome, Shared
 from ..files import claimed_folder, replacing
-from ..metrics.base import Panel
-from ..render.plan import RenderPlan
-from ..render.resources import check_disk, in_turn
-from ..studies.comparison import (
+from ..render.comparison import (
     ALL,
     NOTE,
     Compared,
@@ -32,18 +29,32 @@ from ..studies.comparison import (
     names_all,
     table,
 )
+from ..render.plan import RenderPlan
+from ..render.resources import check_disk, in_turn
+from ..report.learned.base import Panel
 from ..versions import versions
-from ..video.side_by_side import side_by_side
-from .arguments import Result, add_farm_arguments, add_file_arguments, add_render_arguments, farm_of, portable
+from ..video.sheets import side_by_side
+from .arguments import (
+    Result,
+    add_farm_arguments,
+    add_file_arguments,
+    add_render_arguments,
+    farm_of,
+    portable,
+)
 from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
 from .loaded import LoadedModel
 from .metrics import panel_of
+from .parser import Commands
+from .paths import READ, TEXT, PathType, folder_written
 from .source import Source
 
+RENDERED_FILES = ("*-seed*.mp4", "*-seed*.part.mp4")
+COMPARED_FILES = ("grid.mp4", "picture.png", "comparison.md", "comparison.json", *RENDERED_FILES)
 DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 
-def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_parsers(command: Commands) -> None:
     """Add `compare` to the command line."""
     sub = command("compare", compare, "Render one timeline with several methods: videos side by side, one table.")
     sub.add_argument(
@@ -52,19 +63,19 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
         default=None,
         help=f"names, as of --method; {ALL}: every published one that the weights allow ({' '.join(DEFAULT_METHODS)})",
     )
-    add_source_arguments(sub)
+    add_source_arguments(sub, folder_written(*COMPARED_FILES))
 
 
-def add_source_arguments(sub: argparse.ArgumentParser, required: bool = True, demo: bool = True) -> None:
-    """The model, the timeline and the folder of a comparison; without `demo` the embedded model is no choice."""
+def add_source_arguments(sub: argparse.ArgumentParser, out: PathType, required: bool = True, demo: bool = True) -> None:
+    """The model, the timeline and the folder `out` of a comparison; without `demo` the embedded model is no choice."""
     hidden = None if demo else argparse.SUPPRESS  # the option is read and refused with a sentence
     source = sub.add_mutually_exclusive_group(required=required)
     source.add_argument("--demo", action="store_true", help=hidden or "the embedded toy model")
-    source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt; needs --prompts and --vae")
+    source.add_argument("--weights", type=READ, help="checkpoint, .safetensors or .pt; needs --prompts and --vae")
     default = "; default with --demo: its story" if demo else ""
-    sub.add_argument("--prompts", help=f"a timeline or one prompt, or @FILE{default}")
+    sub.add_argument("--prompts", type=TEXT, help=f"a timeline or one prompt, or @FILE{default}")
     sub.add_argument("--seconds", type=float, default=0.0, help="seconds; default: the timeline's length")
-    sub.add_argument("--out", type=Path, default=Path("output/compare"), help="folder (output/compare)")
+    sub.add_argument("--out", type=out, default=Path("output/compare"), help="folder (output/compare)")
     pixels = "with --demo: every pixel becomes a square of this side (6)"
     sub.add_argument("--scale", type=int, default=6, help=hidden or pixels)
     add_file_arguments(sub)
@@ -183,7 +194,7 @@ def run_compared(
     """
     turns: dict[str, dict[str, ComparedJob]] = {}
     for name, job in jobs.items():
-        shares = farm.parallel and job.args.runs is not None
+        shares = farm.parallel and job.runs is not None
         turns.setdefault(setups[name] if shares else name, {})[name] = job
     for turn in farm.run(render_in_turn, {_turn_name(list(turn)): turn for turn in turns.values()}):
         for outcome in turn.get():
@@ -235,12 +246,24 @@ class ComparedVideo:
         encodes: bool,
         farm: Farm,
     ) -> ComparedJob:
-        """The video as a job; `args` and `prompts` are those that `compared_source` made its source from."""
-        seed, embeds = self.source.options.seed, tuple(embeds)
-        if not farm.parallel:
-            return ComparedJob(args, prompts, self.entry, seed, embeds, encodes, self)
-        args = portable(argparse.Namespace(**{**vars(args), "prompts": prompts, "json": True}))
-        return ComparedJob(args, args.prompts, self.entry, seed, embeds, encodes, None)
+        """The video as a job; its source was made from `args`, may have another length, and has these `prompts`."""
+        options, runs, folder = self.source.options, self.source.machine.runs, self.path.parent
+        if farm.parallel:
+            args = portable(args, prompts)
+            args.json = True  # workers show no bars
+            prompts, runs, folder = args.prompts, runs and runs.absolute(), folder.absolute()
+        return ComparedJob(
+            args,
+            prompts,
+            self.entry,
+            options.seed,
+            tuple(embeds),
+            encodes,
+            folder,
+            runs,
+            options.seconds,
+            None if farm.parallel else self,
+        )
 
     def render(
         self, loaded: LoadedModel, embeds: Sequence[Tensor], patience: float = 0.0, panel: Panel | None = None
@@ -259,6 +282,8 @@ class ComparedJob:
 
     Attributes:
         encodes: whether any video of the comparison needs the VAE's encoder.
+        folder, runs: of the video and of its finished blocks.
+        seconds: its length, 0 for that of the timeline.
         video: where the worker is this process; others look at their own machine.
     """
 
@@ -268,6 +293,9 @@ class ComparedJob:
     seed: int
     embeds: tuple[Shared[Tensor], ...]
     encodes: bool
+    folder: Path
+    runs: Path | None
+    seconds: float
     video: ComparedVideo | None
 
 
@@ -275,7 +303,12 @@ def planned_video(job: ComparedJob) -> ComparedVideo:
     """The video of a job, planned on the machine that makes it."""
     if job.video is not None:
         return job.video
-    return ComparedVideo.of(compared_source(job.args, job.prompts), job.entry, job.seed, job.args.out)
+    source = compared_source(job.args, job.prompts)
+    options, machine = replace(source.options, seconds=job.seconds), replace(source.machine, runs=job.runs)
+    source = replace(source, options=options, machine=machine)
+    if job.prompts is not None:
+        source = source.with_prompts(job.prompts)
+    return ComparedVideo.of(source, job.entry, job.seed, job.folder)
 
 
 def render_in_turn(jobs: Mapping[str, ComparedJob]) -> list[Outcome[Compared]]:

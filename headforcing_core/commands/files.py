@@ -1,4 +1,4 @@
-"""The commands `inspect`, `convert`, `budget` and `memory`."""
+"""The commands `inspect`, `convert`, `methods`, `budget` and `memory`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,58 @@ from dataclasses import asdict
 import torch
 from tqdm import tqdm
 
+from ..cache.options import options_of
 from ..cache.policy import PRESETS, CachePolicy
+from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import claimed
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ..methods.registry import METHODS, method_policy, method_schedule
+from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy, method_schedule
 from ..model.wan import WanConfig
-from ..render.cards import Card, Fit, card, released_needs, text_encoders
-from ..render.describe import describe, format_bytes
+from ..render.cards import CARDS, Card, Fit, card, released_needs, text_encoders
+from ..render.describe import describe, format_bytes, markdown_table
 from ..render.family import with_family
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
 from ..render.resources import Needs
-from ..rollout.schedule import AUTO_FAMILY
-from ..studies.markdown import markdown_table
-from ..studies.paper_tables import paper_heads
+from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.timeline import parse_timeline
 from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from .arguments import DTYPES, Result, parse_size
+from .parser import Commands
+from .paths import READ, WRITTEN
+
+
+def add_parsers(command: Commands) -> None:
+    """Add `inspect`, `methods`, `budget`, `memory` and `convert` to the command line."""
+    sub = command("inspect", inspect, "Describe a checkpoint or head profile, and the cache it needs.")
+    sub.add_argument("file", type=READ)
+    sub.add_argument("--num-heads", type=int)
+
+    command("methods", methods, "All methods, with their options and defaults for --set.")
+
+    sub = command("budget", budget, "Size of the 1.3B model's KV cache by method and length.")
+    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
+    sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
+
+    sub = command("memory", memory, "What a minute of the 1.3B model takes, how it fits on a card; by estimate.")
+    sub.add_argument("--cards", type=float, nargs="+", default=list(CARDS), help="memory of cards in GiB")
+    sub.add_argument("--sizes", nargs="+", default=["832x480", "480x832"], help="WIDTHxHEIGHT in pixels")
+
+    sub = command("convert", convert, "Write one bf16 copy of a checkpoint as .safetensors with metadata.")
+    sub.add_argument("file", type=READ)
+    sub.add_argument("out", type=WRITTEN, help="new .safetensors file")
+    sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")
+    sub.add_argument("--lora", type=READ, help="LoRA to merge")
+    sub.add_argument("--lora-strength", type=float, default=1.0)
+    sub.add_argument("--num-heads", type=int)
+    sub.add_argument("--frames-per-block", type=int, help="recorded in the file: 3 chunkwise, 1 framewise")
+    sub.add_argument("--model-family", choices=SCHEDULES, help="recorded in the file, for --model-family auto")
+    sub.add_argument("--dtype", choices=DTYPES, default="bf16")
+
+
+MAX_CARD_GIB = 100_000
 
 
 def inspect(args: argparse.Namespace) -> Result:
@@ -54,6 +87,14 @@ def inspect(args: argparse.Namespace) -> Result:
     except HeadForcingError as error:
         lines.append(str(error))
     return {"text": "\n".join(lines), "json": {**found, "fingerprint": info.fingerprint}}
+
+
+def methods(args: argparse.Namespace) -> Result:
+    """Every method, ablation and alias with its options."""
+    names = (name for name in method_names() if name not in ALIASES)
+    options = {name: {key: value for key, (value, _) in options_of(method_policy(name)).items()} for name in names}
+    aliases = {name: {"method": method, "options": text} for name, (method, text) in ALIASES.items()}
+    return {"text": "\n".join(list_methods()), "json": {"options": options, "aliases": aliases}}
 
 
 def budget(args: argparse.Namespace) -> Result:
@@ -87,8 +128,18 @@ def budget(args: argparse.Namespace) -> Result:
     return {"text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells), "json": found}
 
 
+def paper_heads(config: WanConfig) -> HeadProfile:
+    """The paper's 90 anchor, 72 local and 198 memory heads; the cache's size depends only on their numbers."""
+    roles = [HeadRole.ANCHOR] * 90 + [HeadRole.LOCAL] * 72 + [HeadRole.MEMORY] * 198
+    layers = tuple(tuple(roles[i : i + config.num_heads]) for i in range(0, len(roles), config.num_heads))
+    return HeadProfile("the paper's 90/72/198 heads", config.num_layers, config.num_heads, layers)
+
+
 def memory(args: argparse.Namespace) -> Result:
     """What a minute of the 1.3B model takes, and how it fits on cards; sizes with the same answers share a table."""
+    for gib in args.cards:
+        if not 0 < gib <= MAX_CARD_GIB:
+            raise HeadForcingError(f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {gib:g}")
     tables: dict[str, list[str]] = {}
     found = []
     for size in args.sizes:
@@ -141,7 +192,7 @@ def _fit_text(fit: Fit) -> str:
 def convert(args: argparse.Namespace) -> Result:
     if holds_lora(args.file):
         return _convert_lora(args)
-    with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json) as bar:
+    with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar:
 
         def on_progress(written: int, total: int) -> None:
             bar.total = total

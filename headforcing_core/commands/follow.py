@@ -95,8 +95,7 @@ class FollowedStory(Story):
 
     def taken(self, plan: RenderPlan, block: int) -> None:
         self._file.text = self._asked
-        clock, start_blocks = plan.timeline.clock, plan.blocks - plan.new_blocks
-        time = format_time(clock.start_seconds(max(0, block - start_blocks)))
+        time = format_time(plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks)))
         _say(f"{self._file.path} is taken from {time} on (block {block + 1} of {plan.blocks})")
 
     def refused(self, error: HeadForcingError) -> None:
@@ -109,11 +108,6 @@ class FollowedStory(Story):
         """Write the story that was rendered."""
         with replacing(path) as temporary:
             temporary.write_text(self._file.text, encoding="utf-8", newline="")
-
-
-def story_path(target: Path) -> Path:
-    """Where the story of a video, or of latents, is written."""
-    return target.with_name(f"{target.stem}.story.txt")
 
 
 def _say(line: str) -> None:

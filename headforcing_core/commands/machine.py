@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..cache.shape import Shape
-from ..errors import HeadForcingError
 from ..hashing import digest
 from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
+from ..render.plan import RenderPlan
+from ..render.render import Place
 from ..weights.checkpoint import CheckpointInfo
 from .arguments import found_profiles_folder, pick_device
 
@@ -57,8 +57,6 @@ class Machine:
         machine = cls(device, dtype, attention, *choices, *kept, args.json, vae_device, args.fp8_linears)
         if (peers := vars(args).get("peers")) is None:
             return machine
-        if args.shard_weights and args.fp8_linears:
-            raise HeadForcingError("--shard-weights divides weights of one dtype: leave out --fp8-linears")
         machine = replace(machine, peers=peers, shard_weights=args.shard_weights)
         # rank 0 alone has a run folder and shows progress
         return machine if peers.leads else replace(machine, runs=None, quiet=True)
@@ -84,11 +82,16 @@ class Machine:
         """The beginning of messages about this rank alone; empty for one GPU."""
         return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
 
-    def attention_for(self, shape: Shape) -> AttentionFunction:
-        """The backend for a render with a cache of this shape: `auto` times them at its sizes.
+    def place(self, plan: RenderPlan) -> Place:
+        """Where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
 
         Not on several ranks, because each of them could choose another one.
         """
-        if self.attention_choice != "auto" or self.peers is not None:
-            return self.attention
-        return attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
+        attention, shape = self.attention, plan.shape
+        if self.peers is not None:
+            from .ranks import rank_place
+
+            return rank_place(self.peers, self.device, attention, self.attention_choice)
+        if self.attention_choice == "auto":
+            attention = attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
+        return Place(self.device, attention, self.attention_choice)

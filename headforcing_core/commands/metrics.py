@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from ..errors import HeadForcingError
-from ..metrics.base import MeasuredVideo, Panel
-from ..metrics.registry import COLUMNS, METRICS, load_panel
+from ..report.learned.base import MeasuredVideo, Panel
+from ..report.learned.registry import COLUMNS, METRICS, load_panel
 from .arguments import pick_device
 from .kept import Kept
+from .paths import READ, folder_read
 
 _panels = Kept()
 
@@ -20,7 +21,7 @@ def add_metric_arguments(sub: argparse.ArgumentParser) -> None:
     """Add the arguments of metrics that have models of their own."""
     sub.add_argument(
         "--metric-models",
-        type=Path,
+        type=folder_read("*", "*/*"),
         metavar="FOLDER",
         help="models of further metrics, see docs/metrics.md; nothing is downloaded (extra `metrics`)",
     )
@@ -32,12 +33,15 @@ def add_metric_arguments(sub: argparse.ArgumentParser) -> None:
         metavar="METRIC",
         help=f"which of them: {', '.join(METRICS)} (those that have their files in the folder)",
     )
-    sub.add_argument("--aesthetic-head", type=Path, metavar="FILE", help="LAION's linear head, if not in the folder")
+    sub.add_argument("--aesthetic-head", type=READ, metavar="FILE", help="LAION's linear head, if not in the folder")
     sub.add_argument("--metric-device", default="auto", help="where they run: auto, cpu, cuda, mps (auto)")
 
 
-def panel_of(args: argparse.Namespace) -> Panel | None:
-    """The metrics that the arguments ask for, loaded once in a process; None if they ask for none."""
+def panel_of(args: argparse.Namespace, device_name: str | None = None) -> Panel | None:
+    """The metrics that the arguments ask for, loaded once in a process; None if they ask for none.
+
+    `device_name` replaces that of the arguments.
+    """
     given = vars(args)
     folder: Path | None = given.get("metric_models")
     if folder is None:
@@ -47,7 +51,7 @@ def panel_of(args: argparse.Namespace) -> Panel | None:
         return None
     if not folder.is_dir():
         raise HeadForcingError(f"--metric-models must name a folder, got {str(folder)!r}")
-    device = pick_device(args.metric_device, "--metric-device")
+    device = pick_device(device_name or args.metric_device, "--metric-device")
     key = folder.absolute(), tuple(args.metrics), device, args.aesthetic_head
     return _panels.get(key, lambda: _loaded(args, device))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..demo import assets, word_hash
-from ..demo.rooms_judge import inspect_toy
 from ..errors import HeadForcingError
 from ..farm.farm import Farm, Shared
 from ..files import check_writable, claimed, replacing
@@ -25,6 +24,7 @@ from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
+from ..timeline.grammar import split_lines
 from .arguments import (
     DTYPES,
     Result,
@@ -38,21 +38,25 @@ from .arguments import (
 )
 from .kept import Kept
 from .model_files import ModelFiles
+from .parser import Commands
+from .paths import PROFILE, PROFILE_OUT, READ, TEXT, WRITTEN
 
 
-def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
+def add_parsers(command: Commands) -> None:
     """Add `profile` and `profiles merge | compare | show | plot` to the command line."""
     sub = command("profile", profile, "Measure what every attention head attends to and save a head profile.")
-    sub.add_argument("out", type=Path, help="head profile to write (.json); the measured shares go beside it")
+    sub.add_argument("out", type=PROFILE_OUT, help="head profile to write (.json); the measured shares go beside it")
     source = sub.add_mutually_exclusive_group(required=True)
-    source.add_argument("--weights", type=Path, help="checkpoint, .safetensors or .pt")
+    source.add_argument("--weights", type=READ, help="checkpoint, .safetensors or .pt")
     source.add_argument("--demo", action="store_true", help="the embedded toy model")
-    sub.add_argument("--demo-weights", type=Path, help="with --demo: another model of the toy world, .safetensors")
-    sub.add_argument("--lora", type=Path, help="LoRA to merge")
+    sub.add_argument("--demo-weights", type=READ, help="with --demo: another model of the toy world, .safetensors")
+    sub.add_argument("--lora", type=READ, help="LoRA to merge")
     sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
-    sub.add_argument("--text-encoder", type=Path, help="umT5-xxl encoder, ComfyUI's or the original file")
-    sub.add_argument("--embeddings", type=Path, help="precomputed prompt embeddings instead of a text encoder")
-    sub.add_argument("--prompts", help="one prompt per line, or @FILE; default: twenty that come with the pack")
+    sub.add_argument("--text-encoder", type=READ, help="umT5-xxl encoder, ComfyUI's or the original file")
+    sub.add_argument("--embeddings", type=READ, help="precomputed prompt embeddings instead of a text encoder")
+    sub.add_argument(
+        "--prompts", type=TEXT, help="one prompt per line, or @FILE; default: twenty that come with the pack"
+    )
     sub.add_argument("--preset", choices=BUDGETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
     sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
@@ -63,18 +67,18 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
     add_farm_arguments(sub)
 
-    profiles = group("profiles", "Merge, compare, describe and plot head profiles.")
+    profiles = command.group("profiles", "Merge, compare, describe and plot head profiles.")
     sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
-    sub.add_argument("measured", type=Path, nargs="+", help="measured shares (.safetensors)")
-    sub.add_argument("--out", type=Path, required=True, help="head profile to write (.json)")
+    sub.add_argument("measured", type=READ, nargs="+", help="measured shares (.safetensors)")
+    sub.add_argument("--out", type=PROFILE_OUT, required=True, help="head profile to write (.json)")
     sub = command("compare", compare, "Compare two head profiles.", profiles)
-    sub.add_argument("profiles", nargs=2, help="files, or names of bundled profiles")
+    sub.add_argument("profiles", type=PROFILE, nargs=2, help="files, or names of bundled profiles")
     sub = command("show", show, "Where a head profile is from, its roles, and the heads its sources dispute.", profiles)
-    sub.add_argument("profile", help="file, or name of a bundled profile")
+    sub.add_argument("profile", type=PROFILE, help="file, or name of a bundled profile")
     sub = command("plot", plot, "Plot a head profile.", profiles)
-    sub.add_argument("profile", help="file, or name of a bundled profile")
-    sub.add_argument("out", type=Path, help="PNG to write")
-    sub.add_argument("--measured", type=Path, help="measured shares: adds stability")
+    sub.add_argument("profile", type=PROFILE, help="file, or name of a bundled profile")
+    sub.add_argument("out", type=WRITTEN, help="PNG to write")
+    sub.add_argument("--measured", type=READ, help="measured shares: adds stability")
     sub.add_argument("--head", help="LAYER,HEAD: this head's attention over time instead (with --measured)")
     sub.add_argument("--theme", choices=["dark", "light"], default="light")
 
@@ -82,66 +86,139 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable
 def profile(args: argparse.Namespace) -> Result:
     """Measure attention shares, resuming an interrupted measurement, and save shares and profile."""
     _check_profile_name(args.out)
-    with claimed(args.out, args.out.with_suffix(".safetensors")):
-        return _measure(args)
+    return Measurement.of(args).run()
 
 
-def _measure(args: argparse.Namespace) -> Result:
-    count, seconds = BUDGETS[args.preset]
-    device = pick_device(args.device)
-    if args.demo:
-        width, height = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
-        weights = args.demo_weights or assets.model_path()
-        files = ModelFiles(weights, inspect_toy(weights).config.num_heads)
-        texts = _prompts(args.prompts, word_hash.sample_prompts(count), count)
-    else:
-        width, height = parse_size(args.size)
-        files = ModelFiles.of(args)
-        texts = _prompts(args.prompts, PROFILING_PROMPTS, count)
-    info, family = files.inspect(), SCHEDULES[args.model_family]
-    blocks, size = BlockClock(family.frames_per_block).blocks_for(seconds), (width, height)
-    options = {"rope": args.rope, "seed": args.seed}
-    setup = ProfileSetup.of(info.fingerprint, info.config, texts, blocks, family, size, **options)
-    shares, measured = HeadShares(setup), args.out.with_suffix(".safetensors")
-    if measured.exists():  # an interrupted measurement is resumed
-        earlier = HeadShares.load(measured)
-        if earlier.setup != setup:
-            raise HeadForcingError(f"{measured} was measured with other settings; choose another name or remove it")
-        shares.merge(earlier)
-    embeds = [word_hash.encode(text) for text in texts] if args.demo else files.encode(list(texts), device)
-    wanted = shard(len(texts), args.shard)
-    todo = [prompt for prompt in wanted if prompt in set(shares.missing_prompts())]
-    farm = farm_of(args)
-    if farm.parallel:
-        on_farm(farm, args, files, shares, dict(zip(todo, (embeds[i] for i in todo), strict=True)), measured)
-    else:
-        here(args, files, shares, todo, embeds, measured)
-    made_for = "toy_world" if args.demo else args.model_family
-    return _finish(shares, args.out, measured, f"measured on {info.path.name}", (made_for,))
+@dataclass(frozen=True)
+class Measurement:
+    """A head profile to measure, and where.
 
+    Attributes:
+        out: the profile; the measured shares go beside it.
+        seconds: of video for each prompt.
+        family: the model family, by name.
+        share: the share of one machine of a farm, such as 2/4.
+        device: by name.
+        demo: whether the files are of a model of the toy world.
+    """
 
-def here(
-    args: argparse.Namespace, files: ModelFiles, shares: HeadShares, todo: list[int], embeds: list[Tensor], out: Path
-) -> None:
-    """Measure prompts one after the other into `shares`, which are saved to `out` after each."""
-    setup, config, dtype, device = shares.setup, files.inspect().config, dtype_of(args), pick_device(args.device)
-    backbone = WanModel.from_state_dict(config, files.load(), dtype, device)
-    model = WanVideoModel(backbone, embeds, dtype, device)
-    steps = len(todo) * setup.blocks * len(setup.sigmas)
-    try:
-        with tqdm(total=steps, unit="step", desc="profiling", disable=args.json) as bar:
-            profile_heads(
-                model,
-                config,
-                shares,
-                todo,
-                on_prompt=lambda prompt: shares.save(out),
-                dtype=dtype,
-                device=device,
-                on_step=lambda block, step, latents: bar.update(latents is not None),
+    out: Path
+    files: ModelFiles
+    prompts: tuple[str, ...]
+    seconds: float
+    size: tuple[int, int]
+    family: str
+    farm: Farm
+    device: str
+    dtype: torch.dtype
+    rope: str = "absolute"
+    seed: int = 0
+    share: str = "1/1"
+    demo: bool = False
+    quiet: bool = False
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Measurement:
+        """What the arguments of `profile` ask for."""
+        count, seconds = BUDGETS[args.preset]
+        if args.demo:
+            size, weights = (
+                (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8),
+                args.demo_weights or assets.model_path(),
             )
-    finally:
-        shares.save(out)
+            files = ModelFiles(weights, assets.inspect_toy(weights).config.num_heads)
+        else:
+            size, files = parse_size(args.size), ModelFiles.of(args)
+        default = word_hash.sample_prompts(count) if args.demo else PROFILING_PROMPTS
+        return cls(
+            args.out,
+            files,
+            _prompts(args.prompts, default, count),
+            seconds,
+            size,
+            args.model_family,
+            farm_of(args),
+            args.device,
+            torch.float32 if args.demo else DTYPES[args.dtype],
+            rope=args.rope,
+            seed=args.seed,
+            share=args.shard,
+            demo=args.demo,
+            quiet=args.json,
+        )
+
+    def run(self) -> Result:
+        """Measure what is missing, and save shares and profile."""
+        with claimed(self.out, self.measured):
+            info, shares = self.files.inspect(), self._begun()
+            texts, missing = list(self.prompts), set(shares.missing_prompts())
+            device = pick_device(self.device)
+            embeds = list(map(word_hash.encode, texts)) if self.demo else self.files.encode(texts, device)
+            todo = {prompt: embeds[prompt] for prompt in shard(len(texts), self.share) if prompt in missing}
+            if self.farm.parallel:
+                self._on_farm(shares, todo)
+            else:
+                self._here(shares, todo)
+            made_for = "toy_world" if self.demo else self.family
+            return _finish(shares, self.out, self.measured, f"measured on {info.path.name}", (made_for,))
+
+    @property
+    def measured(self) -> Path:
+        """The file of the measured shares."""
+        return self.out.with_suffix(".safetensors")
+
+    def _begun(self) -> HeadShares:
+        """The shares that an interrupted measurement has left, or none."""
+        info, family = self.files.inspect(), SCHEDULES[self.family]
+        blocks = BlockClock(family.frames_per_block).blocks_for(self.seconds)
+        options = {"rope": self.rope, "seed": self.seed}
+        setup = ProfileSetup.of(info.fingerprint, info.config, self.prompts, blocks, family, self.size, **options)
+        shares = HeadShares(setup)
+        if self.measured.exists():
+            earlier = HeadShares.load(self.measured)
+            if earlier.setup != setup:
+                raise HeadForcingError(
+                    f"{self.measured} was measured with other settings; choose another name or remove it"
+                )
+            shares.merge(earlier)
+        return shares
+
+    def _here(self, shares: HeadShares, todo: dict[int, Tensor]) -> None:
+        """Measure prompts, given with their text embeddings, into `shares`, which are saved after each."""
+        setup, config, dtype, device = shares.setup, self.files.inspect().config, self.dtype, pick_device(self.device)
+        backbone = WanModel.from_state_dict(config, self.files.load(), dtype, device)
+        model = WanVideoModel(backbone, dtype, device)
+        steps = len(todo) * setup.blocks * len(setup.sigmas)
+        try:
+            with tqdm(total=steps, unit="step", desc="profiling", disable=self.quiet) as bar:
+                profile_heads(
+                    model,
+                    config,
+                    shares,
+                    todo,
+                    on_prompt=lambda prompt: shares.save(self.measured),
+                    dtype=dtype,
+                    device=device,
+                    on_step=lambda block, step, latents: bar.update(latents is not None),
+                )
+        finally:
+            shares.save(self.measured)
+
+    def _on_farm(self, shares: HeadShares, todo: dict[int, Tensor]) -> None:
+        """Measure prompts, given with their text embeddings, as jobs of a farm; as `_here`."""
+        paths: dict[str, Any] = {n: path.absolute() for n, path in vars(self.files).items() if isinstance(path, Path)}
+        files, farm = replace(self.files, **paths), self.farm
+        with farm, tqdm(total=len(todo), unit="prompt", desc="profiling", disable=self.quiet) as bar:
+            jobs = {
+                f"prompt {prompt}": PromptJob(files, shares.setup, prompt, farm.share(embed), self.dtype, self.device)
+                for prompt, embed in todo.items()
+            }
+            for outcome in farm.run(measure_job, jobs):
+                found = outcome.get()
+                shares.forget(int(outcome.name.split()[-1]))
+                shares.merge(found)
+                shares.save(self.measured)
+                bar.update()
 
 
 @dataclass(frozen=True)
@@ -167,33 +244,9 @@ def measure_job(job: PromptJob) -> HeadShares:
         return WanModel.from_state_dict(info.config, job.files.load(), job.dtype, device)
 
     backbone = _backbones.get((job.files, info.fingerprint, job.dtype, str(device)), load)
-    model = WanVideoModel(backbone, [job.embed.get()] * len(job.setup.prompts), job.dtype, device)
-    profile_heads(model, info.config, shares, [job.prompt], dtype=job.dtype, device=device)
+    model, todo = WanVideoModel(backbone, job.dtype, device), {job.prompt: job.embed.get()}
+    profile_heads(model, info.config, shares, todo, dtype=job.dtype, device=device)
     return shares
-
-
-def on_farm(
-    farm: Farm, args: argparse.Namespace, files: ModelFiles, shares: HeadShares, todo: dict[int, Tensor], out: Path
-) -> None:
-    """Measure prompts, given with their text embeddings, as jobs of a farm; as `here`."""
-    paths: dict[str, Any] = {name: path.absolute() for name, path in vars(files).items() if isinstance(path, Path)}
-    files = replace(files, **paths)
-    with farm, tqdm(total=len(todo), unit="prompt", desc="profiling", disable=args.json) as bar:
-        jobs = {
-            f"prompt {prompt}": PromptJob(files, shares.setup, prompt, farm.share(embed), dtype_of(args), args.device)
-            for prompt, embed in todo.items()
-        }
-        for outcome in farm.run(measure_job, jobs):
-            found = outcome.get()
-            shares.forget(int(outcome.name.split()[-1]))
-            shares.merge(found)
-            shares.save(out)
-            bar.update()
-
-
-def dtype_of(args: argparse.Namespace) -> torch.dtype:
-    """What the model computes in."""
-    return torch.float32 if args.demo else DTYPES[args.dtype]
 
 
 def merge(args: argparse.Namespace) -> Result:
@@ -231,7 +284,7 @@ def show(args: argparse.Namespace) -> Result:
 
 def plot(args: argparse.Namespace) -> Result:
     """Plot a profile, or the attention of one head over time."""
-    from ..plots import head_profile as pictures
+    from ..report import profile_plot as pictures
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
         raise HeadForcingError(f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}")
@@ -243,10 +296,10 @@ def plot(args: argparse.Namespace) -> Result:
     if args.head is None:
         picture = pictures.profile_picture(profile, shares, theme=args.theme)
     else:
-        layer, _, head = args.head.partition(",")
-        if shares is None or not (layer.isdecimal() and head.isdecimal()):
+        place = re.fullmatch("([0-9]{1,4}),([0-9]{1,4})", args.head)
+        if shares is None or place is None:
             raise HeadForcingError("--head needs --measured, and a layer and a head such as 3,1")
-        picture = pictures.head_over_time(shares, int(layer), int(head), theme=args.theme)
+        picture = pictures.head_over_time(shares, int(place[1]), int(place[2]), theme=args.theme)
     with replacing(args.out) as temporary:
         picture.save(temporary)
     return {"text": f"plot     {args.out}", "json": {"picture": str(args.out)}}
@@ -262,7 +315,7 @@ def _check_profile_name(out: Path) -> None:
 def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[str, ...]:
     if given is None:
         return default[:count]
-    return tuple(line.strip() for line in read_text(given).splitlines() if line.strip())
+    return tuple(line.strip() for line in split_lines(read_text(given)) if line.strip())
 
 
 def _finish(shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = ()) -> Result:

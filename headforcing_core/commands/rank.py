@@ -4,10 +4,12 @@ import signal
 import sys
 
 from ..parallel.outcome import decided
+from ..parallel.starter import end_with_starter
 
 if __name__ == "__main__":
     if decided():  # asked before torch is imported, which takes seconds
         sys.exit(0)
+    end_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word until `joined` takes it
     from .cli import main
 

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 
 from ..demo import word_hash
 from ..errors import HeadForcingError
-from ..files import check_writable, claimed, replacing
+from ..files import check_writable, claimed
 from ..methods.registry import describe_method
-from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.describe import describe
 from ..render.resources import Needs, check_disk, room_on
 from ..render.result import RenderResult
-from ..studies.replay import Case
-from ..studies.replay import replay as run_case
-from ..video.stream import contact_sheet
-from .arguments import Result, add_file_arguments, add_gpus_arguments, add_method_arguments, add_render_arguments
-from .follow import FollowedFile, FollowedStory, story_path
+from ..video.sheets import contact_sheet
+from .arguments import (
+    Result,
+    add_file_arguments,
+    add_gpus_arguments,
+    add_method_arguments,
+    add_render_arguments,
+)
+from .follow import FollowedFile, FollowedStory
+from .parser import Commands
+from .paths import DEMO_FILES, FOLLOWED, READ, TEXT, VIDEO, WRITTEN, folder_written, story_path
 from .source import Source
 from .start import add_start_arguments
 
@@ -35,48 +37,47 @@ FOLLOW_HELP = (
 )
 
 
-def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `demo`, `generate` and `replay` to the command line."""
+def add_parsers(command: Commands) -> None:
+    """Add `demo` and `generate` to the command line."""
     sub = command("demo", demo, "Render a one-minute, six-prompt video with the embedded toy model; no download.")
-    sub.add_argument("--out", type=Path, default=Path("output"), help="folder for demo.mp4 and demo.png (output)")
+    sub.add_argument(
+        "--out",
+        type=folder_written(*DEMO_FILES),
+        default=Path("output"),
+        help="folder for demo.mp4 and demo.png (output)",
+    )
     prompts = sub.add_mutually_exclusive_group()
-    prompts.add_argument("--prompts", help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP)
-    prompts.add_argument("--follow", type=Path, metavar="FILE", help=FOLLOW_HELP)
+    prompts.add_argument(
+        "--prompts", type=TEXT, help="a timeline in the toy world's words, or @FILE; " + word_hash.HELP
+    )
+    prompts.add_argument("--follow", type=FOLLOWED, metavar="FILE", help=FOLLOW_HELP)
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the story's 60")
     sub.add_argument("--scale", type=int, default=6, help="every pixel becomes a square of this side (6: 384x384)")
     add_start_arguments(sub)
-    sub.add_argument("--latents", type=Path, help="latents to write, too (.safetensors)")
+    sub.add_argument("--latents", type=WRITTEN, help="latents to write, too (.safetensors)")
     add_render_arguments(sub)
     add_method_arguments(sub)
     add_gpus_arguments(sub)
 
     sub = command("generate", generate, "Render a video from Self Forcing weights (or a relative) and prompts.")
-    sub.add_argument("--weights", type=Path, required=True, help="checkpoint, .safetensors or .pt")
+    sub.add_argument("--weights", type=READ, required=True, help="checkpoint, .safetensors or .pt")
     prompts = sub.add_mutually_exclusive_group(required=True)
-    prompts.add_argument("--prompts", help="a timeline or one prompt, or @FILE")
-    prompts.add_argument("--follow", type=Path, metavar="FILE", help=FOLLOW_HELP)
+    prompts.add_argument("--prompts", type=TEXT, help="a timeline or one prompt, or @FILE")
+    prompts.add_argument("--follow", type=FOLLOWED, metavar="FILE", help=FOLLOW_HELP)
     sub.add_argument("--seconds", type=float, default=0.0, help="length; default: the timeline's")
     add_file_arguments(sub)
-    sub.add_argument("--out", type=Path, help="MP4 to write")
-    sub.add_argument("--latents", type=Path, help="latents to write (.safetensors)")
-    add_start_arguments(sub).add_argument("--start-latents", type=Path, help="latents of a video to continue")
+    sub.add_argument("--out", type=VIDEO, help="MP4 to write")
+    sub.add_argument("--latents", type=WRITTEN, help="latents to write (.safetensors)")
+    add_start_arguments(sub).add_argument("--start-latents", type=READ, help="latents of a video to continue")
     add_render_arguments(sub)
     add_method_arguments(sub)
     add_gpus_arguments(sub)
 
-    sub = command("replay", replay, "Run a recorded case again and write its latents (parity, bug reports).")
-    sub.add_argument("case", type=Path, help="folder with config.json")
-    sub.add_argument("--run", dest="run_name", required=True, help="name of the run in config.json")
-    sub.add_argument("--out", type=Path, required=True, help="safetensors file to write, tensor `latents`")
-    sub.add_argument("--events", type=Path, help="JSON file for the memory events")
-    sub.add_argument("--device", default="cpu")
-    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
-
 
 def demo(args: argparse.Namespace) -> Result:
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
+    check_outputs(args)
     follow = None if args.follow is None else FollowedFile(args.follow)
-    check_writable(args.latents)
     with claimed(video, sheet, args.latents, None if follow is None else story_path(video)):
         source = Source.demo(args, follow)
         needs, result = _render(source, video, args.latents)
@@ -94,12 +95,7 @@ def demo(args: argparse.Namespace) -> Result:
 
 
 def generate(args: argparse.Namespace) -> Result:
-    if args.out is None and args.latents is None:
-        raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
-    if args.out is not None and args.vae is None:
-        raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents, for `headforcing decode`")
-    check_writable(args.out)
-    check_writable(args.latents)
+    check_outputs(args)
     follow = None if args.follow is None else FollowedFile(args.follow)
     with claimed(args.out, args.latents, None if follow is None else story_path(args.out or args.latents)):
         source = Source.of_files(args, args.prompts, args.start_latents, follow)
@@ -113,29 +109,26 @@ def generate(args: argparse.Namespace) -> Result:
     }
 
 
+def check_outputs(args: argparse.Namespace) -> None:
+    """Refuse files that `demo` or `generate` could not write."""
+    if "weights" in args:
+        if args.out is None and args.latents is None:
+            raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
+        if args.out is not None and args.vae is None:
+            raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents, for `headforcing decode`")
+    check_writable(args.out if "weights" in args else args.out / "demo.mp4")
+    check_writable(args.latents)
+
+
+def source_of(args: argparse.Namespace) -> Source:
+    """The inputs of `demo` or `generate` whose story is not followed."""
+    return Source.of_files(args, args.prompts, args.start_latents) if "weights" in args else Source.demo(args)
+
+
 def follow(args: argparse.Namespace) -> Result:
     """`demo` or `generate` as a rank that writes no files: everything they do up to the latents."""
-    if "weights" in args:
-        source = Source.of_files(args, args.prompts, args.start_latents)
-    else:
-        source = Source.demo(args)
-    _render(source, None)
+    _render(source_of(args), None)
     return {"text": "", "json": {}}
-
-
-def replay(args: argparse.Namespace) -> Result:
-    check_writable(args.out)
-    check_writable(args.events)
-    with claimed(args.out, args.events):
-        done = run_case(Case.open(args.case), args.run_name, args.device, args.attention)
-        with replacing(args.out) as temporary:
-            temporary.write_bytes(save({"latents": done.latents.contiguous()}))
-        if args.events is not None:
-            events = {"memory_events": done.memory_events, "final_episodic_sources": done.final_episodic_sources}
-            with replacing(args.events) as temporary:
-                temporary.write_text(json.dumps(events, indent=1), encoding="utf-8")
-    summary = {"latents": str(args.out), "frames": len(done.latents), "memory_events": done.memory_events}
-    return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
 
 
 def _render(
@@ -178,7 +171,10 @@ def _code(result: RenderResult) -> int:
 
 
 def _describe(source: Source, needs: Needs, result: RenderResult) -> str:
-    about = [*describe_method(source.options.method), describe(result.plan, source.machine.dtype)]
+    about = [
+        *describe_method(source.options.method, source.options.method_options),
+        describe(result.plan, source.machine.dtype),
+    ]
     about += [source.family] if source.family else []
     about += [f"starts with {source.start.about}"] if source.start is not None else []
     return "\n".join([*about, "", needs.describe(), "", result.describe()])

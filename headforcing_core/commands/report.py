@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from pathlib import Path
 
 from tqdm import tqdm
 
-from ..drift.report import report_video
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
+from ..report.drift import report_video
 from ..timeline.timeline import parse_timeline
 from .arguments import Result, read_text
 from .metrics import add_metric_arguments, panel_of
+from .parser import Commands
+from .paths import READ, TEXT, WRITTEN
 
 
-def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_parsers(command: Commands) -> None:
     """Add `report` to the command line."""
     sub = command("report", report, "Measure flicker, seams, drift, freezes and repetition of a video; not VBench.")
-    sub.add_argument("video", type=Path)
-    sub.add_argument("--plot", type=Path, help="PNG to write: the metrics as a plot")
+    sub.add_argument("video", type=READ)
+    sub.add_argument("--plot", type=WRITTEN, help="PNG to write: the metrics as a plot")
     sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the plot (light)")
     sub.add_argument("--frames-per-block", type=int, help="latent frames; default: read from the file, else 3")
-    sub.add_argument("--prompts", help="the timeline it was made with, or @FILE; default: read from the file")
+    sub.add_argument(
+        "--prompts", type=TEXT, help="the timeline it was made with, or @FILE; default: read from the file"
+    )
     add_metric_arguments(sub)
 
 
@@ -51,7 +53,7 @@ def report(args: argparse.Namespace) -> Result:
     result = found.to_dict()
     text = found.text()
     if args.plot is not None:
-        from ..plots.drift import drift_picture
+        from ..report.drift_plot import drift_picture
 
         picture = drift_picture(found, args.theme)
         with replacing(args.plot) as temporary:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ..errors import HeadForcingError
 from ..files import check_writable, replacing
@@ -14,22 +12,24 @@ from ..render.describe import format_bytes
 from ..runs.entries import list_takes
 from ..runs.stored import folder_bytes, prune, survey
 from .arguments import Result
+from .parser import Commands
+from .paths import STORE, WRITTEN
 
 
-def add_parsers(command: Callable[..., argparse.ArgumentParser], group: Callable[..., Any]) -> None:
+def add_parsers(command: Commands) -> None:
     """Add `runs list | takes | show | prune` to the command line."""
-    runs = group("runs", "List, show and prune run folders.")
+    runs = command.group("runs", "List, show and prune run folders.")
     sub = command("list", list_runs, "List stored videos: finished blocks, size of the folder, prompt.", runs)
-    sub.add_argument("folder", type=Path, help="the folder given to --runs; ComfyUI's is output/head_forcing")
+    sub.add_argument("folder", type=STORE, help="the folder given to --runs; ComfyUI's is output/head_forcing")
     sub = command("takes", list_run_takes, "List stored videos as a table: take, date, length, size, prompts.", runs)
-    sub.add_argument("folder", type=Path, help="as for `runs list`; default: the current folder", nargs="?")
+    sub.add_argument("folder", type=STORE, help="as for `runs list`; default: the current folder", nargs="?")
     sub = command("show", show_run, "Report drift of a stored video's latents, and decisions of episodic memory.", runs)
-    sub.add_argument("folder", type=Path)
+    sub.add_argument("folder", type=STORE)
     sub.add_argument("name", help="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
-    sub.add_argument("--plot", type=Path, help="PNG to write: the report as a plot")
+    sub.add_argument("--plot", type=WRITTEN, help="PNG to write: the report as a plot")
     sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the plot (light)")
     sub = command("prune", prune_runs, "Remove the oldest run folders until the others fit into a size.", runs)
-    sub.add_argument("folder", type=Path)
+    sub.add_argument("folder", type=STORE)
     sub.add_argument("--keep-gb", type=float, required=True, help="gigabytes to keep; 0 removes all that are unused")
 
 
@@ -78,7 +78,7 @@ def show_run(args: argparse.Namespace) -> Result:
     lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_told(problems)]
     text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
     if args.plot is not None:
-        from ..plots.latents import run_picture
+        from ..report.latents_plot import run_picture
 
         with replacing(args.plot) as temporary:
             run_picture(report, args.theme, video.about.get("novelty_threshold")).save(temporary)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, suppress
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
+from ..devices import free_memory
 from ..errors import HeadForcingError
+from ..parallel.division import check_division
 from ..parallel.outcome import Outcome, say, started_here
 from ..parallel.peers import PeersLost
 from ..parallel.start import ANSWER_SECONDS, joined, local_rank, restarts, start
 from . import render
+from .ranks import check_all_ranks_memory, check_roles
 
 RANK = f"{__package__}.rank"  # the program of a rank
+LEAST_RANKS = 2  # that may be tried on a CPU of any size
 LEAST_SECONDS, MOST_SECONDS = 5, 86400  # of --rank-timeout
 
 
@@ -29,8 +35,15 @@ def run_on_several(
     try:
         _check(args, under_torchrun)
         if not under_torchrun:
+            _check_before_start(args, _kind(args.device))
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
-            return start(args.gpus, RANK, argv)
+            code, text = start(args.gpus, RANK, argv)
+            if (code, text) == (130, "interrupted"):  # no rank could say what is kept
+                kept = "without --runs FOLDER no block is kept"
+                if args.runs is not None:
+                    kept = f"finished blocks are kept in {args.runs}, repeat the command to go on"
+                text = f"interrupted; {kept}"
+            return code, text
     except HeadForcingError as error:
         refused = 2, f"error: {error}"
         if not under_torchrun:
@@ -103,6 +116,8 @@ def _check(args: argparse.Namespace, under_torchrun: bool) -> None:
         )
     if kind == "cuda" and not under_torchrun and torch.cuda.device_count() < world:
         raise HeadForcingError(f"this machine has {torch.cuda.device_count()} GPUs, got --gpus {world}; choose fewer")
+    if kind == "cpu" and not under_torchrun and world > max(LEAST_RANKS, cores := os.cpu_count() or 1):
+        raise HeadForcingError(f"this machine has {cores} processor cores, got --gpus {world}; choose fewer")
     if kind == "cuda" and not dist.is_nccl_available():
         raise HeadForcingError(
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on Windows; use --vae-device "
@@ -111,9 +126,32 @@ def _check(args: argparse.Namespace, under_torchrun: bool) -> None:
     for given, name, reason in (
         (args.cuda_graph, "--cuda-graph", "a graph cannot hold the exchanges between ranks"),
         (args.follow is not None, "--follow", "the ranks would read the file at different times"),
+        (
+            args.shard_weights and args.fp8_linears,
+            "--fp8-linears with --shard-weights",
+            "weights of one dtype are divided",
+        ),
         (args.shard_weights and args.compile, "--compile with --shard-weights", "weights move between passes"),
     ):
         if given:
             raise HeadForcingError(
                 f"{name} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
             )
+
+
+def _check_before_start(args: argparse.Namespace, kind: str) -> None:
+    """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen without a GPU."""
+    render.check_outputs(args)
+    # not this process: on a GPU it would hold memory of the first one
+    here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False}
+    with redirect_stderr(io.StringIO()):  # rank 0 has the same notes
+        source = render.source_of(argparse.Namespace(**{**vars(args), **here}))
+    plan = source.plan()
+    check_division(plan.shape, args.gpus, args.gpu_speeds)
+    source.check_encoders(plan)
+    kept = replace(source, machine=replace(source.machine, runs=None))  # keys of blocks need embeddings
+    check_roles(kept.job(plan).recall_roles(kept.plan))
+    needs = source.check_needs(plan, args.out, elsewhere=True)
+    room = free_memory("cpu") if kind == "cpu" else None
+    if room is not None:
+        check_all_ranks_memory(needs, plan, args.gpus, args.gpu_speeds, args.shard_weights, room)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..demo import assets, word_hash
 from ..demo.rooms_autoencoder import RoomsStreamingDecoder
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, one_line
 from ..files import check_writable
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
@@ -158,12 +158,11 @@ class Source:
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
         """The video of a plan of this source, from the embeddings of its prompts."""
         latent_format = None if self.files is None else "Wan21"
-        about = about_video(plan, self.options.method, self.options.seed, latent_format)
+        about = about_video(plan, self.options.method_name, self.options.seed, latent_format)
         return RenderJob(
             plan,
-            plan.embeddings(embeds),
+            dict(zip(self.texts, embeds, strict=False)),  # none where only needs are estimated
             self.info.fingerprint,
-            self.options.seed,
             self.machine.dtype,
             start_latents=self.start_latents,
             start_key=self.start_key,
@@ -289,4 +288,4 @@ def note_unlike_training(texts: Sequence[str]) -> None:
     """Write to stderr one sentence on the first prompt that is unlike those the embedded model was trained on."""
     found = next(filter(None, map(word_hash.advice, texts)), None)
     if found is not None:
-        sys.stderr.write(f"note: {found}.\n")
+        sys.stderr.write(f"note: {one_line(found)}.\n")

@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed
+from ..render.provenance import file_tags
 from ..render.sinks import load_latents, partial_path
+from ..runs.stored import StoredVideo, find_stored
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from ..timeline.timeline import parse_timeline
 from ..video.codec import DECODERS
 from ..video.stream import write_video
 from ..weights.containers import read_weights
-from .arguments import DTYPES, Result, pick_device, read_text
+from .arguments import DTYPES, Result, check_numbers, pick_device, read_text
 from .model_files import encode_texts
+from .parser import Commands
+from .paths import LATENTS, READ, TEXT, VIDEO, WRITTEN
+from .source import toy_codec
+
+CHUNK_FRAMES = 3
 
 
-def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_parsers(command: Commands) -> None:
     """Add `encode` and `decode` to the command line."""
     sub = command("encode", encode, "Write the embeddings of prompts, which `generate --embeddings` reads.")
-    sub.add_argument("out", type=Path, help="safetensors file to write")
+    sub.add_argument("out", type=WRITTEN, help="safetensors file to write")
     sub.add_argument(
-        "--text-encoder", type=Path, required=True, help="umT5-xxl encoder, ComfyUI's or the original file"
+        "--text-encoder", type=READ, required=True, help="umT5-xxl encoder, ComfyUI's or the original file"
     )
-    sub.add_argument("--prompts", nargs="+", required=True, help="timelines or single prompts, as text or @FILE")
+    sub.add_argument(
+        "--prompts", type=TEXT, nargs="+", required=True, help="timelines or single prompts, as text or @FILE"
+    )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
 
-    sub = command("decode", decode, "Decode latents that `generate --latents` wrote to an MP4.")
-    sub.add_argument("latents", type=Path, help="safetensors file of generate --latents")
-    sub.add_argument("out", type=Path, help="MP4 to write")
-    sub.add_argument("--vae", type=Path, required=True, help="Wan 2.1 VAE, or a tiny decoder")
+    sub = command(
+        "decode", decode, "Decode a stored run, finished or not, or latents of `generate --latents`, to an MP4."
+    )
+    told = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
+    sub.add_argument("latents", type=LATENTS, metavar="RUN", help=told)
+    sub.add_argument("out", type=VIDEO, help="MP4 to write")
+    vae = sub.add_mutually_exclusive_group(required=True)
+    vae.add_argument("--vae", type=READ, help="Wan 2.1 VAE, or a tiny decoder")
+    vae.add_argument("--demo", action="store_true", help="the embedded model's VAE")
+    sub.add_argument("--scale", type=int, default=1, help="every pixel becomes a square of this side (1)")
     sub.add_argument("--decoder", choices=DECODERS, default="auto", help="what the file of --vae is (auto)")
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
@@ -58,23 +76,70 @@ def decode(args: argparse.Namespace) -> Result:
     """Decode latents block by block, with the VAE alone in memory."""
     from ..video.codec import load_codec
 
+    check_numbers(args)
     check_writable(args.out)
-    latents = load_latents(args.latents)
-    try:
-        about = json.loads(read_weights(args.latents)[2].get("head_forcing", "{}"))
-        video_frames = int(about.get("pictures", video_frames_of(len(latents))))
-        restarts = tuple(map(int, about.get("restart_frames", ())))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise HeadForcingError(f"{args.latents} does not say what its latents are of; write them again") from error
+    run = None if args.latents.is_file() else find_stored(args.latents)
+    latents = _of_file(args.latents) if run is None else _of_run(run)
     with claimed(args.out):
-        codec = load_codec(args.vae, pick_device(args.device), DTYPES[args.dtype], bool(restarts), args.decoder)
+        device = pick_device(args.device)
+        if args.demo:
+            codec = toy_codec(device)
+        else:
+            codec = load_codec(args.vae, device, DTYPES[args.dtype], bool(latents.restart_frames), args.decoder)
         info = write_video(
             args.out,
-            latents.split(3),
-            codec.decoder(restarts),
-            fps=VIDEO_FPS,
-            video_frames=video_frames,
+            latents.blocks,
+            codec.decoder(latents.restart_frames),
+            fps=latents.fps,
+            video_frames=latents.video_frames,
+            scale=args.scale,
+            metadata=latents.tags,
             partial=partial_path(args.out),
         )
-    found = {"video": str(args.out), "frames": info.video_frames, "seconds": info.seconds}
-    return {"text": f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}", "json": found}
+    problems = [] if run is None else run.run.problems
+    found = {"video": str(args.out), "frames": info.video_frames, "seconds": info.seconds, "problems": problems}
+    lines = [
+        f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}",
+        *(f"damaged  {one}" for one in problems),
+    ]
+    return {"text": "\n".join(lines), "json": found}
+
+
+@dataclass(frozen=True)
+class _Latents:
+    """Latents to decode: `blocks` of `[frames, 16, h, w]`, and what is known of the video.
+
+    Attributes:
+        video_frames: the most that the video has.
+        restart_frames: the first latent frames of its rollouts, see `RestartingDecoder`.
+        tags: metadata of the file.
+    """
+
+    blocks: Iterable[Tensor]
+    video_frames: int
+    restart_frames: tuple[int, ...]
+    fps: float = VIDEO_FPS
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def _of_file(path: Path) -> _Latents:
+    """The latents of `generate --latents`."""
+    latents = load_latents(path)
+    most = video_frames_of(len(latents))
+    try:
+        about = json.loads(read_weights(path)[2].get("head_forcing", "{}"))
+        video_frames = int(about.get("pictures", most))
+        restarts = tuple(map(int, about.get("restart_frames", ())))
+        if not 1 <= video_frames <= most or not all(0 <= frame < len(latents) for frame in restarts):
+            raise ValueError("of another video")
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise HeadForcingError(f"{path} does not say what its latents are of; write them again") from error
+    return _Latents(latents.split(CHUNK_FRAMES), video_frames, restarts)
+
+
+def _of_run(video: StoredVideo) -> _Latents:
+    """The finished blocks of a stored video, which are read one at a time."""
+    about = video.about
+    chunks = (chunk for block in video.blocks() for chunk in block.split(CHUNK_FRAMES))
+    restarts = tuple(about.get("restart_frames", ()))
+    return _Latents(chunks, about["pictures"], restarts, about.get("fps", VIDEO_FPS), file_tags(about))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from ..errors import HeadForcingError
 from ..render.options import RenderOptions
 from ..render.start import DEFAULT_START_SECONDS, Start, check_start_image
 from ..video.section import PARTS
+from .paths import READ
 
 
 def add_start_arguments(sub: argparse.ArgumentParser) -> Any:
@@ -17,12 +17,12 @@ def add_start_arguments(sub: argparse.ArgumentParser) -> Any:
     start = sub.add_mutually_exclusive_group()
     start.add_argument(
         "--start-image",
-        type=Path,
+        type=READ,
         metavar="FILE",
         help="image that the video begins with, for framewise models; cropped around the middle and scaled to the size",
     )
     start.add_argument(
-        "--start-video", type=Path, metavar="FILE", help="video of any size and frame rate to go on from, without sound"
+        "--start-video", type=READ, metavar="FILE", help="video of any size and frame rate to go on from, without sound"
     )
     sub.add_argument("--start-part", choices=PARTS, help="which part of --start-video is taken (last)")
     sub.add_argument(

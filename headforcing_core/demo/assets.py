@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ..model.wan import WanConfig
+from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 
 MODEL = "rooms_wan_4step_bf16.safetensors"
@@ -47,6 +49,13 @@ _FOLDER = Path(__file__).parent
 def model_path() -> Path:
     """Path of the toy transformer, distilled for the Self Forcing sampler (four steps with fresh noise, no CFG)."""
     return _FOLDER / MODEL
+
+
+def inspect_toy(path: str | Path) -> CheckpointInfo:
+    """What a file of a toy model holds; other dimensions are allowed, with heads as wide as the embedded model's."""
+    info = inspect_checkpoint(path, num_heads=1)
+    heads = info.config.dim // (TOY_CONFIG.dim // TOY_CONFIG.num_heads)
+    return replace(info, config=replace(info.config, num_heads=heads, text_len=TOY_CONFIG.text_len))
 
 
 def autoencoder_path() -> Path:

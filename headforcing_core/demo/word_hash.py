@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .assets import DEMO_STORY
-from .rooms import CHOICES, Look
+from .words import CHOICES, Look
 
 TEXT_LEN = 12
 TEXT_DIM = 64

@@ -88,7 +88,9 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
             f"Head profiles '{a.name}' ({a.num_layers}x{a.num_heads} heads) and '{b.name}' "
             f"({b.num_layers}x{b.num_heads}) are of different models; compare profiles of the same model."
         )
-    pairs = [(x, y) for row_a, row_b in zip(a.roles, b.roles, strict=True) for x, y in zip(row_a, row_b, strict=True)]
+    pairs: list[tuple[str, str]] = [
+        (x, y) for row_a, row_b in zip(a.roles, b.roles, strict=True) for x, y in zip(row_a, row_b, strict=True)
+    ]
     confusion = tuple(tuple(pairs.count((x, y)) for y in ROLES) for x in ROLES)
     overlaps = {}
     for i, role in enumerate(ROLES):

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.base import Cache, State, WriteClean
 from ..cache.head_cache import HeadCache
-from ..cache.memory import EpisodicMemory, MemoryEvent
-from ..cache.method import State
-from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.memory import MemoryEvent
+from ..cache.policy import CachePolicy, HeadRole, RolePolicy
 from ..cache.scenes import Recall
 from ..cache.shape import CacheShape
-from ..cache.state import restore_cache
-from ..cache.switching import RoleSwitching
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV
+from ..timeline.switch import Switch
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
 from .profiler import ShareMeter
 
@@ -47,7 +46,7 @@ class AutoProfile:
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
 
-    def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[str, ...], ...]:
+    def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[HeadRole, ...], ...]:
         """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the measurement."""
         nothing = [[(1.0, 0.0, 0.0)] * num_heads] * num_layers
         return classify(nothing, self.anchor_fraction, self.local_fraction)
@@ -67,7 +66,7 @@ def warm_up_shape(shape: CacheShape) -> CacheShape:
     )
 
 
-class AutoProfileCache(RoleSwitching):
+class AutoProfileCache(Cache):
     """A `HeadCache` that measures the head roles in a warm-up and then switches to head-wise caches.
 
     Args:
@@ -94,7 +93,7 @@ class AutoProfileCache(RoleSwitching):
         self.shape = shape
         self.warm_up = warm_up_shape(shape)
         layers, heads = len(shape.roles), len(shape.roles[0])
-        self.cache = HeadCache(self.warm_up, dtype, device, attention)
+        self.cache: HeadCache = HeadCache(self.warm_up, dtype, device, attention)
         self.meter = ShareMeter(layers, heads, WARM_UP_FRAMES, self.cache.rope.frame_tokens)
         self.cache.meter = self.meter
         self.profile: HeadProfile | None = None
@@ -105,27 +104,20 @@ class AutoProfileCache(RoleSwitching):
         self._pass_open = False
 
     @property
-    def memory(self) -> EpisodicMemory:
-        return self.cache.memory
-
-    @property
-    def block(self) -> int:
+    def block(self) -> int:  # type: ignore[override]
         return self.cache.block
 
     @property
     def bytes(self) -> int:
-        """Size of all key and value buffers in bytes."""
         return self.cache.bytes
 
     @property
     def occupied(self) -> int:
-        """Frame slots in use, summed over all heads."""
         return self.cache.occupied
 
     @property
-    def guard_report(self) -> list[str]:
-        """As for `HeadCache`."""
-        return self.cache.guard_report
+    def report(self) -> list[str]:
+        return self.cache.report
 
     def begin_block(self) -> None:
         self.cache.begin_block()
@@ -154,51 +146,35 @@ class AutoProfileCache(RoleSwitching):
                 event = self._switch()
         return event
 
-    def close(self) -> None:
-        self._settled.close()
+    def switch_blocks(self, switch: Switch) -> int:
+        return HeadCache.switch_blocks(self.cache, switch)
 
-    def end_scene(self) -> None:
-        if self.profile is None:
-            self._scene_ends.append(self.cache.block)
+    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+        if self.profile is not None:
+            self.cache.apply_switch(switch, write_clean, latest)
+        elif switch.changes_cache:  # the cache of the warm-up stays as it is: the head-wise caches are filled from it
+            raise HeadForcingError(
+                "a prompt switch cannot change the cache while head roles are being measured; load a head profile"
+            )
         else:
-            self.cache.end_scene()
-
-    def recall(self, scene: int) -> None:
-        self._settled.recall(scene)
+            self._scene_ends.append(self.cache.block)
 
     @property
     def recalls(self) -> list[Recall]:
-        """The scenes that were brought back so far."""
         return self.cache.recalls
 
     @property
     def scene_starts(self) -> list[int] | None:
-        """As for `HeadCache`."""
         return self.cache.scene_starts
 
-    def flush(self) -> None:
-        self._settled.flush()
-
-    def re_anchor(self) -> None:
-        self._settled.re_anchor()
-
-    def rewind(self, blocks: int) -> None:
-        self._settled.rewind(blocks)
-
-    @property
-    def _settled(self) -> HeadCache:
-        """The head-wise caches. The cache of the warm-up must not be changed, because they are filled from it."""
-        if self.profile is None:
-            raise HeadForcingError(
-                "a prompt switch cannot change the cache while head roles are being measured; load a head profile"
-            )
-        return self.cache
+    def state(self) -> State | None:
+        return None if self.profile is None else self.cache.state()
 
     def restore(self, state: State) -> None:
         """Restore the state of head-wise caches from an earlier render, with the roles that it measured (`known`)."""
         assert self.known is not None
         cache = HeadCache(replace(self.shape, roles=self.known.roles), self.dtype, self.device, self.attention)
-        restore_cache(cache, state)
+        cache.restore(state)
         self.cache, self.profile = cache, self.known
 
     def _measured(self) -> HeadProfile:
@@ -243,15 +219,6 @@ class AutoPolicy(CachePolicy):
         self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> AutoProfileCache:
         return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
-
-    def cache_bytes(self, shape: CacheShape, dtype: torch.dtype, switches: bool) -> int:
-        return super().cache_bytes(shape, dtype, switches) + warm_up_shape(shape).bytes(dtype)
-
-    def state(self, cache: Any) -> State | None:
-        return None if cache.profile is None else super().state(cache.cache)
-
-    def restore(self, cache: Any, state: State) -> None:
-        cache.restore(state)
 
 
 def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:

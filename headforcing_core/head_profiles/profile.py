@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..cache.query_score import QueryStatistics
+from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import replacing
 from .queries import Queries, are_queries, query_statistics
 
 FORMAT_VERSION = 1
-ROLES = ("local", "anchor", "memory")
+ROLES: tuple[str, ...] = tuple(HeadRole)
 LABELS = {"local": "wave", "anchor": "veil", "memory": "anchor"}  # Pyramid Forcing's, by the role that fits best
 ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
@@ -38,7 +39,7 @@ class HeadProfile:
     """The role of every head of one model; construction raises HeadForcingError for invalid values.
 
     Attributes:
-        roles: `roles[layer][head]`, each "local", "anchor" or "memory".
+        roles: `roles[layer][head]`; names of roles become `HeadRole`s here, the only place that checks them.
         shares: `shares[layer][head]` = fractions of attention to (sink frame, middle, current block), with sum 1; None
             if only roles are known.
         anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None without shares.
@@ -54,7 +55,7 @@ class HeadProfile:
     name: str
     num_layers: int
     num_heads: int
-    roles: tuple[tuple[str, ...], ...]
+    roles: tuple[tuple[HeadRole, ...], ...]
     shares: Shares | None = None
     anchor_fraction: float | None = ANCHOR_FRACTION
     local_fraction: float | None = LOCAL_FRACTION
@@ -68,31 +69,36 @@ class HeadProfile:
         if not isinstance(self.name, str) or not self.name.strip():
             raise HeadForcingError(f"a head profile needs a name, found {_shown(self.name)}")
         for key in ("num_layers", "num_heads"):
-            if type(value := getattr(self, key)) is not int or value < 1:
+            if type(value := vars(self)[key]) is not int or value < 1:
                 raise HeadForcingError(f"{key} must be a whole number from 1, found {_shown(value)}")
         for key in ("anchor_fraction", "local_fraction"):
             if self.shares is None:
                 object.__setattr__(self, key, None)
             else:
-                _check_fraction(key, getattr(self, key))
+                _check_fraction(key, vars(self)[key])
         for key in ("measured", "provenance"):
-            if not isinstance(getattr(self, key), dict):
-                raise HeadForcingError(f"{key} must be an object with named values, found {_shown(getattr(self, key))}")
+            if not isinstance(vars(self)[key], dict):
+                raise HeadForcingError(f"{key} must be an object with named values, found {_shown(vars(self)[key])}")
         if not _is_list(self.families) or not all(isinstance(family, str) for family in self.families):
             raise HeadForcingError(f"families must be a list of names, found {_shown(self.families)}")
         object.__setattr__(self, "families", tuple(self.families))
-        object.__setattr__(self, "roles", _grid("roles", self.roles, self.num_layers, self.num_heads, _checked_role))
-        if self.shares is not None:
-            shares = _grid("shares", self.shares, self.num_layers, self.num_heads, _checked_shares)
-            object.__setattr__(self, "shares", shares)
-        if self.labels is not None:
-            labels = _grid("labels", self.labels, self.num_layers, self.num_heads, _checked_label)
-            object.__setattr__(self, "labels", labels)
-        if self.queries is not None:
-            queries = _grid("queries", self.queries, self.num_layers, self.num_heads, _checked_queries)
-            if len({len(head) for layer in queries for head in layer}) > 1:
-                raise HeadForcingError("queries must have the same number of values for every head, found several")
-            object.__setattr__(self, "queries", queries)
+        for key in LONG_FIELDS:
+            if key == "roles" or vars(self)[key] is not None:
+                object.__setattr__(self, key, self._checked_heads(key))
+        if self.queries and len({len(head) for layer in self.queries for head in layer}) > 1:
+            raise HeadForcingError("queries must have the same number of values for every head, found several")
+
+    def _checked_heads(self, key: str) -> tuple[tuple[Any, ...], ...]:
+        """A field's `rows[layer][head]` as tuples; refuses other dimensions and values than `_OF_HEADS` says."""
+        rows, (wanted, fits, convert) = vars(self)[key], _OF_HEADS[key]
+        _check_length(f"{key} must have {self.num_layers} layers", rows, self.num_layers)
+        for layer, row in enumerate(rows):
+            _check_length(f"{key} of layer {layer} must have {self.num_heads} heads", row, self.num_heads)
+            for head, value in enumerate(row):
+                if not fits(value):
+                    shown = ", ".join(map(_shown, value[:4])) if _is_list(value) else _shown(value)
+                    raise HeadForcingError(f"{key} of layer {layer}, head {head} must be {wanted}, found {shown}")
+        return tuple(tuple(map(convert, row)) for row in rows)
 
     @property
     def query_statistics(self) -> QueryStatistics | None:
@@ -107,7 +113,7 @@ class HeadProfile:
 
     def counts(self) -> dict[str, int]:
         """Number of heads of each role, in the order of ROLES."""
-        counts = Counter(role for layer in self.roles for role in layer)
+        counts: Counter[str] = Counter(role for layer in self.roles for role in layer)
         return {role: counts[role] for role in ROLES}
 
     @property
@@ -144,7 +150,7 @@ class HeadProfile:
         try:
             entries = {"format_version": json.dumps(FORMAT_VERSION)}
             for item in sorted(fields(self), key=lambda item: item.name in LONG_FIELDS):
-                value = getattr(self, item.name)
+                value = vars(self)[item.name]
                 if item.name in ("labels", "queries") and value is None:  # files of other kinds stay as they were
                     continue
                 if item.name in LONG_FIELDS and value is not None:
@@ -169,12 +175,10 @@ class HeadProfile:
         if not isinstance(data, dict):
             raise HeadForcingError(f"expected a head profile (a JSON object), found {_shown(data)}")
         version = data.get("format_version")
-        if type(version) is not int or version < 1:
-            raise HeadForcingError(f"format_version must be a whole number from 1, found {_shown(version)}")
-        if version > FORMAT_VERSION:
+        if type(version) is not int or version != FORMAT_VERSION:
             raise HeadForcingError(
-                f"written by a newer version of Head Forcing (format {version}, this one reads {FORMAT_VERSION}); "
-                "update the node pack"
+                f"format_version must be {FORMAT_VERSION}, found {_shown(version)}; a profile of a newer version of "
+                "Head Forcing needs that version"
             )
         for key in ("name", "num_layers", "num_heads", "roles"):
             if key not in data:
@@ -241,7 +245,7 @@ def classify(
     shares: Sequence[Sequence[Sequence[float]]],
     anchor_fraction: float = ANCHOR_FRACTION,
     local_fraction: float = LOCAL_FRACTION,
-) -> tuple[tuple[str, ...], ...]:
+) -> tuple[tuple[HeadRole, ...], ...]:
     """Roles `[layer][head]` from attention shares (METHOD.md; paper, supplement "Head Profiling").
 
     `shares[layer][head]` = (sink, middle, current). Of all N heads, the round(anchor_fraction * N) with the largest
@@ -262,8 +266,8 @@ def classify(
     by_current = sorted((at for at in heads if at not in anchors), key=lambda at: -shares[at[0]][at[1]][2])
     locals_ = set(by_current[: count(local_fraction)])
 
-    def role(at: tuple[int, int]) -> str:
-        return "anchor" if at in anchors else "local" if at in locals_ else "memory"
+    def role(at: tuple[int, int]) -> HeadRole:
+        return HeadRole.ANCHOR if at in anchors else HeadRole.LOCAL if at in locals_ else HeadRole.MEMORY
 
     return tuple(tuple(role((layer, head)) for head in range(len(row))) for layer, row in enumerate(shares))
 
@@ -285,46 +289,35 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     return result | {"mean": sum(result.values()) / len(ROLES)}
 
 
-def _grid(key: str, rows: Any, num_layers: int, num_heads: int, check: Any) -> tuple[tuple[Any, ...], ...]:
-    """`rows[layer][head]` as tuples of the values that `check(entry, where)` returns; checks the dimensions."""
-    if not _is_list(rows) or len(rows) != num_layers:
-        given = f"{len(rows)}" if _is_list(rows) else _shown(rows)
-        raise HeadForcingError(f"{key} must have {num_layers} layers, found {given}")
-    for layer, row in enumerate(rows):
-        if not _is_list(row) or len(row) != num_heads:
-            given = f"{len(row)}" if _is_list(row) else _shown(row)
-            raise HeadForcingError(f"{key} of layer {layer} must have {num_heads} heads, found {given}")
-    return tuple(
-        tuple(check(entry, f"layer {layer}, head {head}") for head, entry in enumerate(row))
-        for layer, row in enumerate(rows)
-    )
+def _check_length(wanted: str, values: Any, length: int) -> None:
+    if not _is_list(values) or len(values) != length:
+        raise HeadForcingError(f"{wanted}, found {len(values) if _is_list(values) else _shown(values)}")
 
 
-def _checked_role(role: Any, where: str) -> str:
-    if not isinstance(role, str) or role not in ROLES:
-        raise HeadForcingError(f"the role of {where} must be local, anchor or memory, found {_shown(role)}")
-    return ROLES[ROLES.index(role)]  # a plain str, also for members of a str enum
+def _are_numbers(values: Any) -> bool:
+    return _is_list(values) and all(map(_is_number, values))
 
 
-def _checked_label(label: Any, where: str) -> str:
-    if label not in LABELS.values():
-        raise HeadForcingError(f"the label of {where} must be wave, anchor or veil, found {_shown(label)}")
-    return str(label)
+def _are_shares(values: Any) -> bool:
+    in_range = _are_numbers(values) and len(values) == 3 and all(0 <= share <= 1.001 for share in values)
+    return in_range and abs(sum(values) - 1) <= 1e-3
 
 
-def _checked_shares(shares: Any, where: str) -> tuple[float, ...]:
-    if not _is_list(shares) or len(shares) != 3 or not all(map(_is_number, shares)):
-        raise HeadForcingError(f"the shares of {where} must be three numbers, found {_shown(shares)}")
-    given = ", ".join(map(_shown, shares))
-    if not all(0 <= share <= 1.001 for share in shares) or abs(sum(shares) - 1) > 1e-3:
-        raise HeadForcingError(f"the shares of {where} must be 0 or more and sum to 1, found {given}")
-    return tuple(map(float, shares))
-
-
-def _checked_queries(values: Any, where: str) -> tuple[float, ...]:
-    if not _is_list(values) or not all(map(_is_number, values)) or not are_queries(values):
-        raise HeadForcingError(f"the queries of {where} must be finite numbers in threes, sizes from 0, found others")
+def _floats(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(map(float, values))
+
+
+# what a head's value must be, by field
+_OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "roles": ("local, anchor or memory", lambda role: isinstance(role, str) and role in ROLES, HeadRole),
+    "shares": ("three numbers from 0 with sum 1", _are_shares, _floats),
+    "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
+    "queries": (
+        "finite numbers in threes, sizes from 0",
+        lambda values: _are_numbers(values) and are_queries(values),
+        _floats,
+    ),
+}
 
 
 def _check_fraction(key: str, value: Any) -> None:

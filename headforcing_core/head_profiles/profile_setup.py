@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cache.head_cache import CacheShape
-from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.policy import CachePolicy, HeadRole, RolePolicy
 from ..errors import HeadForcingError
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
@@ -95,7 +95,7 @@ class ProfileSetup:
 
     def shape(self, config: WanConfig) -> CacheShape:
         """The cache shape of one rollout."""
-        every_head = [["memory"] * self.num_heads] * self.num_layers
+        every_head = [[HeadRole.MEMORY] * self.num_heads] * self.num_layers
         frames = self.blocks * self.frames_per_block
         return CacheShape.for_model(
             config, every_head, self.policy, self.height // 8, self.width // 8, self.frames_per_block, frames

@@ -7,7 +7,8 @@ same passes give the statistics of the queries that `cache/query_score.py` needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..model.attention_shares import frame_shares, with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
 from ..rollout.noise import SeededNoise
+from ..rollout.rows import Script, lay_out_rows
 from .shares import FRAME_STEP, HeadShares
 
 # number of prompts and seconds of video for each; the paper uses 20 x 30 s, and finds 3-4 prompts sufficient
@@ -83,6 +85,7 @@ def measure_prompt(
     config: WanConfig,
     shares: HeadShares,
     prompt: int,
+    embedding: Tensor,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
@@ -92,8 +95,8 @@ def measure_prompt(
     """Generate a video for one prompt of the setup and add the attention shares of every denoising step to `shares`.
 
     Args:
-        model: must have the setup's prompts, in the same order.
-        prompt: index of the prompt.
+        prompt: index of the prompt in the setup.
+        embedding: its text embedding, `[tokens, text_dim]`.
         dtype: of the KV cache.
         on_step: as in `rollout`. It may raise to stop; the measurements so far are kept.
     """
@@ -118,10 +121,10 @@ def measure_prompt(
         meter.per_frame = step == min(FRAME_STEP, len(setup.sigmas) - 1)
         on_step(block, step, latents)
 
-    noise = SeededNoise(
-        setup.seed, (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8), video=prompt
-    )
-    for _ in rollout(model, cache, setup.schedule, noise, [prompt] * setup.blocks, on_step=watch):
+    noise = SeededNoise((setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8), video=prompt)
+    text = setup.prompts[prompt]
+    script = Script(lay_out_rows([text] * setup.blocks, setup.schedule, setup.seed), {text: embedding})
+    for _ in rollout(model, cache, script, noise, on_step=watch):
         pass
 
 
@@ -129,15 +132,20 @@ def profile_heads(
     model: VideoModel,
     config: WanConfig,
     shares: HeadShares,
-    prompts: Sequence[int],
+    embeds: Mapping[int, Tensor],
     on_prompt: Callable[[int], None] = lambda prompt: None,
     **options: Any,
 ) -> None:
-    """Measure several prompts and skip those that are complete. `options` are those of `measure_prompt`."""
+    """Measure several prompts and skip those that are complete.
+
+    Args:
+        embeds: the text embedding of each, by its index in the setup.
+        options: those of `measure_prompt`.
+    """
     missing = set(shares.missing_prompts())
-    for prompt in prompts:
+    for prompt, embedding in embeds.items():
         if prompt in missing:
-            measure_prompt(model, config, shares, prompt, **options)
+            measure_prompt(model, config, shares, prompt, embedding, **options)
             on_prompt(prompt)
 
 
@@ -146,7 +154,8 @@ def shard(count: int, text: str) -> list[int]:
 
     Raises HeadForcingError for any other form.
     """
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
+    found = re.fullmatch("([0-9]{1,5})/([0-9]{1,5})", text)
+    part, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= part <= parts <= 10_000:
         raise HeadForcingError(f"a shard must look like 2/4, the second of four, got {text!r}")
-    return list(range(int(part) - 1, count, int(parts)))
+    return list(range(part - 1, count, parts))

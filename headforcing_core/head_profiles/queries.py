@@ -17,7 +17,7 @@ Queries = tuple[tuple[tuple[float, ...], ...], ...]
 def stored_queries(sums: Tensor | None, counts: Tensor) -> Queries | None:
     """The statistics for a profile, averaged over steps and blocks, then prompts, with four significant digits.
 
-    None where a measured prompt has none, as in measurements of earlier versions.
+    None where a measured prompt has none.
 
     Args:
         sums: `[prompts, layers, heads, 3, head_dim / 2]`.

@@ -32,15 +32,14 @@ PUBLISHED_STABILITY = {
 
 _FIXED_POINT = 2**40  # scale of integers that represent shares
 _TENSORS = ("sums", "counts", "frame_sums", "frame_counts")
-_QUERIES = "query_sums"  # not in files of earlier versions
+_QUERIES = "query_sums"
 
 
 class HeadShares:
     """Sums of attention shares per (prompt, block, denoising step, layer, head), float64.
 
     Measurements of different prompts of one setup are merged by addition, in any order. `query_sums` are sums of the
-    queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until they are measured, and in
-    measurements of earlier versions.
+    queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until they are measured.
     """
 
     def __init__(self, setup: ProfileSetup):
@@ -95,7 +94,7 @@ class HeadShares:
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
         for name in _TENSORS:
-            getattr(self, name).add_(getattr(other, name))
+            vars(self)[name].add_(vars(other)[name])
         if other.query_sums is not None:
             measured = self.query_sums
             self.query_sums = other.query_sums.clone() if measured is None else measured + other.query_sums
@@ -217,7 +216,7 @@ class HeadShares:
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
         names = _TENSORS if self.query_sums is None else (*_TENSORS, _QUERIES)
         with replacing(path) as temporary:
-            temporary.write_bytes(save({name: getattr(self, name) for name in names}, tags))
+            temporary.write_bytes(save({name: vars(self)[name] for name in names}, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
@@ -238,7 +237,7 @@ class HeadShares:
         except Exception as error:  # OSError, KeyError, TypeError, or an exception class of safetensors
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
         for name, tensor in tensors.items():
-            expected = getattr(shares, name)
+            expected = vars(shares)[name]
             fits = (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
             if not fits or not tensor.isfinite().all() or (tensor < 0).any():
                 raise HeadForcingError(f"{path} is damaged: its {name} do not fit its setup")

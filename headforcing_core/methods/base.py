@@ -6,78 +6,25 @@ file. A method that only keeps frames by head role needs neither: it is a row of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from ..cache.base import Cache, State, WriteClean
 from ..cache.memory import MemoryEvent
-from ..cache.method import Method, State, refuse_recall
-from ..cache.roles import Roles
+from ..cache.method import Method, Passes, refuse_recall
 from ..cache.shape import Shape
 from ..cache.state import pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import PromptKV, WanConfig
-from ..rollout.loop import JointModel
+from ..model.wan import PromptKV
+from ..rollout.loop import BlockCache, VideoModel
+from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
-
-WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
-
-
-@dataclass(frozen=True)
-class MethodPolicy(Method):
-    """The settings of a method with a `MethodCache`; subclasses add fields and check them.
-
-    Attributes:
-        cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
-        recalls: whether it may bring an earlier scene back (`recall`).
-    """
-
-    cuts: ClassVar[bool] = False
-    recalls: ClassVar[bool] = False
-
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        """Frame-slots of one head, the current block included."""
-        raise NotImplementedError
-
-    def check(self, shape: MethodShape) -> None:
-        """Raise HeadForcingError for sizes that the method does not support."""
-
-    def shape(self, config: WanConfig, roles: Roles, *sizes: int) -> MethodShape:
-        return MethodShape.for_model(config, roles, self, *sizes)
-
-    def make_cache(self, *args: Any) -> Any:
-        """An empty cache, from the arguments of `MethodCache`."""
-        raise NotImplementedError
-
-    def cache_bytes(self, shape: MethodShape, dtype: torch.dtype, switches: bool) -> int:
-        recached = self.recached_frames() * shape.layers * shape.heads if switches else 0
-        return shape.bytes_of(max(shape.frame_slots, recached), dtype)
-
-    def state(self, cache: Any) -> State | None:
-        return pack({"block": cache.block, "cache": cache.saved()}) if self.stores_state else None
-
-    def restore(self, cache: Any, state: State) -> None:
-        try:
-            saved = unpack(state, cache.device)
-            cache.load(saved["cache"])
-            cache.block = saved["block"]
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
-
-    def own_switch(self, switch: Switch) -> Switch:
-        if switch.recall is not None and not self.recalls:
-            refuse_recall(switch)
-        if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
-            cut = ", with or without re-anchor" if self.cuts else ""
-            raise HeadForcingError(
-                f"this method's prompt switch is always {self.switch}{cut}; remove the tag, got [{switch}]"
-            )
-        return replace(switch, kind=self.switch)
 
 
 @dataclass(frozen=True)
@@ -99,20 +46,66 @@ class MethodShape(Shape):
             )
         )
 
+    def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
+        recached = self.policy.recached_frames * self.layers * self.heads if switches else 0
+        return self.bytes_of(max(self.frame_slots, recached), dtype)
 
-class MethodCache:
-    """Implements `rollout.loop.BlockCache`. Subclasses store keys and values per layer and compute attention.
+
+@dataclass(frozen=True)
+class MethodPolicy(Method):
+    """The settings of a method with a `MethodCache`; subclasses add fields and check them.
+
+    Attributes:
+        switch: the kind of `timeline.switch.Switch` that every new prompt causes.
+        cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
+        recalls: whether it may bring an earlier scene back (`recall`).
+    """
+
+    shape_class: ClassVar[type[Shape]] = MethodShape
+    switch: ClassVar[str] = "reset"
+    cuts: ClassVar[bool] = False
+    recalls: ClassVar[bool] = False
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        """Frame-slots of one head, the current block included."""
+        raise NotImplementedError
+
+    def check(self, shape: MethodShape) -> None:
+        """Raise HeadForcingError for sizes that the method does not support."""
+
+    @property
+    def recached_frames(self) -> int:
+        """As in `Passes`."""
+        return 0
+
+    def passes(self, schedule: Schedule) -> Passes:
+        return Passes(recached_frames=self.recached_frames)
+
+    def make_cache(self, *args: Any) -> Cache:
+        """An empty cache, from the arguments of `MethodCache`."""
+        raise NotImplementedError
+
+    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
+        if switch.recall is not None and not self.recalls:
+            refuse_recall(switch)
+        if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
+            cut = ", with or without re-anchor" if self.cuts else ""
+            raise HeadForcingError(
+                f"this method's prompt switch is always {self.switch}{cut}; remove the tag, got [{switch}]"
+            )
+        own = replace(switch, kind=self.switch)
+        return own if own.changes_cache else None
+
+
+class MethodCache(Cache):
+    """A cache that is written call by call. Subclasses store keys and values per layer and compute attention.
 
     A *call* is a sequence of passes over the latent frames `start` to `end`: every denoising step of one block and its
     clean pass, or the single clean pass in which a prompt switch writes the last frames again (KV recache). `take` gets
     keys with spatial rotary embedding only, as `[heads, frames, s, head_dim]`.
-
-    Attributes:
-        reads_queries: whether the clean pass must compute the last layer's queries, too.
     """
 
     policy: Any  # subclasses declare the type
-    reads_queries = False
 
     def __init__(
         self,
@@ -160,7 +153,7 @@ class MethodCache:
         """Take what `saved` gave in another cache of the same shape."""
         raise NotImplementedError
 
-    # --- rollout.loop.BlockCache
+    # --- cache.base.Cache
 
     def begin_block(self) -> None:
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
@@ -178,13 +171,24 @@ class MethodCache:
         return None
 
     def switch_blocks(self, switch: Switch) -> int:
-        return -(-self.shape.policy.recached_frames() // self.shape.frames_per_block)
+        return -(-self.policy.recached_frames // self.shape.frames_per_block)
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        count = self.policy.recached_frames()
+        count = self.policy.recached_frames
         blocks = [latents.to(self.device) for latents in latest]  # reused blocks were loaded to the CPU
         frames = torch.cat(blocks)[-count:] if blocks and count else torch.empty(0)
-        self.switch_prompt(self.policy.own_switch(switch), write_clean, frames)
+        self.switch_prompt(switch, write_clean, frames)
+
+    def state(self) -> State | None:
+        return pack({"block": self.block, "cache": self.saved()}) if "state" in self.policy.resumes_from else None
+
+    def restore(self, state: State) -> None:
+        try:
+            saved = unpack(state, self.device)
+            self.load(saved["cache"])
+            self.block = saved["block"]
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
     @property
     def bytes(self) -> int:
@@ -234,18 +238,36 @@ class MethodCache:
         self.open()
 
 
-class TellsCleanPasses:
-    """A model for `rollout.loop.rollout` that sets `clean` on a method's cache during clean passes."""
+class WrappedModel:
+    """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part of it."""
 
-    def __init__(self, model: JointModel):
-        self._model = model
+    def __init__(self, model: VideoModel):
+        self.model = model
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+    @property
+    def backbone(self) -> Any:
+        return self.model.backbone
+
+    @property
+    def prompt(self) -> PromptKV:
+        return self.model.prompt
+
+    def use_prompt(self, embedding: Tensor) -> None:
+        self.model.use_prompt(embedding)
+
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+        return self.model.denoise(latents, sigma, cache)
+
+    def write_clean(self, latents: Tensor, cache: Any) -> None:
+        self.model.write_clean(latents, cache)
+
+
+class TellsCleanPasses(WrappedModel):
+    """Sets `clean` on a method's cache during clean passes."""
 
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         cache.clean = True
         try:
-            self._model.write_clean(latents, cache)
+            super().write_clean(latents, cache)
         finally:
             cache.clean = False

@@ -29,16 +29,15 @@ class DeepForcing(MethodPolicy):
         max_reuse: how many compressions a token may survive; 0: no limit.
     """
 
-    stores_state = True
     sink_frames: int = 10
     budget_frames: int | None = 16
     recent_frames: int = 4
     max_reuse: int = 7
 
     @property
-    def replays(self) -> bool:
-        """False with compression, which uses queries of a block's noisiest pass; clean passes cannot reproduce them."""
-        return self.budget_frames is None
+    def resumes_from(self) -> tuple[str, ...]:
+        # compression uses queries of a block's noisiest pass, which clean passes cannot reproduce
+        return ("blocks", "state") if self.budget_frames is None else ("state",)
 
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         queries = 0 if self.budget_frames is None else self.recent_frames / 2  # no values beside them

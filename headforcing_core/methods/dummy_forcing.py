@@ -7,12 +7,14 @@ dummy heads), the others *first* or *mid* heads. Only clean passes write to the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.method import VideoFacts
+from ..cache.options import NO_OPTION
 from ..errors import HeadForcingError
 from ..model.attention_shares import with_shares
 from ..timeline.switch import Switch
@@ -40,12 +42,13 @@ class DummyForcing(MethodPolicy):
     mid_blocks: int = 1
     last_share: float = 0.5
     window_frames: int = 12
-    seed: int = 0
-    rows: tuple[tuple[int, ...], ...] | None = None
+    seed: int = field(default=0, metadata=NO_OPTION)
+    rows: tuple[tuple[int, ...], ...] | None = field(default=None, metadata=NO_OPTION)
 
-    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> DummyForcing:
-        return replace(self, seed=seed)
+    def for_video(self, video: VideoFacts) -> DummyForcing:
+        return replace(self, seed=video.seed)
 
+    @property
     def recached_frames(self) -> int:
         return self.window_frames
 
@@ -54,10 +57,11 @@ class DummyForcing(MethodPolicy):
         return 1 + (self.mid_blocks + 1) * frames_per_block
 
     def check(self, shape: MethodShape) -> None:
-        if self.split_block < 1 or self.mid_blocks < 1 or not 0 <= self.last_share <= 1:
+        if min(self.split_block, self.mid_blocks, self.window_frames) < 1 or not 0 <= self.last_share <= 1:
             raise HeadForcingError(
-                f"Dummy Forcing needs at least 1 block before the split and 1 in mid heads, and a share of last heads "
-                f"from 0 to 1, got {self.split_block}, {self.mid_blocks} and {self.last_share}"
+                f"Dummy Forcing needs at least 1 block before the split, 1 in mid heads and 1 frame in the window, and "
+                f"a share of last heads from 0 to 1, got {self.split_block}, {self.mid_blocks}, {self.window_frames} "
+                f"and {self.last_share:g}"
             )
 
     def make_cache(self, *args: Any) -> MethodCache:

@@ -7,7 +7,7 @@ memory frame of an earlier scene, which fades and is dropped after a few blocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.method import Method, RolloutInputs
+from ..cache.method import RolloutInputs, VideoFacts, block_by_block
+from ..cache.options import NO_OPTION
 from ..cache.scenes import Recall
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.rope import by_head
 from ..rollout.loop import Block, JointModel
+from ..rollout.rows import Script
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses, WriteClean
 from .echo_layers import History, Layer
@@ -48,10 +50,10 @@ class EchoForcing(MethodPolicy):
         scenes: of the video; 1 for a single prompt.
     """
 
-    switch = "flush"
-    stores_state = True
-    cuts = True
-    recalls = True
+    switch, cuts, recalls, rope = "flush", True, True, "contiguous"
+    resumes_from = (
+        "state",
+    )  # tokens are chosen with queries of a block's noisiest pass, which no clean pass reproduces
     window_frames: int = 21
     sink_frames: int = 12
     compressed_frames: int = 3
@@ -61,20 +63,11 @@ class EchoForcing(MethodPolicy):
     amplitude: bool = True
     gated: bool = True
     drift: float = 3.0
-    compares_words: bool = field(default=False, compare=False)  # what it changes is in the keys of recalled scenes
-    scenes: int = field(default=1, compare=False)  # only for the size of the cache, and no part of a block's key
+    compares_words: bool = False
+    scenes: int = field(default=1, metadata=NO_OPTION)  # only for the size of the cache
 
-    @property
-    def rope(self) -> str:
-        return "contiguous"
-
-    @property
-    def replays(self) -> bool:
-        """False: tokens are chosen with queries of a block's noisiest pass, which clean passes cannot reproduce."""
-        return False
-
-    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> Method:
-        return replace(self, scenes=prompts)
+    def for_video(self, video: VideoFacts) -> EchoForcing:
+        return replace(self, scenes=video.prompts)
 
     def played_frames(self, frames_per_block: int) -> int:
         return self.cycle_blocks * frames_per_block
@@ -98,22 +91,15 @@ class EchoForcing(MethodPolicy):
     def make_cache(self, *args: Any) -> MethodCache:
         return EchoForcingCache(*args)
 
-    def recalled(
-        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
-    ) -> dict[int, list[int]]:
-        begun = {block: scene for block, (_, scene) in self._planned(embeds, prompts, switches).items()}
-        recalls = (block for block, switch in switches.items() if switch.recall is not None)
-        return {block: [begun[block].source, begun[block].jump] for block in recalls}
-
-    def _planned(
-        self, embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch]
-    ) -> dict[int, tuple[int, Scene]]:
-        return plan_scenes(embeds, prompts, switches, self.compares_words)
+    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
+        scenes, switches = plan_scenes(script, self.compares_words), (row.switch for row in script.rows)
+        recalls = [block for block, switch in enumerate(switches) if switch is not None and switch.recall is not None]
+        return {block: (scenes[block][1].source + 1, scenes[block][1].jump) for block in recalls}
 
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        # asked at every switch, because the prompts of later blocks may change while the video is made
-        cache.scenes = lambda: self._planned(model.embeds, video.prompts, video.switches)
-        return super().rollout(TellsCleanPasses(model), cache, video)
+        # asked at every switch, because the rows of later blocks may be replaced while the video is made
+        cache.scenes = lambda: plan_scenes(video.script, self.compares_words)
+        return block_by_block(TellsCleanPasses(model), cache, video)
 
 
 class EchoForcingCache(MethodCache):
@@ -126,11 +112,15 @@ class EchoForcingCache(MethodCache):
         self.filled = 0
         self.memory: dict[int, list[tuple[Tensor, Tensor]]] = {}  # of every scene, per layer
         self.memory_of: dict[int, list[int]] = {}  # the frames from which it was made
-        self.recalls: list[Recall] = []
+        self.recalled: list[Recall] = []
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
         self.scores = TokenScores(self.policy, self.shape.head_dim, self.device)
         self._begin_scene(None)
+
+    @property
+    def recalls(self) -> list[Recall]:
+        return self.recalled
 
     def _begin_scene(self, scene: Scene | None) -> None:
         """Empty state of a scene that begins with the next block."""
@@ -148,9 +138,9 @@ class EchoForcingCache(MethodCache):
         names = ("filled", "memory", "memory_of", "scene_start", "scene_blocks", "kept", "ready")
         counts = ("query_count", "scene_query_count")
         return {
-            "fields": {name: getattr(self, name) for name in (*names, *counts)},
+            "fields": {name: vars(self)[name] for name in (*names, *counts)},
             "scene": None if self.scene is None else asdict(self.scene),
-            "recalls": [asdict(recall) for recall in self.recalls],
+            "recalls": [asdict(recall) for recall in self.recalled],
             "layers": [{**vars(state), "history": vars(state.history)} for state in self.layers],
         }
 
@@ -158,7 +148,7 @@ class EchoForcingCache(MethodCache):
         for name, value in saved["fields"].items():
             setattr(self, name, value)
         self.scene = None if saved["scene"] is None else Scene(**saved["scene"])
-        self.recalls = [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in saved["recalls"]]
+        self.recalled = [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in saved["recalls"]]
         self.layers = [Layer(**{**state, "history": History(**state["history"])}) for state in saved["layers"]]
 
     # --- a call
@@ -299,7 +289,7 @@ class EchoForcingCache(MethodCache):
         candidates = CANDIDATES[: len(self.layers[0].candidates)]
         self.memory_of[ended] = [self.scene_start + frame for frame in candidates]
         if switch.recall is not None:
-            self.recalls.append(Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source])))
+            self.recalled.append(Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source])))
         last = slice(self.filled - scene.kept_frames, self.filled)
         stay = [(state.k[:, last], state.v[:, last]) for state in self.layers]
         self._begin_scene(scene)

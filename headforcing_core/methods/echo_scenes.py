@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..cache.scenes import scene_features
-from ..timeline.switch import Switch
+from ..cache.scenes import scene_features, scene_starts
+from ..rollout.rows import Script
 
 HARD_CUT_INDEX = 45  # added to the temporal indices of the first block after a hard cut
 MAX_RECALL_INDEX = 6
@@ -37,18 +37,18 @@ class Scene:
     kept_blocks: int = 5
 
 
-def plan_scenes(
-    embeds: Sequence[Tensor], prompts: Sequence[int], switches: Mapping[int, Switch], by_words: bool = False
-) -> dict[int, tuple[int, Scene]]:
+def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, Scene]]:
     """For every prompt switch, by its block, the number of the scene that ends there and the beginning of the next.
 
-    Args:
-        embeds, prompts, by_words: as for `scene_features`, which tell how alike two scenes are.
+    `by_words` as for `scene_features`, which tell how alike two scenes are.
     """
     scenes: dict[int, tuple[int, Scene]] = {}
-    features = scene_features(embeds, prompts, switches, by_words)
+    features = scene_features(script, by_words)
     first = 0  # scene since the last cut or recall
-    for number, (block, switch) in enumerate(sorted(switches.items()), 1):
+    for number, block in enumerate(scene_starts(script.rows)):
+        switch = script.rows[block].switch
+        if not number or switch is None:
+            continue
         if switch.recall is not None:
             source, jump = _recalled(features[: number + 1], switch.recall)
             scenes[block], first = (number - 1, Scene(source, jump)), number

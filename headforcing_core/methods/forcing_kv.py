@@ -33,8 +33,7 @@ class ForcingKV(MethodPolicy):
         keeps_sinks: whether the sinks survive a prompt switch (`global_sink` in the authors' code).
     """
 
-    switch = "recache"
-    needs_profile = True
+    switch, heads_by = "recache", "roles"
     sink_frames: int = 1
     split_block: int = 1
     static_frames: int = 1
@@ -57,6 +56,7 @@ class ForcingKV(MethodPolicy):
         """How many last frames all heads keep before the split, and those of the first layer always."""
         return max(self.static_frames, self.dynamic_frames)
 
+    @property
     def recached_frames(self) -> int:
         return max(self.local_frames, self.moving_frames, self.sink_frames, 1)
 
@@ -68,6 +68,11 @@ class ForcingKV(MethodPolicy):
 
     def check(self, shape: MethodShape) -> None:
         block = shape.frames_per_block
+        if self.chunks_per_frame < 1 or not 0 <= self.kept_share <= 1:
+            raise HeadForcingError(
+                f"Forcing-KV divides a frame into at least 1 chunk and keeps a share from 0 to 1 of all chunks, got "
+                f"{self.chunks_per_frame} and {self.kept_share:g}"
+            )
         if not 0 < self.static_frames <= block or not 0 < self.dynamic_frames <= block:
             raise HeadForcingError(
                 f"Forcing-KV keeps 1 to {block} last frames in either kind of head, got {self.static_frames} and "

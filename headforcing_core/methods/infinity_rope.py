@@ -23,8 +23,7 @@ CUT_INDEX = 45  # temporal index of a new scene's first frame during its first b
 class InfinityRope(WindowPolicy):
     """Infinity-RoPE's settings. `re_anchor` at a prompt switch is its scene cut."""
 
-    switch = "flush"
-    cuts = True
+    switch, cuts, rope = "flush", True, "contiguous"
     window_frames: int = 6
     sink_frames: int = 1
 
@@ -35,10 +34,6 @@ class InfinityRope(WindowPolicy):
                 "Infinity-RoPE keeps at least 1 sink, and flushes to 3 of at least 5 frames, got "
                 f"{self.sink_frames} of {self.window_frames}"
             )
-
-    @property
-    def rope(self) -> str:
-        return "contiguous"
 
     def make_cache(self, *args: Any) -> MethodCache:
         return InfinityRopeCache(*args)

@@ -37,19 +37,17 @@ class LongLive(WindowPolicy):
     Attributes:
         infinite: keys are rotated to their index in the window instead of their frame's index in the video.
         keeps_sinks: a prompt switch does not change the sinks (`global_sink` in the authors' code).
-        sinks_from_first_pass: a sink after the first block keeps the keys and values of its noisiest pass, as in the
-            authors' code; it has an effect only if the number of sinks is not a multiple of the block's length.
     """
 
     switch = "recache"
     infinite: bool = False
     keeps_sinks: bool = True
-    sinks_from_first_pass: bool = False
 
     @property
     def rope(self) -> str:
         return "contiguous" if self.infinite else "absolute"
 
+    @property
     def recached_frames(self) -> int:
         return self.window_frames
 
@@ -96,21 +94,11 @@ class WindowCache(MethodCache):
 class LongLiveCache(WindowCache):
     policy: LongLive
 
-    def open(self) -> None:
-        super().open()
-        self._written: set[int] = set()  # layers that a pass of the current call has written
-
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         k = k if self.policy.infinite else self.at_own_index(k)
-        self.store(layer, k, v, self.sinks if self._protects_sinks(layer) else 0)
-        self._written.add(layer)
-
-    def _protects_sinks(self, layer: int) -> bool:
-        if not self.start:  # a recache from the first frame on writes the sinks under the new prompt, too
-            return False
-        if self.recaching:
-            return self.policy.keeps_sinks
-        return self.policy.sinks_from_first_pass and layer in self._written
+        # a recache from the first frame on writes the sinks under the new prompt, too
+        protects = self.recaching and self.start and self.policy.keeps_sinks
+        self.store(layer, k, v, self.sinks if protects else 0)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         used = max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros

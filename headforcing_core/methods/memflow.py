@@ -5,12 +5,14 @@ When the bank is filled and compressed, and that it may hold a frame twice, is a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.method import VideoFacts
+from ..cache.options import NO_OPTION
 from ..errors import HeadForcingError
 from ..model.wan import PromptKV
 from ..timeline.switch import Switch
@@ -41,14 +43,21 @@ class MemFlow(WindowPolicy):
     keeps_sinks: bool = True
     stores_every_block: bool | None = None
     routed: bool = False
+    several_prompts: bool = field(default=True, metadata=NO_OPTION)
 
-    def for_video(self, seed: int, prompts: int, recalls: bool = False) -> MemFlow:
-        return replace(self, stores_every_block=prompts == 1) if self.stores_every_block is None else self
+    def for_video(self, video: VideoFacts) -> MemFlow:
+        return replace(self, several_prompts=video.prompts > 1)
 
-    def allows_prompts(self, before: int, after: int) -> bool:
-        chosen = self.stores_every_block != (before == 1)  # by the settings, not by the number of prompts
-        return chosen or (before == 1) == (after == 1)
+    @property
+    def stores_last_block(self) -> bool:
+        """`stores_every_block`, by the number of prompts where it is None."""
+        return not self.several_prompts if self.stores_every_block is None else self.stores_every_block
 
+    @property
+    def key(self) -> dict[str, Any]:
+        return super().key | {"stores_every_block": self.stores_last_block}
+
+    @property
     def recached_frames(self) -> int:
         return self.window_frames
 
@@ -140,7 +149,7 @@ class MemFlowCache(WindowCache):
         self.prompt = prompt
         if self.recaching:
             return
-        if self.policy.stores_every_block or self.start // self.shape.frames_per_block % self.policy.interval == 0:
+        if self.policy.stores_last_block or self.start // self.shape.frames_per_block % self.policy.interval == 0:
             first = self.filled - self.frames
             for layer in range(self.shape.layers):
                 self.waiting_k[layer].copy_(self.k[layer][:, first : first + 1])

@@ -24,18 +24,12 @@ class MemRoPE(WindowPolicy):
         long_rate, short_rate: share of new frames in an update of the long and of the short memory frame.
         adaptive: averages per place in the frame, and for the short memory a rate per place that grows with the
             change of its keys. Otherwise, as in the authors' settings, one average over all places.
-        sinks_from_first_pass: a sink after the first block keeps the keys and values of its noisiest pass, as in the
-            authors' code; it has an effect only if the number of sinks is not a multiple of the block's length.
     """
 
+    rope = "contiguous"
     long_rate: float = 0.01
     short_rate: float = 0.1
     adaptive: bool = False
-    sinks_from_first_pass: bool = False
-
-    @property
-    def rope(self) -> str:
-        return "contiguous"
 
     def check(self, shape: MethodShape) -> None:
         super().check(shape)
@@ -44,10 +38,6 @@ class MemRoPE(WindowPolicy):
                 f"MemRoPE's window holds {self.sink_frames} sinks, 2 memory frames and a block of "
                 f"{shape.frames_per_block}, got {self.window_frames} frames"
             )
-
-    @property
-    def replays(self) -> bool:
-        return not self.sinks_from_first_pass
 
     def make_cache(self, *args: Any) -> MethodCache:
         return MemRoPECache(*args)
@@ -61,7 +51,6 @@ class MemRoPECache(WindowCache):
         self.remembers = False  # whether the two slots behind the sinks are memory frames yet
 
     def open(self) -> None:
-        self._written: set[int] = set()  # layers that a pass of the current call has written
         excess = max(0, self.filled + self.frames - self.window)
         if excess:
             for k, v in zip(self.k, self.v, strict=True):
@@ -92,9 +81,7 @@ class MemRoPECache(WindowCache):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         s = self.shape.frame_tokens
-        repeated = self.policy.sinks_from_first_pass and self.start and layer in self._written
-        self.store(layer, by_head(k, s), by_head(v, s), self.sinks if repeated else 0)
-        self._written.add(layer)
+        self.store(layer, by_head(k, s), by_head(v, s))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         k, v = (slots[layer][:, : self.filled] for slots in (self.k, self.v))

@@ -13,21 +13,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..cache.method import RolloutInputs
-from ..cache.roles import Roles
+from ..cache.method import RolloutInputs, block_by_block
+from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.rope import by_head
-from ..model.wan import WanConfig
 from ..rollout.loop import Block, JointModel
 from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses
 from .pyramid_readout import Entry, FreshReadout, Part, StaleReadout
 
 WAVE, ANCHOR, VEIL = "wave", "anchor", "veil"
+
+
+@dataclass(frozen=True)
+class PyramidShape(MethodShape):
+    """The shape of the cache; patches at the edge of an odd grid are smaller, so that there are more of them."""
+
+    policy: PyramidForcing
+
+    @property
+    def frame_slots(self) -> int:
+        rows, columns = (-(-side // self.policy.patch) for side in (self.rows, self.columns))
+        merged = rows * columns / self.frame_tokens
+        heads = ((layer, label) for layer, labels in enumerate(self.roles) for label in labels)
+        slots = (self.policy.frames_per_head(*head, self.frames_per_block, merged) for head in heads)
+        return -int(-sum(slots) // 1)
 
 
 @dataclass(frozen=True)
@@ -47,9 +61,8 @@ class PyramidForcing(MethodPolicy):
             `pyramid_readout.StaleReadout`.
     """
 
-    needs_profile = True
-    uses_labels = True
-    stores_state = True
+    shape_class: ClassVar[type[Shape]] = PyramidShape
+    heads_by = "labels"
     wave_sinks: int = 1
     anchor_sinks: int = 3
     veil_sinks: int = 3
@@ -67,9 +80,9 @@ class PyramidForcing(MethodPolicy):
     stale_readout: bool = False
 
     @property
-    def replays(self) -> bool:
-        """False with stale readouts, which depend on what earlier passes packed."""
-        return not self.stale_readout
+    def resumes_from(self) -> tuple[str, ...]:
+        # stale readouts depend on what earlier passes packed
+        return ("state",) if self.stale_readout else ("blocks", "state")
 
     def sinks(self, label: str) -> int:
         return {WAVE: self.wave_sinks, ANCHOR: self.anchor_sinks, VEIL: self.veil_sinks}[label]
@@ -88,35 +101,23 @@ class PyramidForcing(MethodPolicy):
         return self.sinks(role) + self.recent_frames + middle[role]
 
     def check(self, shape: MethodShape) -> None:
+        counts = (self.period, self.phase_frames, self.stride, self.stride_frames, self.patch, self.merged_blocks)
+        if min(counts) < 1 or min(self.wave_sinks, self.anchor_sinks, self.veil_sinks, self.nearest) < 0:
+            raise HeadForcingError(
+                "Pyramid Forcing's period, stride, patch and numbers of frames and blocks must be at least 1, its "
+                f"sinks and nearest at least 0, got {self}"
+            )
         if self.recent_frames < shape.frames_per_block:
             raise HeadForcingError(
                 f"Pyramid Forcing's recent frames must hold a block of {shape.frames_per_block}, got "
                 f"{self.recent_frames}"
             )
 
-    def shape(self, config: WanConfig, roles: Roles, *sizes: int) -> MethodShape:
-        return PyramidShape.for_model(config, roles, self, *sizes)
-
     def make_cache(self, *args: Any) -> MethodCache:
         return PyramidForcingCache(*args)
 
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        return super().rollout(TellsCleanPasses(model), cache, video)
-
-
-@dataclass(frozen=True)
-class PyramidShape(MethodShape):
-    """The shape of the cache; patches at the edge of an odd grid are smaller, so that there are more of them."""
-
-    policy: PyramidForcing
-
-    @property
-    def frame_slots(self) -> int:
-        rows, columns = (-(-side // self.policy.patch) for side in (self.rows, self.columns))
-        merged = rows * columns / self.frame_tokens
-        heads = ((layer, label) for layer, labels in enumerate(self.roles) for label in labels)
-        slots = (self.policy.frames_per_head(*head, self.frames_per_block, merged) for head in heads)
-        return -int(-sum(slots) // 1)
+        return block_by_block(TellsCleanPasses(model), cache, video)
 
 
 class PhaseRings:

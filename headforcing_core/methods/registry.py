@@ -1,7 +1,8 @@
 """All methods by name, as the sampler and the command line offer them.
 
 `METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set of role policies,
-the ablations of Head Forcing included. Recorded cases contain their own settings, see `studies/recorded.py`.
+the ablations of Head Forcing included; `ALIASES` names methods with options. Recorded cases contain their own settings,
+see `recorded/policies.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..cache.method import Method
+from ..cache.options import option_text, options_of, with_options
 from ..cache.policy import PRESETS
 from ..errors import HeadForcingError, unknown_name
 from ..rollout.schedule import Schedule, schedule
@@ -27,7 +29,6 @@ from .rolling_forcing import RollingForcing
 from .rolling_sink import RollingSink
 
 ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
-LONGLIVE_WEIGHTS = "LongLive 1.3B, LoRA merged (Apache-2.0)"
 
 
 @dataclass(frozen=True)
@@ -58,27 +59,6 @@ class PublishedMethod:
         return "\n".join(lines)
 
 
-_LONGLIVE = ("LongLive: Real-time Interactive Long Video Generation", "2509.22622", LONGLIVE_WEIGHTS, True)
-_MEMFLOW = (
-    "MemFlow: Flowing Adaptive Memory for Consistent and Efficient Long Video Narratives",
-    "2512.14699",
-    "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
-    True,
-)
-_MEMFLOW_STORES = (
-    "with one prompt the bank takes the last block of every interval, with several the first, as the authors' two "
-    "scripts do, so that adding a second prompt renders the whole video again; memflow_interactive always takes the "
-    "first"
-)
-_MEMROPE = ("MemRoPE: Training-Free Infinite Video Generation via Evolving Memory Tokens", "2603.12513")
-_PYRAMID = ("Pyramid Forcing: Head-Aware Pyramid KV Cache Policy for High-Quality Long Video Generation", "2605.13111")
-_DEEP_FORCING = (
-    "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
-    "2512.05081",
-    ANY_WEIGHTS,
-    False,
-)
-
 METHODS: dict[str, PublishedMethod] = {
     "head_forcing": PublishedMethod(
         PRESETS["head_forcing"],
@@ -106,8 +86,13 @@ METHODS: dict[str, PublishedMethod] = {
         "choose its model family, which sets noise levels and block length; every frame is kept, the authors stop at "
         "21",
     ),
-    "longlive": PublishedMethod(LongLive(), *_LONGLIVE),
-    "longlive_infinite": PublishedMethod(LongLive(infinite=True), *_LONGLIVE),
+    "longlive": PublishedMethod(
+        LongLive(),
+        "LongLive: Real-time Interactive Long Video Generation",
+        "2509.22622",
+        "LongLive 1.3B, LoRA merged (Apache-2.0)",
+        True,
+    ),
     "infinity_rope": PublishedMethod(
         InfinityRope(),
         "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive Self-Rollout",
@@ -116,9 +101,11 @@ METHODS: dict[str, PublishedMethod] = {
         differs="every new prompt flushes the cache; [re-anchor] before it is the paper's scene cut",
     ),
     "deep_forcing": PublishedMethod(
-        DeepForcing(), *_DEEP_FORCING, "an interrupted render goes on from where its cache was last stored"
+        DeepForcing(),
+        "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
+        "2512.05081",
+        differs="an interrupted render goes on from where its cache was last stored",
     ),
-    "deep_forcing_sink_only": PublishedMethod(DeepForcing(sink_frames=14, budget_frames=None), *_DEEP_FORCING),
     "forcing_kv": PublishedMethod(
         ForcingKV(),
         "Forcing-KV: Hybrid KV Cache Compression for Efficient Autoregressive Video Diffusion Models",
@@ -131,13 +118,15 @@ METHODS: dict[str, PublishedMethod] = {
         "2601.20499",
         differs="the sampled queries depend on the video's seed alone; a new prompt drops the first frame, too",
     ),
-    "memflow": PublishedMethod(MemFlow(), *_MEMFLOW, _MEMFLOW_STORES),
-    "memflow_sma": PublishedMethod(MemFlow(routed=True), *_MEMFLOW, _MEMFLOW_STORES),
-    "memflow_interactive": PublishedMethod(
-        MemFlow(stores_every_block=False),
-        *_MEMFLOW,
-        "with a single prompt not the authors' rule: the bank takes the first block of every interval, so that blocks "
-        "before an added prompt stay the same",
+    "memflow": PublishedMethod(
+        MemFlow(),
+        "MemFlow: Flowing Adaptive Memory for Consistent and Efficient Long Video Narratives",
+        "2512.14699",
+        "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
+        True,
+        "with one prompt the bank takes the last block of every interval, with several the first, as the authors' two "
+        "scripts do, so that adding a second prompt renders the whole video again; the option stores_every_block=false "
+        "always takes the first, which with a single prompt is not the authors' rule",
     ),
     "rolling_forcing": PublishedMethod(
         RollingForcing(),
@@ -157,32 +146,18 @@ METHODS: dict[str, PublishedMethod] = {
     ),
     "memrope": PublishedMethod(
         MemRoPE(),
-        *_MEMROPE,
+        "MemRoPE: Training-Free Infinite Video Generation via Evolving Memory Tokens",
+        "2603.12513",
         "Self Forcing or LongLive, LoRA merged (Apache-2.0)",
-        differs="as in the authors' settings a memory frame is one average over all places of its frames",
-    ),
-    "memrope_adaptive": PublishedMethod(
-        MemRoPE(adaptive=True),
-        *_MEMROPE,
-        "Self Forcing or LongLive, LoRA merged (Apache-2.0)",
-        differs="the authors' option for averages per place in the frame and a rate that follows the change",
+        differs="as in the authors' settings a memory frame is one average over all places of its frames; the option "
+        "adaptive=true is theirs for averages per place in the frame and a rate that follows the change",
     ),
     "pyramid_forcing": PublishedMethod(
         PyramidForcing(),
-        *_PYRAMID,
-        differs="the rules of the authors' Python cache without its two side effects; labels that a head profile lacks "
-        "are taken from its roles",
-    ),
-    "pyramid_forcing_cuda": PublishedMethod(
-        PyramidForcing(overlaps_recent=True),
-        *_PYRAMID,
-        differs="the rules of the authors' CUDA cache, which reads middle frames that are recent twice",
-    ),
-    "pyramid_forcing_python": PublishedMethod(
-        PyramidForcing(leftover_frame=True, stale_readout=True),
-        *_PYRAMID,
-        differs="the authors' Python cache with its side effects: one early frame stays for ever, later frames of a "
-        "block read the phase of an earlier one; an interrupted render goes on from where its cache was last stored",
+        "Pyramid Forcing: Head-Aware Pyramid KV Cache Policy for High-Quality Long Video Generation",
+        "2605.13111",
+        differs="the rules of the authors' Python cache without its two side effects, which are options; labels that a "
+        "head profile lacks are taken from its roles",
     ),
     "echo_forcing": PublishedMethod(
         EchoForcing(),
@@ -213,6 +188,17 @@ METHODS: dict[str, PublishedMethod] = {
 }
 
 
+# other names of methods with options, as `--method` takes them
+ALIASES = {
+    "longlive_infinite": ("longlive", "infinite=true"),
+    "deep_forcing_sink_only": ("deep_forcing", "sink_frames=14, budget_frames=none"),
+    "memflow_sma": ("memflow", "routed=true"),
+    "memflow_interactive": ("memflow", "stores_every_block=false"),
+    "memrope_adaptive": ("memrope", "adaptive=true"),
+    "pyramid_forcing_cuda": ("pyramid_forcing", "overlaps_recent=true"),
+    "pyramid_forcing_python": ("pyramid_forcing", "leftover_frame=true, stale_readout=true"),
+}
+
 # methods that are known by name and not built, and why
 NOT_BUILT = {
     "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
@@ -223,12 +209,15 @@ NOT_BUILT = {
 
 
 def method_names() -> list[str]:
-    """The names of all methods and ablations, in the order of menus."""
-    return [*PRESETS, *(name for name in METHODS if name not in PRESETS)]
+    """The names of all methods, ablations and aliases, in the order of menus."""
+    return [*PRESETS, *(name for name in METHODS if name not in PRESETS), *ALIASES]
 
 
 def method_policy(name: str) -> Method:
-    """The settings of a method or ablation; raises HeadForcingError with the list of names for an unknown one."""
+    """The settings of a method, ablation or alias; raises HeadForcingError with the list of names for another name."""
+    if name in ALIASES:
+        method, options = ALIASES[name]
+        return with_options(METHODS[method].policy, options, method)
     if name in METHODS:
         return METHODS[name].policy
     check_built(name)
@@ -250,6 +239,26 @@ def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
     return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
 
 
-def describe_method(name: str) -> list[str]:
-    """Lines for a report: the method's paper and the weights it is meant for; none for an ablation."""
-    return [METHODS[name].describe(name)] if name in METHODS else []
+def describe_method(name: str, options: str = "") -> list[str]:
+    """Lines for a report: the paper of a method with these options, and its weights; none for a plain ablation."""
+    method, own = ALIASES.get(name, (name, ""))
+    options = ", ".join(filter(None, (own, options.strip())))
+    lines = [METHODS[method].describe(method)] if method in METHODS else []
+    return lines + ([f"method options: {options}"] if options else [])
+
+
+def list_methods() -> list[str]:
+    """A line for every method and ablation with its options and their defaults.
+
+    Of the methods that keep frames by role all but the first have what differs from it.
+    """
+    first = options_of(PRESETS["head_forcing"])
+    lines = []
+    for name in [*METHODS, *(name for name in PRESETS if name not in METHODS)]:
+        options = options_of(method_policy(name))
+        by_role = name != "head_forcing" and options.keys() == first.keys()
+        if by_role:
+            options = {key: option for key, option in options.items() if option != first[key]}
+        texts = [f"{key}={option_text(option.value)}" for key, option in options.items()]
+        lines.append(f"{name}: {'head_forcing with ' if by_role else ''}{', '.join(texts) or 'no options'}")
+    return lines + [f"{alias}: {method} with {options}" for alias, (method, options) in ALIASES.items()]

@@ -16,12 +16,9 @@ from .longlive import WindowCache, WindowPolicy
 class RewardForcing(WindowPolicy):
     """Reward Forcing's settings (arXiv 2512.04678). `kept_share`: of a sink's old content in an average."""
 
+    rope = "contiguous"
     window_frames: int = 9
     kept_share: float = 0.999
-
-    @property
-    def rope(self) -> str:
-        return "contiguous"
 
     def check(self, shape: MethodShape) -> None:
         super().check(shape)

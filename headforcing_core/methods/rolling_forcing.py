@@ -15,7 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..cache.method import RolloutInputs
+from ..cache.base import Cache
+from ..cache.method import Passes, RolloutInputs, VideoFacts
 from ..cache.shape import Shape
 from ..devices import upload
 from ..errors import HeadForcingError
@@ -23,6 +24,7 @@ from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..rollout.loop import Block, JointModel, StepCallback
 from ..rollout.noise import NoiseSource
+from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from .base import MethodPolicy, MethodShape
 
@@ -41,16 +43,17 @@ class RollingForcing(MethodPolicy):
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         return HELD_BLOCKS * frames_per_block
 
-    def blocks_per_pass(self, schedule: Schedule) -> int:
-        return len(schedule.sigmas)
+    def passes(self, schedule: Schedule) -> Passes:
+        return Passes(blocks_per_pass=len(schedule.sigmas))
 
-    def check_video(self, schedule: Schedule, blocks: int, start_frames: int) -> None:
-        if start_frames:
+    def for_video(self, video: VideoFacts) -> RollingForcing:
+        if video.start_frames:
             raise HeadForcingError(
-                f"rolling forcing does not support start frames, got {start_frames}; remove them or choose another "
-                "method"
+                f"rolling forcing does not support start frames, got {video.start_frames}; remove them or choose "
+                "another method"
             )
-        check_window(schedule, blocks)
+        check_window(video.schedule, video.blocks)
+        return self
 
     def make_cache(
         self, shape: MethodShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
@@ -58,8 +61,7 @@ class RollingForcing(MethodPolicy):
         return RollingCache(shape, device, attention)  # it stores keys and values in their own dtype
 
     def rollout(self, model: JointModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
-        inputs = (video.schedule, video.noise, video.prompts, video.made, video.unfinished)
-        return rolling_rollout(model, cache, *inputs, video.on_step)
+        return rolling_rollout(model, cache, video.script, video.noise, video.given, video.unfinished, video.on_step)
 
 
 def check_window(schedule: Schedule, blocks: int) -> None:
@@ -85,57 +87,57 @@ def check_window(schedule: Schedule, blocks: int) -> None:
 def rolling_rollout(
     model: JointModel,
     cache: RollingCache,
-    schedule: Schedule,
+    script: Script,
     noise: NoiseSource,
-    prompts: Sequence[int],
-    made: Sequence[Tensor] = (),
+    given: Sequence[Tensor] = (),
     unfinished: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
+    A window is denoised under the prompt of its newest block, so a new prompt also affects the unfinished blocks.
+
     Args:
-        prompts: for every block the number of its prompt. A window is denoised under the prompt of its newest block,
-            so a new prompt also affects the unfinished blocks.
-        made: finished blocks of an earlier render; they are written to the cache and yielded unchanged. Each
-            is moved to the cache's device when it is read.
+        script: its rows all have the same noise levels.
+        given: finished blocks of an earlier render; they are written to the cache and yielded unchanged. Each is moved
+            to the cache's device when it is read.
         unfinished: `Block.unfinished` of the last of them, which cannot be computed from finished blocks.
         on_step: called as `(block, step, predicted clean latents)` for each block of a window after its step, and with
             None for the newest one before it; an exception raised by it stops the rollout within one model call.
     """
-    steps, blocks = len(schedule.sigmas), len(prompts)
-    check_window(schedule, blocks)
-    if len(unfinished) != (min(steps - 1, blocks - len(made)) if made else 0):
+    steps, blocks = len(script.rows[0].sigmas), len(script)
+    if len(unfinished) != (min(steps - 1, blocks - len(given)) if given else 0):
         raise HeadForcingError(
-            f"resuming after {len(made)} of {blocks} blocks needs the {steps - 1} unfinished ones (fewer at the end of "
-            f"the video), got {len(unfinished)}; render the video from the beginning"
+            f"resuming after {len(given)} of {blocks} blocks needs the {steps - 1} unfinished ones (fewer at the end "
+            f"of the video), got {len(unfinished)}; render the video from the beginning"
         )
     active, window = None, [upload(x, cache.device) for x in unfinished]
-    for number in range(steps - 1 if made else 0, blocks + steps - 1):
+    for number in range(steps - 1 if given else 0, blocks + steps - 1):
         inside = range(max(0, number - steps + 1), min(number + 1, blocks))
         first, newest = inside[0], inside[-1]
-        if prompts[newest] != active:
-            active = prompts[newest]
-            model.use_prompt(active)
+        row = script.begin(newest)
+        if row.prompt != active:
+            active = row.prompt
+            model.use_prompt(script.embedding(newest))
         on_step(newest, number - newest, None)
-        if first < len(made):
-            latents = upload(made[first], cache.device)
+        if first < len(given):
+            latents = upload(given[first], cache.device)
         else:
             if newest == number:
-                window.append(upload(noise.initial(number), cache.device))
-            latents, window = _take_step(model, cache, schedule, noise, window, inside, number, on_step)
+                window.append(upload(noise.initial(number, row.seed), cache.device))
+            latents, window = _take_step(model, cache, script, noise, window, inside, number, on_step)
         # The authors write the first block after every window. An unfinished block 0 is never read from the cache, so
         # here a block is written once, when it is finished.
         if number - first == steps - 1:
             cache.begin(inside[:1], clean=True)
             model.write_clean(latents, cache)
-            yield Block(first, prompts[first], latents, None, tuple(window) if first + 1 >= len(made) else ())
+            yield Block(first, latents, None, tuple(window) if first + 1 >= len(given) else ())
 
 
 def _take_step(
     model: JointModel,
     cache: RollingCache,
-    schedule: Schedule,
+    script: Script,
     noise: NoiseSource,
     window: Sequence[Tensor],
     inside: range,
@@ -143,21 +145,23 @@ def _take_step(
     on_step: StepCallback,
 ) -> tuple[Tensor, list[Tensor]]:
     """Denoise window `number` by one step; returns the first block's clean latents and the unfinished blocks."""
-    steps = [number - block for block in inside]
-    sigmas = torch.tensor([schedule.sigmas[step] for step in steps], dtype=torch.float64)
+    steps, levels = [number - block for block in inside], script.rows[0].sigmas
+    sigmas = torch.tensor([levels[step] for step in steps], dtype=torch.float64)
     cache.begin(inside)
-    joint = model.denoise_jointly(torch.cat(tuple(window)), sigmas.repeat_interleave(schedule.frames_per_block), cache)
+    frames = len(window[0])
+    joint = model.denoise_jointly(torch.cat(tuple(window)), sigmas.repeat_interleave(frames), cache)
     unfinished = []
-    for block, step, clean in zip(inside, steps, joint.split(schedule.frames_per_block), strict=True):
+    for block, step, clean in zip(inside, steps, joint.split(frames), strict=True):
         on_step(block, step + 1, clean)
-        if step + 1 < len(schedule.sigmas):
-            sigma, fresh = schedule.sigmas[step + 1], upload(noise.renoise(block, step).to(clean.dtype), clean.device)
+        if step + 1 < len(levels):
+            sigma, seed = levels[step + 1], script.rows[block].seed
+            fresh = upload(noise.renoise(block, seed, step).to(clean.dtype), clean.device)
             unfinished.append((1 - sigma) * clean + sigma * fresh)
     # cloned, because a view would keep the latents of the whole window in memory
-    return joint[: schedule.frames_per_block].clone(), unfinished
+    return joint[:frames].clone(), unfinished
 
 
-class RollingCache:
+class RollingCache(Cache):
     """Keys and values of finished blocks, the same in all heads: the first block of the video and the last seven.
 
     Call `begin(blocks)` before each pass, which then calls `write` and `attend` layer by layer; only a clean pass is
@@ -187,18 +191,15 @@ class RollingCache:
         return list(self.past[-1])
 
     @property
-    def block(self) -> int:
-        """Number of blocks that were committed."""
+    def block(self) -> int:  # type: ignore[override]
         return max(self.held, default=-1) + 1
 
     @property
     def occupied(self) -> int:
-        """Frame-slots in use by all heads together."""
         return len(self.held) * self.shape.frames_per_block * sum(map(len, self.shape.roles))
 
     @property
     def bytes(self) -> int:
-        """Bytes held by all keys and values."""
         return sum(tensor.nbytes for past in self.past for pair in past.values() for tensor in pair)
 
     def begin(self, blocks: range, clean: bool = False) -> None:

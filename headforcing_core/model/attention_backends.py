@@ -9,8 +9,11 @@ An optional package is imported only when its backend is tested. `attention.py` 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -18,9 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...kernels.attend import attend
-from ..devices import upload
+from ..devices import kept_tables, upload
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+PLAN_PAYS = 200  # calls of a shape: what cuDNN's plan for it costs is what it gains in about as many
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class LayerAttention:
 
     Attributes:
         layer: `(q [heads, queries, d], k [rows, d], v [rows, d], spans) -> [heads, queries, d]`.
-        name: what reports call it; empty where that is the user's choice.
+        name: what reports call it.
     """
 
     layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
@@ -72,6 +77,9 @@ class GroupedAttention:
         return self.function(q, k, v)
 
 
+# ------------------------------------------------------------------------------------ heads with equally many keys
+
+
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention written out, one head at a time, in float32 or better: the reference for every backend."""
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -87,45 +95,119 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
 
-# ----------------------------------------------------------------------------- sequences of different lengths
+_plan_pays = PLAN_PAYS
 
 
-def varlen(call: Callable[..., Any], equally_many: bool = False) -> LayerAttention:
-    """A backend from a variable-length (varlen) kernel. Each head is passed as one sequence with a single head.
+@contextmanager
+def plans_at_once() -> Iterator[None]:
+    """Context manager for tests of backends: plans are made at the first call of a shape."""
+    global _plan_pays
+    _plan_pays = 0
+    try:
+        yield
+    finally:
+        _plan_pays = PLAN_PAYS
 
-    Args:
-        equally_many: whether every layer with as many heads is passed as many sequences (`sequence_starts`).
-        call: `(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)` with q, k and v
-            `[tokens of all sequences, 1, d]` and the cumulative sequence lengths as int32 `[sequences + 1]`.
+
+@dataclass(frozen=True)
+class PlannedAttention:
+    """cuDNN's kernel for shapes that come again and again, `unplanned` for those that a growing context passes through.
+
+    cuDNN prepares an execution plan, 25 to 42 ms on the host, for every new number of heads and keys.
+    """
+
+    planned: AttentionFunction
+    unplanned: AttentionFunction = sdpa
+    calls: Counter[Any] = field(default_factory=Counter)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        shape = q.shape, k.shape, k.stride()
+        self.calls[shape] += 1
+        return (self.planned if self.calls[shape] > _plan_pays else self.unplanned)(q, k, v)
+
+
+def _cudnn() -> AttentionFunction:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return sdpa(q, k, v)
+
+    return PlannedAttention(attention)
+
+
+def _sage() -> AttentionFunction:
+    from sageattention import sageattn
+
+    return lambda q, k, v: sageattn(q[None], k[None], v[None], tensor_layout="HND")[0]
+
+
+def on_streams(dense: AttentionFunction) -> LayerAttention:
+    """A backend that calls `dense` for every group of heads, on CUDA streams that run at the same time.
+
+    The memory of a result is that of its stream, which waits for the current one before it is used again.
     """
 
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-        starts = sequence_starts(spans, q.shape[1], q.device, equally_many)
-        longest = max(span.room for span in spans)
-        out = call(q.flatten(0, 1)[:, None], k[:, None], v[:, None], *starts, q.shape[1], longest)
-        return out.view(q.shape)
+        here, parts = torch.cuda.current_stream(q.device), []
+        sides = _side_streams(q.device, len(spans) - 1)
+        for side in sides:
+            side.wait_stream(here)
+        queries = q.split([span.heads for span in spans])
+        for span, part, stream in zip(spans, queries, (*sides, here), strict=True):  # the longest are launched first
+            with torch.cuda.stream(stream):
+                parts.append(dense(part, *views(span, k, v)))
+        for side in sides:
+            here.wait_stream(side)
+        return torch.cat(parts)
 
     return LayerAttention(layer)
 
 
-@functools.lru_cache(maxsize=256)  # enough for all layers in two blocks; the spans change while contexts grow
-def sequence_starts(
-    spans: Spans, queries: int, device: torch.device, equally_many: bool = False
-) -> tuple[Tensor, Tensor]:
+@functools.cache
+def _side_streams(device: torch.device, count: int) -> tuple[torch.cuda.Stream, ...]:
+    return tuple(torch.cuda.Stream(device) for _ in range(count))
+
+
+# ----------------------------------------------------------------------------- sequences of different lengths
+
+
+def varlen(call: Callable[..., Any]) -> LayerAttention:
+    """A backend from a variable-length (varlen) kernel. Each head is passed as one sequence with a single head.
+
+    Args:
+        call: `(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)` with q, k and v
+            `[tokens of all sequences, 1, d]` and the cumulative sequence lengths as int32 `[sequences + 1]`; returns
+            the output, or a tuple that begins with it.
+    """
+
+    def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+        starts = sequence_starts(spans, q.shape[1], q.device)
+        longest = max(span.room for span in spans)
+        out = call(q.flatten(0, 1)[:, None], k[:, None], v[:, None], *starts, q.shape[1], longest)
+        return (out[0] if isinstance(out, tuple) else out).view(q.shape)
+
+    return LayerAttention(layer)
+
+
+def _varlen_of(module: str, function: str) -> Callable[[], AttentionFunction]:
+    return lambda: varlen(getattr(import_module(module), function))
+
+
+@kept_tables
+def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cumulative sequence lengths of the queries and of the keys, `[sequences + 1]` int32 each.
 
-    Every head is a sequence. Allocated rows that hold no keys are one more sequence, without queries, so that the
-    kernel skips them and the buffers need no copy. With `equally_many` that sequence is there for every head, also
-    where it is empty: the number of sequences is then the same in all layers and however full the contexts are.
+    Every head is a sequence. Its allocated rows that hold no keys are another one, without queries, so that the kernel
+    skips them and the buffers need no copy. It is there also where it is empty: with one number of sequences in all
+    layers, however full the contexts are, a library that prepares a plan for each number prepares one.
     """
     q_starts, k_starts = [0], [0]
     for span in spans:
         for head in range(span.heads):
-            q_starts.append(q_starts[-1] + queries)
-            k_starts.append(span.first + head * span.room + span.rows)
-            if equally_many or span.rows < span.room:
-                q_starts.append(q_starts[-1])
-                k_starts.append(span.first + (head + 1) * span.room)
+            first = span.first + head * span.room
+            q_starts += 2 * [q_starts[-1] + queries]
+            k_starts += [first + span.rows, first + span.room]
     return _table(q_starts, device), _table(k_starts, device)
 
 
@@ -133,37 +215,10 @@ def _table(numbers: Sequence[int], device: torch.device) -> Tensor:
     return upload(torch.tensor(numbers, dtype=torch.int32), device)
 
 
-def _flash_attn_3() -> AttentionFunction:
-    from flash_attn_interface import flash_attn_varlen_func
-
-    def call(*arguments: Any) -> Tensor:
-        out = flash_attn_varlen_func(*arguments)
-        return out[0] if isinstance(out, tuple) else out  # early versions also return the log-sum-exp
-
-    return varlen(call)
-
-
-def _torch_varlen() -> AttentionFunction:
-    from torch.nn.attention.varlen import varlen_attn
-
-    return varlen(varlen_attn)
-
-
 def _cudnn_varlen() -> AttentionFunction:
     forward = torch.ops.aten._cudnn_attention_forward
-
-    def call(q: Tensor, k: Tensor, v: Tensor, *lengths: Any) -> Tensor:
-        # no mask; the last four: log-sum-exp (an output of cuDNN's graph), dropout, causal, debug mask
-        return forward(q, k, v, None, *lengths, True, 0.0, False, False)[0]
-
-    # cuDNN prepares an execution plan, tens of milliseconds on the host, for every number of sequences
-    return varlen(call, equally_many=True)
-
-
-def _flash_attn_2() -> AttentionFunction:
-    from flash_attn import flash_attn_varlen_func
-
-    return varlen(flash_attn_varlen_func)
+    # no mask; the last four: log-sum-exp (an output of cuDNN's graph), dropout, causal, debug mask
+    return varlen(lambda q, k, v, *lengths: forward(q, k, v, None, *lengths, True, 0.0, False, False))
 
 
 def _triton() -> AttentionFunction:
@@ -173,7 +228,7 @@ def _triton() -> AttentionFunction:
     return LayerAttention(layer)
 
 
-@functools.lru_cache(maxsize=256)
+@kept_tables
 def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Every head's first row, its number of keys, and the order in which heads are launched, `[heads]` int32 each."""
     starts = [span.first + head * span.room for span in spans for head in range(span.heads)]
@@ -181,25 +236,23 @@ def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Ten
     return _table(starts, device), _table(rows, device), _table(range(len(rows)), device)
 
 
-def _sage() -> AttentionFunction:
-    from sageattention import sageattn
-
-    return lambda q, k, v: sageattn(q[None], k[None], v[None], tensor_layout="HND")[0]
-
-
 BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
-    "cudnn_varlen": _cudnn_varlen,
-    "flash_attn_3": _flash_attn_3,
-    "torch_varlen": _torch_varlen,
-    "flash_attn_2": _flash_attn_2,
     "sdpa": lambda: sdpa,
+    "cudnn": _cudnn,
+    "sdpa_streams": lambda: on_streams(sdpa),
+    "cudnn_streams": lambda: on_streams(_cudnn()),
+    "torch_varlen": _varlen_of("torch.nn.attention.varlen", "varlen_attn"),
+    "flash_attn_2": _varlen_of("flash_attn", "flash_attn_varlen_func"),
+    "flash_attn_3": _varlen_of("flash_attn_interface", "flash_attn_varlen_func"),
+    "flash_attn_4": _varlen_of("flash_attn.cute", "flash_attn_varlen_func"),
+    "cudnn_varlen": _cudnn_varlen,
     "triton": _triton,
     "explicit": lambda: explicit,
     "sage": _sage,
 }
 
 
-# ------------------------------------------------------------------------------------------------ the self-test
+# ---------------------------------------------------------------------------------------------------- the self-test
 
 
 class Inaccurate(Exception):
@@ -214,7 +267,7 @@ def tried(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) ->
     error = self_test(attention, device, dtype, head_dim)
     if not error < allowed:  # also true for NaN
         raise Inaccurate(f"its largest error in a self-test is {error:.2g}")
-    return attention
+    return replace(attention, name=name) if isinstance(attention, LayerAttention) else attention
 
 
 @torch.no_grad()
@@ -226,7 +279,8 @@ def self_test(attention: AttentionFunction, device: torch.device, dtype: torch.d
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(n, head_dim, generator=generator).to(device, dtype) for n in (3 * 72, 480, 480))
     q, spans = q.unflatten(0, (3, 72)), (Span(1, 0, 160, 160), Span(2, 160, 160, 88))
-    expected, out = by_span(explicit, q, k, v, spans), attend_layer(attention, q, k, v, spans)
+    with plans_at_once():
+        expected, out = by_span(explicit, q, k, v, spans), attend_layer(attention, q, k, v, spans)
     if out.shape != expected.shape:
         return float("inf")
     return float((out.float() - expected.float()).abs().max())

@@ -20,15 +20,17 @@ import torch
 
 from ..errors import HeadForcingError, first_sentence
 from ..files import cache_folder, replacing
-from .attention_backends import AttentionFunction, Span, Spans, attend_layer
+from .attention_backends import AttentionFunction, Span, Spans, attend_layer, plans_at_once
 
 log = logging.getLogger(__name__)
 
-SECONDS = 2.0  # for all backends together, self-tests included; checked before every call
+SECONDS = 2.0  # for the calls of all backends together; checked before every call
+LOADING_SECONDS = 8.0  # with libraries that are loaded and kernels that are compiled; checked before every backend
 REPETITIONS = 5  # the fastest counts
 PROBE = 16  # a sixteenth of the queries shows whether there is time for all of them
+MOST_ON_HOST = 5e-3  # seconds that a repeated call may take on the host: there are hundreds in a block
 _MOST_RESULTS = 64  # kept in the file, the latest
-_PACKAGES = ("flash-attn", "flash_attn_3", "triton", "triton-windows")  # whose versions decide, besides PyTorch
+_PACKAGES = ("flash-attn", "flash_attn_3", "flash-attn-4", "triton", "triton-windows")  # whose versions decide, too
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,22 @@ class LayerSizes:
         return tuple(spans)
 
 
-Clock = Callable[[], float]
+@dataclass(frozen=True)
+class Clock:
+    """Seconds, once the device has done its work and as the host goes."""
+
+    device: Callable[[], float]
+    host: Callable[[], float] = time.perf_counter
+
+    @classmethod
+    def of(cls, device: torch.device) -> Clock:
+        def done() -> float:
+            torch.cuda.synchronize(device)
+            return time.perf_counter()
+
+        return cls(done)
+
+
 Try = Callable[[str], AttentionFunction]  # a backend after its self-test; raises if it does not work
 Times = dict[str, float | None]  # milliseconds of each backend that was tried; None if it does not work
 
@@ -69,43 +86,37 @@ def fastest(
 ) -> dict[str, float]:
     """Milliseconds per layer of those of `names` that work, the fastest first; read from the file where they are known.
 
-    Names for which there was no time left, as where libraries are loaded for the first one, are timed when the program
-    is started again.
+    Names for which there was no time left are timed when the program is started again.
 
     Args:
-        clock: seconds, once the device has done its work.
         file: where times are kept; None for the one in the cache folder.
 
     Returns:
         an empty dict if nothing could be timed.
     """
-    file, key = file or _file(), _key(names, sizes, device, dtype, head_dim)
+    if file is None and (folder := cache_folder()) is not None:
+        file = folder / "attention.json"
+    key = _key(names, sizes, device, dtype, head_dim)
     stored = _read(file).get(key, {})
     known = {name: stored[name] for name in names if name in stored}
     left = [name for name in names if name not in known]
-    if not left:
-        return _fastest_first(known)
-    watch = clock or (lambda: _seconds(device))
-    end = watch() + SECONDS
+    clock = clock or Clock.of(device)
     try:
-        inputs = _inputs(sizes, device, dtype, head_dim)
+        begun, used = clock.device() if left else 0.0, 0.0
+        inputs = _inputs(sizes, device, dtype, head_dim) if left else None
         for place, name in enumerate(left):
-            begun = watch()  # raises if the backend before has left the device unusable: the next program leaves it out
-            if begun >= end:
+            # raises if the backend before has left the device unusable: the next program leaves it out
+            if clock.device() - begun >= LOADING_SECONDS or used >= SECONDS:
                 break
-            share = begun + (end - begun) / (len(left) - place)  # of the time left, so that all have their turn
-            seconds = _time(name, try_backend, sizes, inputs, watch, share)
-            known[name] = None if seconds is None else 1000 * seconds
+            share = (SECONDS - used) / (len(left) - place)  # of the time left, so that all have their turn
+            known[name], calls = _time(name, try_backend, sizes, inputs, clock, share)
+            used += calls
     except torch.OutOfMemoryError:  # the weights may leave no room: then no more is timed
         pass
     finally:
-        if known:
+        if known and left:
             _write(file, key, known)
-    return _fastest_first(known)
-
-
-def _fastest_first(times: Times) -> dict[str, float]:
-    working = {name: ms for name, ms in times.items() if ms is not None}
+    working = {name: ms for name, ms in known.items() if ms is not None}
     return dict(sorted(working.items(), key=lambda item: item[1]))
 
 
@@ -116,31 +127,41 @@ def described(times: Mapping[str, float]) -> str:
     return f"{best} (timed: {ms:.3g} ms a layer{'; ' + slower if slower else ''})"
 
 
-def _time(name: str, try_backend: Try, sizes: LayerSizes, inputs: Any, watch: Clock, end: float) -> float | None:
-    """Seconds of a call, by its fastest; None if the backend does not work. Estimated where time is short."""
+def _time(
+    name: str, try_backend: Try, sizes: LayerSizes, inputs: Any, clock: Clock, limit: float
+) -> tuple[float | None, float]:
+    """Milliseconds of a call, by its fastest, and the seconds of all; None for the first if the backend does not work.
+
+    Where the limit in seconds leaves no time for calls with all queries, it is estimated.
+    """
     try:
         attention = try_backend(name)
         q, k, v = inputs
 
         def seconds(queries: int) -> float:
-            begun = watch()
+            begun = clock.device()
             attend_layer(attention, q[:, :queries].contiguous(), k, v, sizes.spans)
-            return watch() - begun
+            return clock.device() - begun
 
-        few = max(1, sizes.queries // PROBE)
-        seconds(few)  # compiles, plans, allocates
-        estimate = seconds(few) * sizes.queries / few
-        best = float("inf")
-        for _ in range(1 + REPETITIONS):
-            if watch() + estimate >= end:
-                break
-            best = min(best, seconds(sizes.queries))
-        return estimate if best == float("inf") else best
+        with plans_at_once():
+            few = max(1, sizes.queries // PROBE)
+            seconds(few)  # loads, compiles, plans, allocates
+            begun, on_host = clock.device(), clock.host()
+            attend_layer(attention, q[:, :few].contiguous(), k, v, sizes.spans)
+            if (on_host := clock.host() - on_host) > MOST_ON_HOST:
+                raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
+            estimate = (clock.device() - begun) * sizes.queries / few
+            best = float("inf")
+            for _ in range(1 + REPETITIONS):
+                if clock.device() - begun + estimate >= limit:
+                    break
+                best = min(best, seconds(sizes.queries))
+        return 1000 * (estimate if best == float("inf") else best), clock.device() - begun
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # not installed, not for this device, inaccurate: `try_backend` tells
         log.info("Head Forcing: attention %s was not timed: %s", name, first_sentence(error))
-        return None
+        return None, 0.0
 
 
 @torch.no_grad()
@@ -152,46 +173,20 @@ def _inputs(sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_di
     return q, torch.randn(rows, head_dim, **options), torch.randn(rows, head_dim, **options)
 
 
-def _seconds(device: torch.device) -> float:
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
 # ------------------------------------------------------------------------------------------------- the file of times
-
-
-def _file() -> Path | None:
-    folder = cache_folder()
-    return None if folder is None else folder / "attention.json"
 
 
 def _key(names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
     """Everything that a time depends on, as text."""
-    groups = " ".join(f"{heads}x{keys}" for heads, keys in sizes.groups)
-    return "; ".join(
-        [
-            *_machine(device),
-            f"{dtype}".removeprefix("torch."),
-            f"{sizes.queries} queries, keys {groups}, {head_dim} channels",
-            " ".join(names),
-        ]
-    )
-
-
-def _machine(device: torch.device) -> list[str]:
-    if device.type != "cuda":
-        return [device.type, f"torch {torch.__version__}"]
-    packages = []
+    parts = [f"torch {torch.__version__}", f"{dtype}".removeprefix("torch."), " ".join(names)]
+    if device.type == "cuda":
+        cudnn = torch.backends.cudnn.version()
+        parts += [torch.cuda.get_device_name(device), f"driver {driver_version()}", f"cuDNN {cudnn}"]
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            packages.append(f"{package} {metadata.version(package)}")
-    return [
-        torch.cuda.get_device_name(device),
-        f"driver {driver_version()}",
-        f"torch {torch.__version__}",
-        f"cuDNN {torch.backends.cudnn.version()}",
-        *packages,
-    ]
+            parts.append(f"{package} {metadata.version(package)}")
+    groups = " ".join(f"{heads}x{keys}" for heads, keys in sizes.groups)
+    return "; ".join([*parts, f"{sizes.queries} queries, keys {groups}, {head_dim} channels"])
 
 
 def driver_version() -> str:
@@ -205,27 +200,19 @@ def driver_version() -> str:
 
 def _read(file: Path | None) -> dict[str, Times]:
     """The times of a file, those entries of it that are whole; a damaged file holds none."""
-    if file is None:
-        return {}
-    with suppress(OSError, ValueError, RecursionError):
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(stored, dict):
-            return {key: dict(times) for key, times in stored.items() if _whole(times)}
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
+        stored = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
+        return {key: dict(times) for key, times in stored.items() if _whole(times)}
     return {}
 
 
 def _whole(times: Any) -> bool:
-    return (
-        isinstance(times, dict)
-        and bool(times)
-        and all(ms is None or (type(ms) in (int, float) and 0 < ms < float("inf")) for ms in times.values())
-    )
+    kept = times.values() if isinstance(times, dict) else [0]
+    return all(ms is None or (type(ms) in (int, float) and 0 < ms < float("inf")) for ms in kept)
 
 
 def _write(file: Path | None, key: str, times: Times) -> None:
-    if file is None:
-        return
-    kept = {name: old for name, old in _read(file).items() if name != key}
-    latest = dict([*kept.items(), (key, times)][-_MOST_RESULTS:])
-    with suppress(HeadForcingError), replacing(file) as temporary:  # a folder that cannot be written: timed anew
-        temporary.write_text(json.dumps(latest, indent=1), encoding="utf-8")
+    if file is not None:
+        latest = [*((name, old) for name, old in _read(file).items() if name != key), (key, times)][-_MOST_RESULTS:]
+        with suppress(HeadForcingError), replacing(file) as temporary:  # a folder that cannot be written: timed anew
+            temporary.write_text(json.dumps(dict(latest), indent=1), encoding="utf-8")

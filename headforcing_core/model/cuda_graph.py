@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..devices import upload
+from ..devices import held_tables, upload
 from .wan import KeyValueCache, PromptKV, forward_block, timestep_embedding
 
 log = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ class GraphedForward:
         self._replay: GraphReplay | None = None
         self._failed = False
         self._inputs: tuple[Tensor, Tensor] | None = None
+        self._held: list[Any] = []  # index tables that the graph reads
 
     def __call__(
         self,
@@ -123,7 +124,7 @@ class GraphedForward:
         *,
         write_only: bool = False,
     ) -> Tensor | None:
-        layout = None if self._failed else getattr(cache, "layout", None)
+        layout = None if self._failed else cache.layout
         if layout is None:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         now = Situation(backbone, prompt, cache, layout, latents.shape, latents.dtype, latents.device)
@@ -143,6 +144,7 @@ class GraphedForward:
                 log.info("Head Forcing: the CUDA graph is dropped after a change of %s", changes)
             self._situation, self._since = now, now.cache.block
             self._replay = self._inputs = None
+            self._held = []
 
     def _recorded(self, now: Situation, latents: Tensor, waves: Tensor) -> bool:
         """Capture a pass that reads its own copies of the inputs; False, and no further attempt, if that fails."""
@@ -154,7 +156,8 @@ class GraphedForward:
             return flow
 
         try:
-            self._replay = self.record(run, now.device)
+            with held_tables() as self._held:
+                self._replay = self.record(run, now.device)
         except Exception as error:  # out of memory, or a library call that cannot be captured
             self._failed, self._situation, self._inputs = True, None, None
             log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])

@@ -6,19 +6,41 @@ would depend on the other tokens of its pass, and a recache or a pass over more 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...kernels.quantise import DTYPE, quantise
+from ...kernels.quantise import DTYPE, quantise, quantise_gelu
 from ..errors import HeadForcingError
 from .wan import WanConfig, WanModel
 
 INEXACT = "linear layers in 8-bit floating point"
-IDENTITY = "fp8 linears, e4m3, a scale per row, 1"  # part of a model's identity; another number for other arithmetic
+IDENTITY = "fp8 linears, e4m3, a scale per row, 2"  # part of a model's identity; another number for other arithmetic
 _MULTIPLE = 16  # of both sizes of a product in 8 bits
+
+
+class Rounding:
+    """Rounds the input of layers; once where layers one after another have the same one, as queries, keys and values.
+
+    The last input is kept until the next one: there is one object for all layers of a model.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+
+    def __call__(self, x: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
+        """`x [..., in]`, or its GELU, as rows `[n, in]` in 8 bits and their scales `[n, 1]`."""
+        if gelu:  # of one layer alone, and large
+            self._last = None
+            return quantise_gelu(x.flatten(0, -2).contiguous())
+        if self._last is None or self._last[0] is not x:
+            self._last = x, quantise(x.flatten(0, -2).contiguous())
+        return self._last[1]
 
 
 class Fp8Linear(nn.Module):
@@ -28,41 +50,53 @@ class Fp8Linear(nn.Module):
         linear: the layer to replace; its weight is rounded once.
         native: whether `torch._scaled_mm` computes the product; otherwise the same numbers are multiplied in bf16 or
             float32.
+        rounding: that of the model, shared by its layers.
+        gelu: whether GELU comes before it.
     """
 
     weight: Tensor  # [out, in], 8 bits
     scale: Tensor  # [out, 1] float32
 
-    def __init__(self, linear: nn.Linear, native: bool):
+    def __init__(self, linear: nn.Linear, native: bool, rounding: Rounding | None = None, gelu: bool = False):
         super().__init__()
         weight, scale = quantise(linear.weight.detach().contiguous())
-        self.native, self.bias = native, linear.bias
+        self.native, self.bias, self.gelu = native, linear.bias, gelu
+        self.rounding = rounding or Rounding()
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x [..., in]` -> `[..., out]` in the dtype of `x`."""
-        rows, scale = quantise(x.flatten(0, -2).contiguous())
+        rows, scale = self.rounding(x, self.gelu)
         product = scaled_product if self.native and x.dtype != torch.float32 else emulated_product
-        out = product(rows, scale, self.weight, self.scale, x.dtype)
-        out = out if self.bias is None else out + self.bias
-        return out.unflatten(0, x.shape[:-1])
+        return product(rows, scale, self.weight, self.scale, x.dtype, self.bias).unflatten(0, x.shape[:-1])
 
 
-def emulated_product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """The reference: `a [n, d]` times `b [m, d]` transposed, each row with its scale, `[n, m]`."""
+def emulated_product(
+    a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype, bias: Tensor | None = None
+) -> Tensor:
+    """The reference: `a [n, d]` times `b [m, d]` transposed, each row with its scale, and `bias [m]`, `[n, m]`."""
     wide = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32  # both hold every number of 8 bits
-    return (F.linear(a.to(wide), b.to(wide)).float() * a_scale * b_scale.T).to(dtype)
+    out = F.linear(a.to(wide), b.to(wide)).float() * a_scale * b_scale.T
+    return (out if bias is None else out + bias).to(dtype)
 
 
-def scaled_product(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """`emulated_product` by the device's own product of 8-bit numbers."""
-    return torch._scaled_mm(a, b.T, scale_a=a_scale, scale_b=b_scale.T, out_dtype=torch.bfloat16).to(dtype)
+def scaled_product(
+    a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype, bias: Tensor | None = None,
+    fast: bool = False,
+) -> Tensor:  # fmt: skip
+    """`emulated_product` by the device's own product of 8-bit numbers; `fast` adds up with fewer bits on some."""
+    bias = None if bias is None else bias.to(torch.bfloat16)
+    scales = dict(scale_a=a_scale, scale_b=b_scale.T)
+    return torch._scaled_mm(a, b.T, **scales, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=fast).to(dtype)
 
 
 @cache
 def has_product(device: torch.device) -> bool:
-    """Whether the device multiplies 8-bit numbers with a scale per row, found by trying; a CPU only pretends to."""
+    """Whether the device multiplies 8-bit numbers with a scale per row, and faster than bf16, found by trying.
+
+    Some libraries pretend to: on a CPU, or with a slow substitute.
+    """
     if device.type != "cuda":
         return False
     a, b = (torch.linspace(-3, 3, rows * 64, device=device).view(rows, 64).sin() for rows in (40, 48))
@@ -71,7 +105,27 @@ def has_product(device: torch.device) -> bool:
         found = scaled_product(a, a_scale, b, b_scale, torch.bfloat16)
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
         return False
-    return torch.allclose(found.float(), emulated_product(a, a_scale, b, b_scale, torch.float32), rtol=0.02, atol=0.05)
+    right = torch.allclose(found.float(), emulated_product(a, a_scale, b, b_scale, torch.float32), rtol=0.02, atol=0.05)
+    return right and _is_faster(device)
+
+
+def _is_faster(device: torch.device, tokens: int = 4680, dim: int = 1536) -> bool:
+    """Whether the product takes less time than the one in bf16, at sizes of the model."""
+    x, weight = (torch.ones(rows, dim, dtype=torch.bfloat16, device=device) for rows in (tokens, dim))
+    (a, a_scale), (b, b_scale) = quantise(x), quantise(weight)
+    ours = _seconds(device, lambda: scaled_product(a, a_scale, b, b_scale, torch.bfloat16))
+    return ours < _seconds(device, lambda: F.linear(x, weight))
+
+
+def _seconds(device: torch.device, run: Callable[[], Tensor], repetitions: int = 10) -> float:
+    """Of some calls together, after as many that warm up."""
+    for _ in range(2):
+        torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        for _ in range(repetitions):
+            run()
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
 
 
 def use_fp8_linears(model: WanModel, native: bool = False) -> int:
@@ -79,8 +133,10 @@ def use_fp8_linears(model: WanModel, native: bool = False) -> int:
 
     The embeddings of text and time and the head stay as they are: they take a hundredth of the time.
     """
-    replaced = 0
+    replaced, rounding = 0, Rounding()
+    block: Any
     for block in model.blocks:
+        block.ffn[1] = nn.Identity()  # GELU is applied when its result is rounded
         for parent in block.modules():
             for name, child in list(parent.named_children()):
                 if isinstance(child, nn.Linear):
@@ -89,7 +145,7 @@ def use_fp8_linears(model: WanModel, native: bool = False) -> int:
                             f"--fp8-linears needs layers whose sizes are multiples of {_MULTIPLE}, got "
                             f"{child.in_features}x{child.out_features}; leave it out for this model"
                         )
-                    setattr(parent, name, Fp8Linear(child, native))
+                    setattr(parent, name, Fp8Linear(child, native, rounding, gelu=child is block.ffn[2]))
                     replaced += 1
     return replaced
 

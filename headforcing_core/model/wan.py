@@ -8,9 +8,9 @@ where a fused kernel replaces a norm that the host does not modify (`norms.untou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -48,29 +48,23 @@ class WanConfig:
 
 
 class KeyValueCache(Protocol):
-    """What `forward_block` needs from a KV cache. Tensors are `[tokens, heads, head_dim]`, before rotary embedding."""
+    """The part of `cache.base.Cache` that a pass of the transformer uses."""
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the current block's keys and values, replacing those of the previous pass."""
+    fused: bool
+    reads_queries: bool
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of the current block's queries to each head's cached context and to the block itself."""
+    @property
+    def layout(self) -> Hashable | None: ...
 
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None: ...
 
-class FusedCache(KeyValueCache, Protocol):
-    """A KV cache with one kernel for everything between the linear projections and attention."""
+    def attend(self, layer: int, q: Tensor) -> Tensor: ...
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
-    ) -> Tensor | None:
-        """RMS norm, rotary embedding and `write` of projections `[tokens, heads * head_dim]` in one kernel.
+    ) -> Tensor | None: ...
 
-        `weights` and `eps` are those of the RMS norms of queries and keys; weights None if already normalised.
-        Returns the rotated queries for `attend_rotated`, None if q is None.
-        """
-
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` for the rotated queries that `write_projections` returned."""
+    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -205,7 +199,7 @@ def _self_attention(
     k, v = attention.k(x)[0], attention.v(x)[0]
     q = None if keys_only else attention.q(x)[0]
     norm_q, norm_k = attention.norm_q, attention.norm_k
-    if _writes_projections(cache) and write_block.usable(k.device, k.dtype):
+    if cache.fused and write_block.usable(k.device, k.dtype):
         weights, eps = None, 0.0
         if untouched(norm_q, k) and untouched(norm_k, k):
             weights, eps = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype)), norm_k.eps
@@ -217,10 +211,6 @@ def _self_attention(
         cache.write(layer, norm_k(k).unflatten(-1, (heads, -1)), v.unflatten(-1, (heads, -1)))
         out = None if q is None else cache.attend(layer, norm_q(q).unflatten(-1, (heads, -1)))
     return None if out is None else attention.o(out.flatten(1)[None])
-
-
-def _writes_projections(cache: KeyValueCache) -> TypeGuard[FusedCache]:
-    return hasattr(cache, "write_projections") and not getattr(cache, "layer_by_layer", False)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

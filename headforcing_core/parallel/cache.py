@@ -7,7 +7,7 @@ attention back. A rank holds whole heads, so no cache is ever moved, and each he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..cache.base import Cache, WriteClean
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
@@ -22,6 +23,7 @@ from ..cache.shape import CacheShape, Shape
 from ..devices import upload
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
+from ..timeline.switch import Switch
 from .division import Division, grouped
 from .peers import Peers
 
@@ -40,15 +42,13 @@ class PartShape(CacheShape):
     @classmethod
     def of(cls, whole: CacheShape, heads: Sequence[Sequence[int]]) -> PartShape:
         """The part with these heads of every layer."""
-        values = {field.name: getattr(whole, field.name) for field in fields(CacheShape)}
+        values = {field.name: vars(whole)[field.name] for field in fields(CacheShape)}
         roles = [[layer[head] for head in own] for layer, own in zip(whole.roles, heads, strict=True)]
         return cls(**{**values, "roles": roles}, whole=whole)
 
-    def groups(self) -> dict[RolePolicy, list[list[int]]]:
-        return {
-            policy: [[h for h, role in enumerate(layer) if self.policy.of(role) == policy] for layer in self.roles]
-            for policy in self.whole.groups()
-        }
+    @property
+    def policies(self) -> list[RolePolicy]:
+        return self.whole.policies
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class SpreadMemoryHeads(MemoryHeads):
         return torch.cat(got)[upload(torch.tensor(order, dtype=torch.long), here.device)]
 
 
-class ParallelCache:
-    """Implements `rollout.loop.BlockCache` and `model.wan.FusedCache` for one rank's strip of tokens.
+class ParallelCache(Cache):
+    """The cache for one rank's strip of tokens; `bytes` are those of this rank's keys and values.
 
     Args:
         shape: of the whole model's cache.
@@ -126,24 +126,38 @@ class ParallelCache:
         self._own = self.division.heads[peers.rank]
         everywhere = SpreadMemoryHeads(peers, shape, self.division)
         self.part = HeadCache(PartShape.of(shape, self._own), dtype, device, attention, everywhere=everywhere)
-        self.device = self.part.device
+        self.device, self.fused = self.part.device, self.part.fused
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
         self._heads = [
             [torch.tensor(own, dtype=torch.long, device=self.device) for own in layers]
             for layers in self.division.heads
         ]
 
-    def __getattr__(self, name: str) -> Any:
-        """Everything that is the same of the part as of the whole; `bytes` are those of this rank's keys and values."""
-        if name == "part":  # not there yet
-            raise AttributeError(name)
-        return getattr(self.part, name)
+    @property
+    def block(self) -> int:  # type: ignore[override]
+        return self.part.block
+
+    @property
+    def layout(self) -> Hashable | None:
+        return self.part.layout
+
+    @property
+    def bytes(self) -> int:
+        return self.part.bytes
 
     @property
     def occupied(self) -> int:
-        """Frame-slots in use by the heads of all ranks."""
-        heads = [sum(map(len, layers)) for layers in self.shape.groups().values()]
+        heads = [sum(map(len, layers)) for layers in self.shape.groups.values()]
         return sum(group.frames * count for group, count in zip(self.part.groups, heads, strict=True))
+
+    def begin_block(self) -> None:
+        self.part.begin_block()
+
+    def switch_blocks(self, switch: Switch) -> int:
+        return self.part.switch_blocks(switch)
+
+    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+        self.part.apply_switch(switch, write_clean, latest)
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         return self.part.commit(PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank]))

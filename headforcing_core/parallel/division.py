@@ -88,7 +88,7 @@ def _cuts(length: int, parts: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def head_costs(shape: CacheShape) -> list[list[int]]:
     """Per layer and head, the latent frames that a head's queries look at when its context is full."""
-    return [[shape.slots(shape.policy.of(role)) for role in layer] for layer in shape.roles]
+    return [[shape.slots[shape.policy.of(role)] for role in layer] for layer in shape.roles]
 
 
 def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[float] | None = None) -> Heads:

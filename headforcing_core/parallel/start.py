@@ -7,17 +7,20 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 
 import torch
 import torch.distributed as dist
 
 from .outcome import FOLDER, Outcome, said
 from .peers import DistributedPeers, losing_peers
+from .starter import running
 
 RESTARTS = 3
 ANSWER_SECONDS = 600.0  # a rank that says nothing for so long is taken for dead; loading may differ by minutes
@@ -32,9 +35,10 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    _interrupted_once()
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what a user needs to know is said here
-    with tempfile.TemporaryDirectory(prefix="headforcing-") as folder:
+    with tempfile.TemporaryDirectory(prefix="headforcing-") as folder, running(Path(folder)):
         os.environ[FOLDER] = folder
         config = LaunchConfig(
             min_nodes=1,
@@ -62,6 +66,19 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
         finally:
             del os.environ[FOLDER]
         return said(Path(folder)) or ended
+
+
+def _interrupted_once() -> None:
+    """Take the first Ctrl-C only: another one would cut off how torchrun ends the ranks, and what they say."""
+    from torch.distributed.elastic.multiprocessing import api
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise api.SignalException(f"signal {signum}", signal.Signals(signum))
+
+    if threading.current_thread() is threading.main_thread():  # which alone gets signals
+        api._terminate_process_handler = stop  # registered by torchrun whenever it starts the ranks
+        signal.signal(signal.SIGINT, stop)
 
 
 def local_rank() -> int:

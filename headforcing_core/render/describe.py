@@ -1,6 +1,8 @@
-"""A render plan as text."""
+"""A render plan as text, sizes, and tables in Markdown."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -16,7 +18,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     policy = plan.policy
     roles = [role for layer in shape.roles for role in layer]
     counts = ", ".join(f"{roles.count(role)} {role}" for role in ("local", "anchor", "memory") if role in roles)
-    counts = counts if policy.needs_profile else "none"
+    counts = counts if policy.heads_by else "none"
     everything = plan.frames * len(roles)
     lines = [
         f"{plan.width}x{plan.height}, {plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps, "
@@ -36,11 +38,10 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
             f"{shape.policy.kept_scenes} scenes in every memory head, up to {shape.scene_slots:,} frame-slots = "
             f"{format_bytes(shape.bytes_of(shape.scene_slots, dtype))}"
         )
-    if not policy.replays:
+    if "blocks" not in policy.resumes_from:
         lines.append(
             "this cache cannot be rebuilt from blocks: an interrupted or longer render "
-            + ("goes on where the cache was last stored, or " if policy.stores_state else "")
-            + "starts from the beginning"
+            "goes on where the cache was last stored, or starts from the beginning"
         )
     if plan.overlap is not None and plan.restart_frames:
         lines.append(
@@ -74,3 +75,8 @@ def format_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.2f} GB"
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table with these headings and rows."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..finite import first_not_finite, is_finite
-from ..rollout.loop import Block, StepCallback
+from ..rollout.loop import Block
+from .render import Listener, Render
 
 
 def check_inputs(embeds: Iterable[Tensor], start_latents: Tensor | None) -> None:
@@ -30,34 +30,33 @@ def check_inputs(embeds: Iterable[Tensor], start_latents: Tensor | None) -> None
             )
 
 
-class FiniteCheck:
-    """Follows the denoising steps of a rollout and refuses a block with NaN or infinity.
+class FiniteCheck(Listener):
+    """Refuses a block with NaN or infinity, and names its first bad denoising step.
 
     The result of every step is tested on its device without waiting for it; the answers are only read when a finished
-    block is not finite, to name its first bad step.
+    block is not finite.
     """
 
     def __init__(self, dtype: torch.dtype):
         self.dtype = dtype
         self._steps: dict[int, list[Tensor]] = {}  # per block under way, whether each step's prediction is finite
 
-    def following(self, on_step: StepCallback) -> StepCallback:
-        """`on_step`, after the step's prediction has been tested."""
+    def begin(self, render: Render) -> None:
+        self._render = render
 
-        def step_done(block: int, step: int, latents: Tensor | None) -> None:
-            if latents is not None:
-                self._steps.setdefault(block, []).append(torch.isfinite(latents).all())
-            on_step(block, step, latents)
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        if latents is not None:
+            self._steps.setdefault(block, []).append(torch.isfinite(latents).all())
 
-        return step_done
-
-    def check(self, block: Block, blocks: int, backbone: Any) -> None:
-        """Raise HeadForcingError if a finished block of `blocks` holds NaN or infinity; finished ones stay stored."""
+    def add(self, block: Block) -> None:
+        """Raise HeadForcingError if a new block holds NaN or infinity; those stored before it stay."""
         steps = self._steps.pop(block.index, [])
-        if is_finite(block.latents):
+        if not self._render.run.is_made(block.index) or is_finite(block.latents):
             return
         bad = next((number for number, finite in enumerate(steps, 1) if not finite), None)
-        place = f"block {block.index + 1} of {blocks}" + (f", denoising step {bad} of {len(steps)}" if bad else "")
+        place = f"block {block.index + 1} of {self._render.job.plan.blocks}"
+        place += f", denoising step {bad} of {len(steps)}" if bad else ""
+        backbone = self._render.model.backbone
         weights = backbone.named_parameters() if isinstance(backbone, torch.nn.Module) else ()
         weight = first_not_finite(weights)
         if weight is not None:

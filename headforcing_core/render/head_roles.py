@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..cache.method import Method
+from ..cache.policy import CachePolicy
 from ..cache.query_score import QueryStatistics
-from ..cache.roles import Roles, arrange_roles
+from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, default_profile
@@ -38,12 +39,13 @@ def head_roles(
 ) -> HeadRoles:
     """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not fit together."""
     source = "profile"
-    if profile is None and policy.needs_profile:
-        source, profile = "bundled profile", _bundled_or_auto(config, family, policy.uses_labels)
-    policy.check_roles(arrangement, measured=not isinstance(profile, AutoProfile))
+    if profile is None and policy.heads_by:
+        source, profile = "bundled profile", _bundled_or_auto(config, family, policy.heads_by == "labels")
+    if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
+        _check_roles(policy, arrangement, measured=not isinstance(profile, AutoProfile))
     queries = profile.query_statistics if isinstance(profile, HeadProfile) else None
-    if profile is None or not policy.needs_profile:
-        every_head = [["memory"] * config.num_heads] * config.num_layers
+    if profile is None or not policy.heads_by:
+        every_head = [[HeadRole.MEMORY] * config.num_heads] * config.num_layers
         return HeadRoles("one cache for every head", every_head, queries=queries)
     if isinstance(profile, AutoProfile):
         if arrangement != "profile":
@@ -52,12 +54,25 @@ def head_roles(
         return HeadRoles("to be found in the first seconds", expected, profile)
     profile.check_model(config.num_layers, config.num_heads)
     name = f"{source} {profile.name!r}"
-    if policy.uses_labels:
+    if policy.heads_by == "labels":
         name += "" if profile.labels else ", labels from its roles"
         return HeadRoles(name, profile.heads_for(labelled=True), queries=queries)
     if arrangement != "profile":
         name += f", roles {arrangement}" + (f" ({shuffle})" if arrangement == "shuffled" else "")
     return HeadRoles(name, arrange_roles(profile.roles, arrangement, shuffle), queries=queries)
+
+
+def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:
+    """Refuse an arrangement of roles, or roles that are not `measured` yet, for a method that cannot use them."""
+    if arrangement != "profile" and policy.heads_by != "roles":
+        why = "rearranges head roles, and this method uses labels"
+        if not policy.heads_by:
+            why = "rearranges a head profile, and this method uses none"
+        raise HeadForcingError(f"roles = {arrangement!r} {why}")
+    if policy.heads_by and not measured:
+        raise HeadForcingError(
+            "this method needs the head roles from the first block on; load or measure a head profile"
+        )
 
 
 def _bundled_or_auto(config: WanConfig, family: str | None, labelled: bool) -> HeadProfile | AutoProfile:

@@ -6,20 +6,24 @@ from the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..rollout.noise import NoiseSource
+from ..rollout.loop import Block
+from ..rollout.rows import HasBegunError, first_difference
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
+from .finite_check import check_inputs
+from .job import RenderJob
 from .plan import RenderPlan
-
-
-class HasBegunError(HeadForcingError):
-    """A story that would change what has begun already."""
+from .provenance import about_story
+from .render import Listener, Render
+from .resources import needs_of
 
 
 class Story:
@@ -32,7 +36,7 @@ class Story:
     seconds: float = 0.0
 
     def ask(self) -> Timeline | None:
-        """The story to go on with, None for the one that is told already.
+        """The story to go on with, None for the one that is rendered already.
 
         Must not wait for anything. A HeadForcingError is given to `refused`.
         """
@@ -43,7 +47,7 @@ class Story:
 
         Args:
             more: bytes of memory that it takes beside the plan that is rendered: a story may bring the first switch
-                that writes blocks again. See `resources.check_growth`.
+                that writes blocks again, and prompts to encode. See `resources.check_growth`.
         """
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
@@ -61,15 +65,85 @@ class Story:
         return {}
 
 
-def first_change(plan: RenderPlan, changed: RenderPlan, begun: int, seed: int | None = None) -> int:
-    """The first block that is made in another way in `changed`, start blocks counted; `seed` is the render's.
+class LiveEdits(Listener):
+    """Puts the changes of a `Story` into a running render."""
+
+    def __init__(self, story: Story):
+        self._story = story
+
+    def begin(self, render: Render) -> None:
+        self._render = render
+        self._ask()
+
+    def add(self, block: Block) -> None:
+        if block.index >= self._render.job.plan.start_blocks:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Take the story's latest text, or refuse it."""
+        try:
+            timeline = self._story.ask()
+            if timeline is None:
+                return
+            block = self._take(timeline)
+        except HeadForcingError as error:
+            self._story.refused(error)
+            return
+        self._story.taken(self._render.job.plan, block)
+
+    def _take(self, timeline: Timeline) -> int:
+        """Go on with this story; the first block with another prompt. An error leaves everything as it was."""
+        render, before = self._render, self._render.job
+        plan = before.plan.with_timeline(timeline, self._story.seconds)
+        block = first_change(before.plan, plan, render.script.begun)
+        needs = (needs_of(plan, before.dtype, 0).rendering for plan in (plan, before.plan))
+        self._story.check(plan, next(needs) - next(needs) + self._more_embeddings(plan))
+        job = self._with(plan)
+        if first_difference(job.script.rows, render.script.rows) < min(render.script.begun, len(render.script)):
+            raise HeadForcingError(
+                "with these words an earlier [recall] would mean another scene, which has begun; choose other words"
+            )
+        self._note(job)
+        render.change(job)
+        return block
+
+    def _new_texts(self, plan: RenderPlan) -> list[str]:
+        return [text for text in dict.fromkeys(plan.timeline.texts) if text not in self._render.job.embeds]
+
+    def _more_embeddings(self, plan: RenderPlan) -> int:
+        """Bytes of the prompts to encode, at their longest, where they lie in the memory that blocks are made in."""
+        known, config = next(iter(self._render.job.embeds.values())), plan.config
+        if known.device.type != torch.device(self._render.place.device).type:
+            return 0
+        return len(self._new_texts(plan)) * config.text_len * config.text_dim * known.element_size()
+
+    def _with(self, plan: RenderPlan) -> RenderJob:
+        """The job of another plan, with the embeddings of its prompts and no others; only new texts are encoded."""
+        job, new = self._render.job, self._new_texts(plan)
+        encoded = dict(zip(new, self._story.encode(new), strict=True)) if new else {}
+        check_inputs(encoded.values(), None)
+        known = {**job.embeds, **encoded}
+        embeds = {text: known[text] for text in plan.timeline.texts}  # others would stay until the render ends
+        about = {**job.about, **about_story(plan), **self._story.about()}
+        return replace(job, plan=plan, embeds=embeds, about=about)
+
+    def _note(self, job: RenderJob) -> None:
+        """Note the video of the new story in place of the one that will not be finished."""
+        run, before = self._render.run, self._render.job.keys
+        if run.folder is not None:
+            known = run.folder.save_video(job.keys, job.about, () if run.known else before)
+            if not run.known and job.keys[-1] != before[-1]:
+                run.folder.forget_video(before)
+            run.known = known
+
+
+def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
+    """The first block that is made in another way in `changed`, start blocks counted.
 
     Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks. Where the length is another
     the last block of the shorter video counts as changed, since the file is trimmed in it.
     """
-    pairs = zip(_told(plan, seed), _told(changed, seed), strict=False)
-    both = min(plan.blocks, changed.blocks)
-    first = next((block for block, (old, new) in enumerate(pairs) if old != new), both)
+    first, both = first_difference(plan.rows, changed.rows), min(plan.blocks, changed.blocks)
     same_length = plan.video_frames == changed.video_frames
     if first == both and same_length:
         raise HeadForcingError("this is the story that is rendered already; nothing in it would be made in another way")
@@ -77,8 +151,7 @@ def first_change(plan: RenderPlan, changed: RenderPlan, begun: int, seed: int | 
         return min(first, changed.blocks - 1)
     if begun >= plan.blocks:
         raise HasBegunError("all blocks have begun, nothing is left to change; queue the new story as a render")
-    clock, start_blocks = plan.timeline.clock, plan.blocks - plan.new_blocks
-    start = clock.start_seconds(max(0, begun - start_blocks))
+    start = plan.timeline.clock.start_seconds(max(0, begun - plan.start_blocks))
     if first >= begun:
         raise HasBegunError(
             f"the blocks before {format_time(start)} have begun and stay (block {begun + 1} of {plan.blocks}): end the "
@@ -88,60 +161,3 @@ def first_change(plan: RenderPlan, changed: RenderPlan, begun: int, seed: int | 
         f"prompt {plan.segment_index(first) + 1} has begun and its finished blocks stay: leave everything before "
         f"{format_time(start)} (block {begun + 1} of {plan.blocks}) as it was, and change what comes after"
     )
-
-
-def _told(plan: RenderPlan, seed: int | None) -> list[Any]:
-    """For every block what `block_keys.video_keys` knows of the story, with texts in place of embeddings."""
-    texts = [segment.text for segment in plan.timeline.segments]
-    entries = [*texts, *((texts[blend.before], texts[blend.after], blend.weight) for blend in plan.blends)]
-    seeds = plan.later_seeds(seed)
-    return [(entries[number], plan.switches.get(block), seeds.get(block)) for block, number in enumerate(plan.prompts)]
-
-
-class LiveNoise:
-    """The noise of the story that is told now; `source` may be replaced between two blocks."""
-
-    def __init__(self, source: NoiseSource):
-        self.source = source
-
-    def initial(self, block: int) -> Tensor:
-        return self.source.initial(block)
-
-    def renoise(self, block: int, step: int) -> Tensor:
-        return self.source.renoise(block, step)
-
-    def ahead(self, block: int) -> None:
-        self.source.ahead(block)
-
-
-class LivePrompts(Sequence[int]):
-    """The prompt number of every block, which may change until it is read, as may the number of blocks; a slice is a
-    view of the same numbers.
-    """
-
-    def __init__(self, numbers: list[int], part: range | None = None):
-        self._numbers, self._part = numbers, part
-
-    @property
-    def _places(self) -> range:
-        return range(len(self._numbers)) if self._part is None else self._part
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[int]:
-        place = 0
-        while place < len(self._places):
-            yield self._numbers[self._places[place]]
-            place += 1
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> LivePrompts: ...
-
-    def __getitem__(self, index: int | slice) -> int | LivePrompts:
-        if isinstance(index, slice):
-            return LivePrompts(self._numbers, self._places[index])
-        return self._numbers[self._places[index]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..cache.guards import Guards
 from ..cache.method import Method
+from ..cache.options import with_options
 from ..cache.policy import ROLE_ARRANGEMENTS, CachePolicy
 from ..errors import HeadForcingError, unknown_name
 from ..head_profiles.auto import AutoProfile
@@ -45,6 +46,7 @@ class RenderOptions:
         switch: the prompt switch of prompts without a tag.
         state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
         policy: a method's settings, used in place of those that `method` names.
+        method_options: options of the method as text, `window_frames=12, sink_frames=3`, see `cache.options`.
     """
 
     method: str = "head_forcing"
@@ -67,6 +69,7 @@ class RenderOptions:
     switch: Switch = Switch()
     state_seconds: float = 300.0
     policy: Method | None = None
+    method_options: str = ""
 
     def __post_init__(self) -> None:
         check_size("width", self.width)
@@ -81,12 +84,23 @@ class RenderOptions:
 
     @property
     def cache_policy(self) -> Method:
-        """The method's settings, with these options for memory heads."""
-        policy = self.policy or method_policy(self.method)
-        policy = policy.with_memory(
-            self.episodic_frames, self.recent_frames, self.novelty_threshold, self.update_interval
-        )
-        return policy.with_guards(Guards(self.sink_gate, self.rope_jitter), self.compression)
+        """The method's settings, with these options for memory heads, and at last the method options."""
+        policy, guards = self.policy or method_policy(self.method), Guards(self.sink_gate, self.rope_jitter)
+        if isinstance(policy, CachePolicy):
+            policy = policy.with_memory(
+                self.episodic_frames, self.recent_frames, self.novelty_threshold, self.update_interval
+            ).with_guards(guards, self.compression)
+        elif guards or self.compression != "prompt":
+            raise HeadForcingError(
+                "sink_gate, rope_jitter and compression are for methods that keep frames by head role, such as "
+                "head_forcing; leave them at 0, 0 and prompt for this method"
+            )
+        return with_options(policy, self.method_options, self.method)
+
+    @property
+    def method_name(self) -> str:
+        """The method with its options, for reports: `longlive (window_frames=9)`."""
+        return f"{self.method} ({self.method_options.strip()})" if self.method_options.strip() else self.method
 
     @property
     def schedule(self) -> Schedule:

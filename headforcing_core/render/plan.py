@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
 import torch
-from torch import Tensor
 
-from ..cache.method import Method
-from ..cache.shape import Shape
+from ..cache.base import Cache
+from ..cache.method import Method, VideoFacts
+from ..cache.policy import CachePolicy
+from ..cache.scenes import number_recalls
+from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames
+from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames, warm_up_shape
 from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
+from ..rollout.rows import BlockRow, Embeddings, Script, lay_out_rows
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
-from ..timeline.likeness import word_features
-from ..timeline.switch import Blend, BlendedEmbeddings, Switch
-from ..timeline.timeline import Timeline, fit_timeline, format_timeline, lay_out_prompts, parse_timeline
+from ..timeline.switch import Switch
+from ..timeline.timeline import Timeline, block_prompts, fit_timeline, format_timeline, parse_timeline
 from .head_roles import head_roles
-
-if TYPE_CHECKING:
-    from ..parallel.peers import Peers
 
 MAX_SIDE = 4096
 LATENT_CHANNELS = 16
@@ -37,26 +36,28 @@ class RenderPlan:
     """A checked render.
 
     Attributes:
-        prompts: per block the number of its text embedding, see `embeddings`: that of its timeline segment, or of a
-            blend. Start blocks get the first prompt, because the prompts they were made with are not known.
+        rows: one per block. Start blocks get the first prompt, because the prompts they were made with are not known.
+            Their switches name no recalled scenes yet; see `script`.
+        alike: as for `Script`; empty if no prompt recalls a scene.
+        seed: of the noise, where the timeline sets no other.
         start_frames: latent frames at the beginning of the video that are given, not made.
         video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
         auto: how head roles are found while sampling; None if they are known.
-        blends: interpolations between the embeddings of two prompts, in the order of the blocks.
     """
 
     config: WanConfig
     shape: Shape
     schedule: Schedule
     timeline: Timeline
-    prompts: tuple[int, ...]
+    rows: tuple[BlockRow, ...]
+    alike: Mapping[str, str]
+    seed: int
     width: int
     height: int
     start_frames: int
     video_frames: int
     profile_name: str
     auto: AutoProfile | None = None
-    blends: tuple[Blend, ...] = ()
 
     @classmethod
     def make(
@@ -87,15 +88,15 @@ class RenderPlan:
         check_size("width", width)
         check_size("height", height)
         frames_per_block = schedule.frames_per_block
+        alike = _alike(timeline)
         timeline, wanted = _fitted(timeline, seconds, frames_per_block, start_frames)
-        prompts, blends = _numbered(timeline, start_frames // frames_per_block)
+        blocks = start_frames // frames_per_block + timeline.blocks
 
         name, by_head, auto, queries = head_roles(config, policy, profile, family, roles, shuffle)
-        policy = policy.with_queries(queries, name)
-        sizes = (height // 8, width // 8, frames_per_block, len(prompts) * frames_per_block)
-        policy = policy.for_video(seed, len(timeline.segments), timeline.recalls)
-        policy.check_switches([segment.switch for segment in timeline.segments[1:]])
-        policy.check_video(schedule, len(prompts), start_frames)
+        sizes = (height // 8, width // 8, frames_per_block, blocks * frames_per_block)
+        facts = VideoFacts(schedule, blocks, start_frames, len(timeline.segments), timeline.recalls)
+        policy = policy.for_video(replace(facts, seed=seed, queries=queries, profile=name))
+        rows = _rows(timeline, schedule, policy, seed, start_frames // frames_per_block)
         shape = policy.shape(config, by_head, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
@@ -104,7 +105,19 @@ class RenderPlan:
                 "head profile"
             )
         return cls(
-            config, shape, schedule, timeline, prompts, width, height, start_frames, video_frames, name, auto, blends
+            config=config,
+            shape=shape,
+            schedule=schedule,
+            timeline=timeline,
+            rows=rows,
+            alike=alike,
+            seed=seed,
+            width=width,
+            height=height,
+            start_frames=start_frames,
+            video_frames=video_frames,
+            profile_name=name,
+            auto=auto,
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
@@ -112,18 +125,17 @@ class RenderPlan:
 
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
+        alike = _alike(timeline)
         timeline, wanted = _fitted(timeline, seconds, self.schedule.frames_per_block, self.start_frames)
-        self.policy.check_switches([segment.switch for segment in timeline.segments[1:]])
-        if not self.policy.allows_prompts(len(self.timeline.segments), len(timeline.segments)):
+        rows = _rows(timeline, self.schedule, self.policy, self.seed, self.start_blocks)
+        video_frames = video_frames_of(self.start_frames) + wanted
+        shape = self._shape_of(len(rows) * self.schedule.frames_per_block, video_frames)
+        facts = VideoFacts(self.schedule, len(rows), self.start_frames, len(timeline.segments), timeline.recalls)
+        if self.policy.for_video(facts).key != self.policy.key:
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
             )
-        prompts, blends = _numbered(timeline, self.blocks - self.new_blocks)
-        video_frames = video_frames_of(self.start_frames) + wanted
-        shape = self._shape_of(len(prompts) * self.schedule.frames_per_block, video_frames)
-        changed = replace(
-            self, shape=shape, timeline=timeline, prompts=prompts, blends=blends, video_frames=video_frames
-        )
+        changed = replace(self, shape=shape, timeline=timeline, rows=rows, alike=alike, video_frames=video_frames)
         changed.check_warm_up()
         return changed
 
@@ -137,7 +149,6 @@ class RenderPlan:
         elif shape.frame_slots != self.shape.frame_slots:
             why = "the caches of a video this short are as long as the video"
         else:
-            self.policy.check_video(self.schedule, frames // self.schedule.frames_per_block, self.start_frames)
             return shape
         given, fps = video_frames_of(self.start_frames), self.timeline.clock.fps
         raise HeadForcingError(
@@ -153,23 +164,17 @@ class RenderPlan:
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
         early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
         if self.auto is not None and early < warm_up:
-            clock, first = self.timeline.clock, warm_up - (self.blocks - self.new_blocks)
+            clock, first = self.timeline.clock, warm_up - self.start_blocks
             raise HeadForcingError(
                 f"head roles are found in the first {warm_up} blocks, in which no prompt switch may change the cache, "
                 f"got {self.switches[early]!s} in block {early}; load or measure a head profile, or move this prompt "
                 f"to {format_time(clock.start_seconds(first))} or later"
             )
 
-    def embeddings(self, embeds: Sequence[Tensor]) -> BlendedEmbeddings:
-        """The embeddings that `prompts` refers to, `[tokens, text_dim]` each: one per segment, then the blends.
-
-        Args:
-            embeds: of `Timeline.texts`; that timeline may have later prompts, too, after the end of the video.
-        """
-        prompts, given = len(self.timeline.segments), len(embeds) // 2
-        compared = embeds[given : given + prompts] if self.timeline.recalls and given >= prompts else ()
-        words = word_features([segment.text for segment in self.timeline.segments]) if compared else ()
-        return BlendedEmbeddings(embeds[:prompts], self.blends, compared, words)
+    def script(self, embeds: Embeddings) -> Script:
+        """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`."""
+        script = Script(self.rows, embeds, self.alike)
+        return number_recalls(script, self.policy.recalled(script))
 
     @property
     def policy(self) -> Method:
@@ -185,30 +190,20 @@ class RenderPlan:
 
     @property
     def switches(self) -> dict[int, Switch]:
-        """Prompt switches that change the cache, by the number of the block before which they happen; where scenes are
-        kept all of them, because each begins a scene.
-        """
-        start_blocks, later = self.blocks - self.new_blocks, self.timeline.segments[1:]
-        switches = {start_blocks + part.start_block: self.policy.own_switch(part.switch) for part in later}
-        return {block: switch for block, switch in switches.items() if switch.changes_cache or self.policy.keeps_scenes}
-
-    def later_seeds(self, seed: int | None) -> dict[int, int]:
-        """By block number, the noise seed from there on, where the timeline changes the render's `seed`."""
-        seeds: dict[int, int] = {}
-        start_blocks = self.blocks - self.new_blocks
-        for segment in self.timeline.segments:
-            if segment.seed is not None and segment.seed != seed:
-                seed = seeds[start_blocks + segment.start_block] = segment.seed
-        return seeds
+        """The prompt switches of the rows, by the number of the block before which they happen."""
+        return {block: row.switch for block, row in enumerate(self.rows) if row.switch is not None}
 
     @property
     def novelty_threshold(self) -> float | None:
         """Similarity below which a candidate is admitted to episodic memory; None without episodic memory."""
-        return self.policy.novelty_threshold
+        policy = self.policy
+        if not isinstance(policy, CachePolicy) or not policy.memory.episodic_frames:
+            return None
+        return policy.episodic.novelty_threshold
 
     def segment_index(self, block: int) -> int:
         """Index of a block's timeline segment; 0 for start blocks."""
-        return self.timeline.prompt_index(max(0, block - (self.blocks - self.new_blocks)))
+        return self.timeline.prompt_index(max(0, block - self.start_blocks))
 
     @property
     def start_video_frames(self) -> list[int]:
@@ -219,12 +214,17 @@ class RenderPlan:
     @property
     def blocks(self) -> int:
         """Number of blocks, start blocks included."""
-        return len(self.prompts)
+        return len(self.rows)
+
+    @property
+    def start_blocks(self) -> int:
+        """Number of blocks that are given at the beginning of the video."""
+        return self.start_frames // self.schedule.frames_per_block
 
     @property
     def new_blocks(self) -> int:
         """Number of blocks to be made."""
-        return self.blocks - self.start_frames // self.schedule.frames_per_block
+        return self.blocks - self.start_blocks
 
     @property
     def frames(self) -> int:
@@ -234,11 +234,7 @@ class RenderPlan:
     @property
     def steps(self) -> int:
         """Total number of denoising steps, for a progress bar."""
-        return sum(self.steps_of(block) for block in range(self.blocks - self.new_blocks, self.blocks))
-
-    def steps_of(self, block: int) -> int:
-        """Denoising steps of a block that is made; `block` counts start blocks, too."""
-        return len(self.schedule.for_block(block - (self.blocks - self.new_blocks)))
+        return sum(len(row.sigmas) for row in self.rows)
 
     @property
     def block_shape(self) -> tuple[int, int, int, int]:
@@ -251,34 +247,30 @@ class RenderPlan:
         device: torch.device | str,
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
-        peers: Peers | None = None,
-    ) -> Any:
-        """An empty cache for this render, with `peers` this rank's part of it; `known` as in `method`."""
-        if peers is not None:
-            from ..parallel.cache import ParallelCache
-
-            return ParallelCache(peers, self.shape, dtype, device, attention)
+    ) -> Cache:
+        """An empty cache for this render; `known` as in `method`."""
         return self.method(known).make_cache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
         """Peak size of the cache in bytes."""
-        return self.method().cache_bytes(self.shape, dtype, bool(self.switches))
+        warm_up = 0 if self.auto is None else warm_up_shape(cast(CacheShape, self.shape)).bytes(dtype)
+        return self.shape.peak_bytes(dtype, bool(self.switches)) + warm_up
 
     @property
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
-        recached = self.policy.recached_frames() if self.switches else 0
+        recached = self.policy.passes(self.schedule).recached_frames if self.switches else 0
         return max(self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames))
 
     @property
     def blocks_per_pass(self) -> int:
         """How many consecutive blocks one model call denoises together."""
-        return self.policy.blocks_per_pass(self.schedule)
+        return self.policy.passes(self.schedule).blocks_per_pass
 
     @property
     def overlap(self) -> Overlap | None:
         """The lengths of overlapping rollouts that make up the video; None for a method with one rollout."""
-        return self.policy.overlap(self.schedule.frames_per_block)
+        return self.policy.passes(self.schedule).overlap
 
     @property
     def restart_frames(self) -> tuple[int, ...]:
@@ -321,7 +313,23 @@ def _fitted(timeline: Timeline, seconds: float, frames_per_block: int, start_fra
     return fit_timeline(timeline, clock.blocks_for(seconds), seconds), math.ceil(seconds * clock.fps - 1e-6)
 
 
-def _numbered(timeline: Timeline, start_blocks: int) -> tuple[tuple[int, ...], tuple[Blend, ...]]:
-    """The number of every block's text embedding, and the blends."""
-    numbers, blends = lay_out_prompts(timeline)
-    return (*[0] * start_blocks, *numbers), tuple(blends)
+def _rows(timeline: Timeline, schedule: Schedule, policy: Method, seed: int, start_blocks: int) -> tuple[BlockRow, ...]:
+    """The rows of a video; raises HeadForcingError for prompt switches that the method cannot do."""
+    prompts = block_prompts(timeline)
+    switches = {
+        start_blocks + segment.start_block: switch
+        for number, segment in enumerate(timeline.segments[1:], 2)
+        if (switch := policy.own_switch(segment.switch, number)) is not None
+    }
+    rows = lay_out_rows([prompts[0]] * start_blocks + prompts, schedule, seed, switches, start_blocks)
+    for segment in timeline.segments:
+        if segment.seed is not None:
+            first = start_blocks + segment.start_block
+            rows[first:] = [replace(row, seed=segment.seed) for row in rows[first:]]
+    return tuple(rows)
+
+
+def _alike(timeline: Timeline) -> dict[str, str]:
+    """For `Script.alike`: by prompt its text without common words, where a prompt recalls a scene."""
+    prompts = len(timeline.segments)
+    return dict(zip(timeline.texts[:prompts], timeline.texts[prompts:], strict=False))

@@ -6,10 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, auto_order, first_working
+from ..model.attention import AttentionFunction
 from ..versions import versions
 from .plan import RenderPlan
 
@@ -51,24 +48,14 @@ def about_story(plan: RenderPlan) -> dict[str, Any]:
 
 
 def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The metadata tag of a video file, see `drift.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
+    """The metadata tag of a video file, see `report.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
     tags = {name: about[name] for name in _IN_FILES if name in about}
     if fps is not None and "starts_seconds" in tags:
         tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
     return {"head_forcing": json.dumps(tags)}
 
 
-def attention_name(
-    attention: AttentionFunction, chosen: str, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> str:
+def attention_name(attention: AttentionFunction, chosen: str) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is resolved."""
     own = getattr(attention, "name", "")
-    if chosen != "auto" or own:
-        return own or chosen
-    for name in auto_order(device, dtype, head_dim):
-        try:
-            first_working((name,), device, dtype, head_dim)
-        except HeadForcingError:
-            continue
-        return name
-    return chosen
+    return own or (getattr(attention, "__name__", chosen) if chosen == "auto" else chosen)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from ..cache.method import Method
+from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..head_profiles.profile import default_profile
 from ..methods.registry import method_policy
@@ -98,7 +100,7 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
 
     exact = list(_exact_changes(plan, dtype, host))
     some = [changes for count in range(len(exact) + 1) for changes in combinations(exact, count)]
-    smaller = [_Change(text, _replanned(dtype, policy=policy)) for text, policy in plan.policy.smaller()]
+    smaller = [_Change(text, _replanned(dtype, policy=policy)) for text, policy in _smaller(plan.policy)]
     sizes = [_size(*size, dtype) for size in _sizes(plan)]
     methods = list(_other_methods(plan, dtype))
 
@@ -176,6 +178,14 @@ def _size(width: int, height: int, dtype: torch.dtype) -> _Change:
     return _Change(f"{width}x{height}", make)
 
 
+def _smaller(policy: Method) -> Iterator[tuple[str, Method]]:
+    """Settings that need less and less memory, each with a description."""
+    if isinstance(policy, CachePolicy) and policy.needs_profile and policy.memory.episodic_frames:
+        episodic = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
+        yield "episodic_frames 2", replace(policy, memory=episodic)
+        yield "episodic_frames 2, recent_frames 0", replace(policy, memory=replace(episodic, recent_frames=0))
+
+
 def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[_Change]:
     """Methods whose cache does not grow; those with head roles if a bundled profile fits the model."""
     config, sizes = plan.config, (plan.height // 8, plan.width // 8, plan.shape.frames_per_block)
@@ -183,11 +193,11 @@ def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[_Change]:
         policy = method_policy(name)
         with suppress(HeadForcingError):
             roles: Any = [["memory"] * config.num_heads] * config.num_layers
-            if policy.needs_profile:
+            if policy.heads_by:
                 roles = default_profile(config.num_layers, config.num_heads).roles
             shape = policy.shape(config, roles, *sizes, plan.shape.total_frames)
             other = replace(plan, shape=shape, auto=None)
-            if type(policy) is not type(plan.policy) or policy != plan.policy:
+            if policy.key != plan.policy.key:
                 yield _Change(f"method {name}", _to(other, dtype))
 
 

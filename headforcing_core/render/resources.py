@@ -159,7 +159,7 @@ def needs_of(
         one_pass if cuda_graph else 0,
         text_encoder,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
-        state=_state_bytes(plan, dtype) if kept and state and plan.policy.stores_state else 0,
+        state=_state_bytes(plan, dtype) if kept and state and "state" in plan.policy.resumes_from else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
 
@@ -197,7 +197,7 @@ def check_growth(more: int, free: int | None) -> None:
     if free is not None and more > max(0, free):
         raise HeadForcingError(
             f"not enough memory for the new story: it needs {format_bytes(more)} more, {format_bytes(max(0, free))} is "
-            "free; leave out the switches that it brings"
+            "free; leave out switches or prompts that it brings"
         )
 
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from ..cache.memory import MemoryEvent
 from ..cache.scenes import Recall
-from ..drift.latents import RunReport, describe_events
 from ..head_profiles.profile import HeadProfile
-from ..timeline.switch import BlendedEmbeddings
-from ..video.stream import VideoInfo
+from ..report.latents import RunReport, describe_events
+from ..rollout.rows import Embeddings
 from .plan import RenderPlan
 
 if TYPE_CHECKING:
     from ..parallel.report import RanksReport
+    from ..video.stream import VideoInfo
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RenderResult:
     attention: str
     guards: Sequence[str]
     plan: RenderPlan
-    embeds: BlendedEmbeddings
+    embeds: Embeddings
     about: Mapping[str, Any]
     video: VideoInfo | None = None
     failure: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,127 +15,142 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import replacing
+from ..rollout.loop import Block
 from ..video.background import BackgroundStream
 from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
 from ..weights.containers import WRITABLE, read_weights
 from .plan import LATENT_CHANNELS, RenderPlan
 from .provenance import file_tags
+from .render import Listener
 
 log = logging.getLogger(__name__)
 
 
-class Sink:
-    """Where the blocks of a video go, start frames included; entered as a context manager before the first."""
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        pass
-
-    def add(self, latents: Tensor) -> None:
-        """The next block, `[frames, 16, h, w]`, normalised."""
-
-    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        """The video goes on with another story, see `live_story`; `about` as in `RenderJob`."""
-
-    def finish(self) -> Any:
-        """All blocks are there."""
-
-
-class KeptLatents(Sink):
+class KeptLatents(Listener):
     """Keeps all blocks in the host's memory: those of a long video would take gigabytes of a GPU's."""
 
     def __init__(self) -> None:
         self.blocks: list[Tensor] = []
 
-    def add(self, latents: Tensor) -> None:
-        self.blocks.append(latents.to("cpu"))
+    def add(self, block: Block) -> None:
+        self.blocks.append(block.latents.to("cpu"))
 
 
-class Mp4File(VideoStream, Sink):
-    """The video of a plan as an MP4, decoded block by block.
+class VideoFile(Listener):
+    """The video of a plan as an MP4 that grows while blocks are made, and plays at any time.
+
+    Args:
+        path: of the file; None where `claim` of a subclass chooses it.
+        decoder: returns the decoder.
+        tags: the metadata tags of the file.
+        background: decode in a thread, on that device, while the next blocks are sampled; None decodes between blocks.
+        losable: an error of decoder or disk ends the video and not the render, because the latents are kept elsewhere.
+        while_waiting: called while a block waits for the thread; may raise.
 
     Attributes:
         info: the finished file; None before.
+        failure: why a losable video ended early; None while all is well.
     """
 
-    def __init__(self, path: Path, plan: RenderPlan, decoder: StreamingDecoder, scale: int, metadata: dict[str, str]):
-        fps = plan.timeline.clock.fps
-        super().__init__(path, decoder, fps, plan.video_frames, scale, metadata, partial=partial_path(path))
+    passes: tuple[type[BaseException], ...] = ()  # errors that end the render even where the video may be lost
+
+    def __init__(
+        self,
+        path: Path | None,
+        plan: RenderPlan,
+        decoder: Callable[[], StreamingDecoder],
+        tags: dict[str, str],
+        *,
+        scale: int = 1,
+        background: torch.device | None = None,
+        losable: bool = False,
+        while_waiting: Callable[[], None] = lambda: None,
+    ):
+        self.path, self.plan, self.decoder, self.tags, self.scale = path, plan, decoder, tags, scale
+        self.background, self.losable, self.while_waiting = background, losable, while_waiting
         self.info: VideoInfo | None = None
-
-    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self.metadata = {**self.metadata, **file_tags(about)}
-        self.end_after(plan.video_frames)
-
-    def finish(self) -> VideoInfo:
-        self.info = super().finish()
-        self.__exit__(None, None, None)  # which completes the file
-        return self.info
-
-
-class DecodedBeside(Sink):
-    """Decodes the blocks of an `Mp4File` in a thread, on the device of its decoder, while the next are sampled."""
-
-    def __init__(self, file: Mp4File, device: torch.device):
-        self.file, self._stream = file, BackgroundStream(file, device)
-
-    def __enter__(self) -> DecodedBeside:
-        self._stream.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stream.__exit__(*error)
-
-    def add(self, latents: Tensor) -> None:
-        self._stream.add(latents)
-
-    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self.file.retold(plan, about)
-
-    def finish(self) -> Any:
-        return self._stream.finish()
-
-
-class LosableVideo(Sink):
-    """An `Mp4File` beside which latents are kept: an error of decoder or disk ends the video, not the render.
-
-    Attributes:
-        failure: why the video ended early; None while all is well.
-    """
-
-    def __init__(self, video: Mp4File | DecodedBeside):
-        self.video = video
         self.failure: str | None = None
+        self.video: VideoStream
+        self.stream: VideoStream | BackgroundStream
+        self._stack = ExitStack()
 
-    def __enter__(self) -> LosableVideo:
-        self.video.__enter__()
+    def __enter__(self) -> Any:
+        with ExitStack() as stack:
+            path, partial = self.claim(stack)
+            self.stream = self.video = VideoStream(
+                path,
+                self.decoder(),
+                self.plan.timeline.clock.fps,
+                self.plan.video_frames,
+                self.scale,
+                self.tags,
+                partial=partial,
+            )
+            if self.background is not None:
+                self.stream = BackgroundStream(self.video, self.background, self.while_waiting)
+            stack.enter_context(self.stream)
+            self._stack = stack.pop_all()
         return self
 
+    def claim(self, stack: ExitStack) -> tuple[Path, Path]:
+        """The path of the file, and where it grows until it is finished; what is entered into `stack` lasts as long."""
+        if self.path is None:
+            raise ValueError("a video file without a path is claimed by a subclass")
+        return self.path, partial_path(self.path)
+
     def __exit__(self, *error: Any) -> None:
-        if self.failure is None:
-            self.video.__exit__(*error)
+        self._stack.__exit__(*error)
 
-    def add(self, latents: Tensor) -> None:
-        self._attempt(lambda: self.video.add(latents))
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        """Raise the error of the decoding thread, if there is one."""
+        if isinstance(self.stream, BackgroundStream):
+            self._attempt(self.stream.check)
 
-    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self._attempt(lambda: self.video.retold(plan, about))
+    def add(self, block: Block) -> None:
+        self._attempt(lambda: self.stream.add(self.to_decoder(block.latents)))
 
-    def finish(self) -> Any:
-        self._attempt(self.video.finish)
+    def to_decoder(self, latents: Tensor) -> Tensor:
+        """Latents `[frames, 16, h, w]` as the decoder takes them."""
+        return latents
+
+    def tags_of(self, about: Mapping[str, Any]) -> dict[str, str]:
+        """The tags of the file, from what is noted `about` the video."""
+        return {**self.tags, **file_tags(about)}
+
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        def change() -> None:
+            self.video.metadata = self.tags_of(about)
+            self.video.end_after(plan.video_frames)
+
+        self._attempt(change)
+
+    def finish(self) -> None:
+        self._attempt(self.complete)
+
+    def complete(self) -> None:
+        """Write the end of the file."""
+        info = self.stream.finish()
+        self._stack.close()
+        self.info = info
+
+    def sentence(self, error: Exception) -> str:
+        """An error as `failure` says it."""
+        return str(error).partition("\n")[0] or type(error).__name__
 
     def _attempt(self, action: Callable[[], Any]) -> None:
         if self.failure is not None:
             return
         try:
             action()
+        except self.passes:
+            raise
         except Exception as error:
-            self.failure = str(error).partition("\n")[0] or type(error).__name__
+            if not self.losable:
+                raise
+            self.failure = self.sentence(error)
             log.warning("Head Forcing: sampling goes on without the video: %s", self.failure)
             with suppress(Exception):  # the first error is the one to report
-                self.video.__exit__(type(error), error, error.__traceback__)
+                self.__exit__(type(error), error, error.__traceback__)
 
 
 class LatentsFile(KeptLatents):
@@ -145,10 +160,10 @@ class LatentsFile(KeptLatents):
         super().__init__()
         self.path, self.plan = path, plan
 
-    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
         self.plan = plan
 
-    def finish(self) -> Any:
+    def finish(self) -> None:
         about = {"pictures": self.plan.video_frames, "restart_frames": self.plan.restart_frames}
         latents = torch.cat(self.blocks).float().contiguous()
         with replacing(self.path) as temporary:

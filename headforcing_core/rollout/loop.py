@@ -1,17 +1,16 @@
 """The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary"; METHOD.md).
 
-`make_block` is the paper's algorithm; `rollout` calls it block after block and handles start frames, finished blocks of
-an earlier render and prompt switches.
+`make_block` is the paper's algorithm; `rollout` calls it for row after row of a script, and handles prompt switches and
+blocks that are there already.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,21 +21,21 @@ from ..model.wan import KeyValueCache, PromptKV
 from ..timeline.switch import SWITCHES, Switch
 from .events import MemoryEvent
 from .noise import NoiseSource
-from .schedule import Schedule
+from .rows import BlockRow, Script
 
 
 def make_block(
     model: VideoModel,
     cache: BlockCache,
-    sigmas: Sequence[float],
+    row: BlockRow,
     noise: NoiseSource,
     block: int,
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> tuple[Tensor, MemoryEvent | None]:
-    """Make one block from noise: denoise over the noise levels `sigmas`, clean pass, commit (METHOD.md, "One block").
+    """Make one block from noise: denoise over the row's noise levels, clean pass, commit (METHOD.md, "One block").
 
     Args:
-        block: its number in the video, from 0; seeds the noise.
+        block: its number in the video, from 0; seeds the noise together with the row's seed.
         on_step: as for `rollout`.
 
     Returns:
@@ -44,13 +43,14 @@ def make_block(
     """
     cache.begin_block()
     on_step(block, 0, None)
-    x = upload(noise.initial(block), cache.device)
-    for step, sigma in enumerate(sigmas):
+    x = upload(noise.initial(block, row.seed), cache.device)
+    for step, sigma in enumerate(row.sigmas):
         x0 = model.denoise(x, sigma, cache)
         on_step(block, step + 1, x0)
-        if step + 1 < len(sigmas):
-            fresh = upload(noise.renoise(block, step).to(x0.dtype), x0.device)
-            x = (1 - sigmas[step + 1]) * x0 + sigmas[step + 1] * fresh
+        if step + 1 < len(row.sigmas):
+            sigma = row.sigmas[step + 1]
+            fresh = upload(noise.renoise(block, row.seed, step).to(x0.dtype), x0.device)
+            x = (1 - sigma) * x0 + sigma * fresh
     model.write_clean(x0, cache)
     return x0, cache.commit(model.prompt)
 
@@ -58,65 +58,46 @@ def make_block(
 def rollout(
     model: VideoModel,
     cache: BlockCache,
-    schedule: Schedule,
+    script: Script,
     noise: NoiseSource,
-    prompts: Sequence[int],
-    start_latents: Tensor | None = None,
-    made: Sequence[Tensor] = (),
+    given: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
-    on_start_event: Callable[[MemoryEvent], None] = lambda event: None,
-    switches: Mapping[int, Switch] = MappingProxyType({}),
+    part: range | None = None,
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
-    Prompts and switches may change between two blocks: those of a block are read when it begins.
+    Rows may be replaced between two blocks: that of a block is read when it begins.
 
     Args:
-        prompts: for every block, start blocks included, the number of its prompt.
-        start_latents: `[n * frames_per_block, channels, h, w]`, latents that the video begins with. They are written
-            to the cache and not yielded; the blocks after them are numbered from `n`.
-        made: finished blocks of an earlier render, the first ones after the start; they are yielded unchanged. Those
-            that the cache does not hold yet are written to it. Each is moved to the cache's device when it is read.
-        on_start_event: called with the decisions of episodic memory after start blocks, which are not yielded.
+        given: the first blocks of the part where they are there already, `[frames, channels, h, w]` each: start
+            frames and what an earlier render has finished. They are yielded unchanged; those that the cache does not
+            hold yet are written to it. Each is moved to the cache's device when it is read.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0 and None before the
             first; an exception raised by it stops the rollout within one model call.
-        switches: by block number, the prompt switch before it.
+        part: the blocks of the video that this rollout makes, with an empty cache; None: all of them.
     """
-    if not prompts:
-        raise HeadForcingError("a rollout needs a prompt for every block")
-    start = split_start_latents(start_latents, schedule.frames_per_block)
-    # of any switch, since `switches` may change; the reference cache of the paper alone has none
-    needed = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES) if hasattr(cache, "switch_blocks") else 0
-    latest: deque[Tensor] = deque(maxlen=needed)
-    active = None
-    for block, prompt in enumerate(prompts):
-        event = None
-        if block < cache.block:  # the cache was restored and holds this block
-            latents = _given(start, made, block, cache.device)
-        else:
-            if prompt != active:
-                model.use_prompt(prompt)
-                active = prompt
-            if block in switches:
-                _apply_switch(switches[block], model, cache, latest, partial(on_step, block, 0, None))
-            if block < len(start) + len(made):
-                latents = _given(start, made, block, cache.device)
-                event = _write_given(model, cache, latents, block, on_step)
+    first = 0 if part is None else part.start
+    # of any switch, since rows may be replaced
+    latest: deque[Tensor] = deque(maxlen=max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES))
+    active, block = None, first
+    while block < (len(script) if part is None else part.stop):
+        row, event = script.begin(block), None
+        latents = upload(given[block - first], cache.device) if block - first < len(given) else None
+        if latents is None or block - first >= cache.block:  # else the cache was restored and holds this block
+            if row.prompt != active:
+                model.use_prompt(script.embedding(block))
+                active = row.prompt
+            if row.switch is not None:
+                _apply_switch(row.switch, model, cache, latest, partial(on_step, block, 0, None))
+            if latents is None:
+                latents, event = make_block(model, cache, row, noise, block, on_step)
+                if block + 1 < len(script):  # drawn before anything waits for this block
+                    noise.ahead(block + 1, script.rows[block + 1].seed)
             else:
-                sigmas = schedule.for_block(block - len(start))  # the first generated block may have more steps
-                latents, event = make_block(model, cache, sigmas, noise, block, on_step)
-                if block + 1 < len(prompts):
-                    noise.ahead(block + 1)  # before anything waits for this block
+                event = _write_given(model, cache, latents, block, on_step)
         latest.append(latents)
-        if block >= len(start):
-            yield Block(block, prompt, latents, event)
-        elif event is not None:
-            on_start_event(event)
-
-
-def _given(start: Sequence[Tensor], made: Sequence[Tensor], block: int, device: torch.device) -> Tensor:
-    """A start block, or one of an earlier render; the others stay where they are, which may be the host's memory."""
-    return start[block] if block < len(start) else upload(made[block - len(start)], device)
+        yield Block(block, latents, event)
+        block += 1
 
 
 def _write_given(
@@ -162,66 +143,52 @@ StepCallback = Callable[[int, int, Tensor | None], None]
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: `latents [frames, channels, h, w]` float32, and the decision of episodic memory after it.
+    """A finished block.
 
-    Where a method denoises several blocks together, `unfinished` holds the partly denoised latents of the following
-    blocks, oldest first, each shaped like `latents`.
+    Attributes:
+        index: its number in the video, from 0, start blocks included.
+        latents: `[frames, channels, h, w]`, float32.
+        event: the decision of episodic memory after it; None for none.
+        unfinished: where a method denoises several blocks together, the partly denoised latents of the following
+            blocks, oldest first, each shaped like `latents`.
     """
 
     index: int
-    prompt: int
     latents: Tensor
-    event: MemoryEvent | None
+    event: MemoryEvent | None = None
     unfinished: tuple[Tensor, ...] = ()
 
 
-class KeyValueStore(KeyValueCache, Protocol):
-    """The properties that every cache has, whichever loop uses it."""
+class BlockCache(KeyValueCache, Protocol):
+    """The part of `cache.base.Cache` that the block loop uses."""
 
     device: torch.device
 
     @property
-    def bytes(self) -> int:
-        """Size of all keys and values, or an upper bound of it."""
+    def block(self) -> int: ...
 
-    @property
-    def occupied(self) -> int:
-        """Frame-slots in use by all heads together."""
+    def begin_block(self) -> None: ...
 
-    @property
-    def block(self) -> int:
-        """Number of blocks that were committed."""
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
 
+    def switch_blocks(self, switch: Switch) -> int: ...
 
-class BlockCache(KeyValueStore, Protocol):
-    """What the block loop needs from a cache: `HeadCache`, `ReferenceCache` or a method's own."""
-
-    def begin_block(self) -> None:
-        """Begin the next block."""
-
-    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        """Take the keys and values of the clean pass into the history."""
-
-    def switch_blocks(self, switch: Switch) -> int:
-        """How many of the last blocks `apply_switch` writes again."""
-
-    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None:
-        """Change the cached history between two blocks; the model's new prompt is already active.
-
-        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` runs one clean pass
-        over the frames that the cache expects next.
-        """
+    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None: ...
 
 
 class VideoModel(Protocol):
     """A model that denoises one block given a cache."""
 
     @property
+    def backbone(self) -> Any:
+        """The network, for reports on its weights; None where it is not known."""
+
+    @property
     def prompt(self) -> PromptKV:
         """The active prompt's cross-attention keys and values."""
 
-    def use_prompt(self, prompt: int) -> None:
-        """Make the prompt of this number the active one. To be called between two blocks."""
+    def use_prompt(self, embedding: Tensor) -> None:
+        """Make the prompt with this text embedding `[tokens, text_dim]` the active one, between two blocks."""
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         """Predict the clean latents, same shape, from latents at noise level `sigma`."""
@@ -231,18 +198,7 @@ class VideoModel(Protocol):
 
 
 class JointModel(VideoModel, Protocol):
-    """A model that also denoises several blocks in one call, frames at different noise levels.
-
-    Attributes:
-        embeds: the text embedding of every prompt, `[tokens, text_dim]`.
-    """
-
-    embeds: Sequence[Tensor]
+    """A model that also denoises several blocks in one call, frames at different noise levels."""
 
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         """Predict the clean latents, same shape, of `latents [frames, c, h, w]` at noise levels `sigmas [frames]`."""
-
-
-def reads_queries(cache: KeyValueCache) -> bool:
-    """Whether the cache needs the last layer's queries of the clean pass, which are not computed otherwise."""
-    return getattr(cache, "reads_queries", False)

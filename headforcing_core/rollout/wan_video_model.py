@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,14 +10,13 @@ from torch import Tensor
 
 from ..devices import upload
 from ..model.wan import KeyValueCache, encode_prompt, forward_block
-from .loop import BlockCache, reads_queries
+from .loop import BlockCache
 
 
 class WanVideoModel:
     """A Wan backbone as a `VideoModel`.
 
     Args:
-        embeds: text embeddings of every prompt, each `[tokens, text_dim]`.
         dtype: compute dtype of the backbone.
         forward: `wan.forward_block` or an equivalent function (`cuda_graph.GraphedForward`).
     """
@@ -25,18 +24,16 @@ class WanVideoModel:
     def __init__(
         self,
         backbone: Any,
-        embeds: Sequence[Tensor],
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         forward: Callable[..., Tensor | None] = forward_block,
     ):
-        self.backbone, self.embeds = backbone, embeds
-        self.dtype, self.device, self.forward = dtype, device, forward
+        self.backbone, self.dtype, self.device, self.forward = backbone, dtype, device, forward
 
     @torch.no_grad()
-    def use_prompt(self, prompt: int) -> None:
+    def use_prompt(self, embedding: Tensor) -> None:
         # only the active prompt's keys and values are kept: 94 MB for the 1.3B model
-        self.prompt = encode_prompt(self.backbone, self.embeds[prompt], self.dtype, self.device)
+        self.prompt = encode_prompt(self.backbone, embedding, self.dtype, self.device)
 
     @torch.no_grad()
     def flow(self, latents: Tensor, sigma: float, cache: KeyValueCache, write_only: bool = False) -> Tensor | None:
@@ -57,7 +54,7 @@ class WanVideoModel:
         return _clean(latents, sigmas[:, None, None, None], flow)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        self.flow(latents, 0.0, cache, write_only=not reads_queries(cache))
+        self.flow(latents, 0.0, cache, write_only=not cache.reads_queries)
 
 
 def _clean(x: Tensor, sigma: float | Tensor, flow: Tensor | None) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..drift.latents import RunMeter, RunReport
 from ..errors import HeadForcingError
 from ..files import explained, lock, reason, unlock
+from ..report.latents import RunMeter, RunReport
 from .files import FORMAT_VERSION, FOUND, OPENING, THUMBNAIL, DamagedFile, own_files, read_note
 from .folder import RunReader, StoredBlock, count_blocks
 from .takes import Take, number_takes
@@ -117,6 +118,35 @@ def find_video(parent: Path, name: str) -> StoredVideo | None:
         return None
     with suppress(HeadForcingError, OSError):  # as if it were not there; `survey` says why
         return next((video for _, video in _videos_of(folder, []) if video.name == name), None)
+    return None
+
+
+def find_stored(place: Path) -> StoredVideo:
+    """The video at `RUNS/FOLDER/VIDEO`, as `runs list` names it, or the newest of the run folder `RUNS/FOLDER`.
+
+    Raises HeadForcingError where there is none.
+    """
+    place = Path(os.path.abspath(place))
+    folder = place if place.is_dir() else place.parent
+    videos, problems = survey(folder.parent)
+    found = (
+        video
+        for video in videos
+        if video.folder == folder and (place == folder or video.name.endswith(f"/{place.name}"))
+    )
+    video = next(found, None)
+    if video is None:
+        damaged = "".join(f"; {problem}" for problem in problems if problem.startswith(f"{folder.name}: "))
+        raise HeadForcingError(f"{place} is no run folder, and no video in one; `runs list` names them{damaged}")
+    return video
+
+
+def earlier_video(parent: Path, about: Mapping[str, Any]) -> StoredVideo | None:
+    """A video of this description that an earlier version of the pack has made, whose blocks no render continues."""
+    same = ("method", "seed", "size", "prompts", "pictures")
+    with suppress(HeadForcingError):  # what cannot be read is told by who reads it
+        videos, _ = survey(parent)
+        return next((v for v in videos if v.earlier and all(v.about.get(k) == about.get(k) for k in same)), None)
     return None
 
 

@@ -75,9 +75,9 @@ class BlockClock:
         return block if position - before <= after - position else block + 1
 
     def _position(self, seconds: float) -> float:
+        """`seconds` as a fractional number of video frames."""
         if not is_finite(seconds) or not 0 <= seconds <= 1e9:
             raise HeadForcingError(f"a time must be a number of seconds from 0 to 1e9, got {seconds!r}")
-        """`seconds` as a fractional number of video frames."""
         return seconds * self.fps
 
 

@@ -71,14 +71,19 @@ class Prompt:
     seed: int | None = None
 
 
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, which end at newlines of any system, and not at other characters as `str.splitlines`."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
     """Choose the grammar by the beginning of the text and parse all prompts.
 
     Raises TimelineError for an invalid number of prompts, empty prompts and invalid tags. The order of times is not
     checked here.
     """
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    lines = text.split("\n")
+    lines = split_lines(text)
+    text = "\n".join(lines)
     first = next((line.strip() for line in lines if line.strip()), "")
     parsed: Iterator[Prompt]
     if first[:1] in ("{", "[") and (data := _load_json(text)) is not None:

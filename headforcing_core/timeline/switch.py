@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import overload
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -35,11 +34,8 @@ _WORD = f"(?:{'|'.join(word + number for word, number in _TAG_WORDS.items())})"
 _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
 _NUMBERS = {"blend": "3", "seed": "1"}  # words that need a number, and the one that a message suggests
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
-_ALMOST_SEED = re.compile(  # "[seed: 7]", "[recache, seed -1]", "[seed 7.5]"
-    rf"\[ ?(?:{_WORD}(?:, ?| )){{0,7}}seed ?[:=#]? ?[-+]?\d[\d.,_]{{0,40}} ?\]", re.ASCII | re.IGNORECASE
-)
 _SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
-_WORDS_IN_BRACKETS = re.compile(r"\[ ?([a-z][\w-]{0,15}(?:(?:, ?| )[\w-]{1,16}){0,7}) ?\]", re.ASCII | re.IGNORECASE)
+_BRACKET = re.compile(r"\[ ?([a-z][\w,:=#+. -]{0,120}?) ?\]", re.ASCII | re.IGNORECASE)
 _SAME_WORD = 0.85  # ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
 
 
@@ -156,28 +152,22 @@ def tag_of(switch: Switch | None, seed: int | None) -> str | None:
 
 
 def _is_read_as_tag(text: str) -> bool:
-    return bool(_TAG.match(text) or _ALMOST_SEED.match(text) or _misspelt_tag(text))
+    return bool(_TAG.match(text) or _correct_tag(text))
 
 
 def _refuse_almost_tag(text: str) -> None:
-    if meant := _misspelt_tag(text):
+    if meant := _correct_tag(text):
         raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean {meant}?")
-    if almost := _ALMOST_SEED.match(text):
-        raise HeadForcingError(
-            f"{almost[0]} is not a tag; a seed is written as [seed 7], a whole number from 0 to {MAX_SEED}"
-        )
 
 
-def _misspelt_tag(text: str) -> str | None:
+def _correct_tag(text: str) -> str | None:
     """The tag that was meant where all words in front of a text are nearly those of one; None for anything else."""
-    found = _WORDS_IN_BRACKETS.match(text)
-    if found is None:
-        return None
+    bracket = _BRACKET.match(text)
     words: list[str] = []
     misspelt = False
-    for given in re.split(", ?| ", found[1].lower()):
-        if given.isdigit():
-            if words and words[-1] in _NUMBERS:
+    for given in re.findall(r"[^ ,:=#]+", bracket[1].lower()) if bracket else ():
+        if not given[0].isalpha():  # a number
+            if words and words[-1] in _NUMBERS and given.isdigit():
                 words[-1] += f" {given}"
             continue
         near = difflib.get_close_matches(given, (*_TAG_WORDS, *_OTHER_WORDS), 1, _SAME_WORD)
@@ -185,81 +175,22 @@ def _misspelt_tag(text: str) -> str | None:
             return None
         number = re.search(r"\d+$", given)
         words.append(f"{near[0]} {number[0]}" if number and near[0] in _NUMBERS else near[0])
-        misspelt |= near[0] != given
-    misspelt |= "seed" in words  # without its number
+        misspelt |= near[0] != given or given == "seed"  # a whole tag with a seed is read before
     words = [f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words]
     return f"[{', '.join(words)}]" if misspelt else None
 
 
 @dataclass(frozen=True)
 class Blend:
-    """Linear interpolation of the text embeddings of two prompts (by index); `weight` is that of the second."""
+    """Linear interpolation of the text embeddings of two prompts; `weight` is that of the second."""
 
-    before: int
-    after: int
+    before: str
+    after: str
     weight: float
 
-    def of(self, embeds: Sequence[Tensor]) -> Tensor:
+    def interpolate(self, embeds: Mapping[str, Tensor]) -> Tensor:
         """The interpolated embedding `[tokens, text_dim]`; the shorter one is padded with zeros, as in the model."""
         old, new = embeds[self.before], embeds[self.after]
         tokens = max(len(old), len(new))
         padded = [F.pad(rows.float(), (0, 0, 0, tokens - len(rows))) for rows in (old, new)]
         return ((1 - self.weight) * padded[0] + self.weight * padded[1]).to(new.dtype)
-
-
-class BlendedEmbeddings(Sequence[Tensor]):
-    """The embeddings of all prompts followed by those of all blends, which are computed on access.
-
-    Blends are not stored because a umT5 embedding takes 8 MB and each blend is used for a single block.
-
-    Attributes:
-        texts: the embeddings of `Timeline.texts`.
-        compared: those of them that tell which prompts are alike, see `likeness.telling_texts`; empty if no prompt
-            recalls a scene.
-        words: then also `likeness.word_features` of the prompts.
-    """
-
-    def __init__(
-        self,
-        embeds: Sequence[Tensor],
-        blends: Sequence[Blend],
-        compared: Sequence[Tensor] = (),
-        words: Sequence[Tensor] = (),
-    ):
-        self._entries: list[Tensor | Blend] = [*embeds, *blends]
-        self.texts, self.compared, self.words = [*embeds, *compared], [*compared], [*words]
-
-    def add(self, other: BlendedEmbeddings) -> list[int]:
-        """Take in another story's embeddings; returns the number of each of them here.
-
-        Numbers that were given before stay: what is here already (the same tensor, the same blend) is not added again.
-        """
-        self.compared, self.words = other.compared, other.words
-        numbers: list[int] = []
-        for entry in other._entries:
-            if isinstance(entry, Blend):  # its prompts come before all blends
-                entry = Blend(numbers[entry.before], numbers[entry.after], entry.weight)
-            here = (number for number, known in enumerate(self._entries) if known is entry or _same(known, entry))
-            numbers.append(next(here, len(self._entries)))
-            if numbers[-1] == len(self._entries):
-                self._entries.append(entry)
-        return numbers
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
-
-    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        entry = self._entries[index]
-        return entry.of(self) if isinstance(entry, Blend) else entry
-
-
-def _same(one: Tensor | Blend, other: Tensor | Blend) -> bool:
-    return isinstance(one, Blend) and isinstance(other, Blend) and one == other

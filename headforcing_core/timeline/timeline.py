@@ -98,7 +98,7 @@ class Timeline:
 
         `video_frames_before` is the length of the video that is continued; it is added to frame numbers only.
         """
-        rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "picture", "block", "switch", "seed", "prompt")]
+        rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "frame", "block", "switch", "seed", "prompt")]
         for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
             block = segment.start_block
             times = format_time(start), format_time(self.clock.start_seconds(block))
@@ -205,20 +205,16 @@ def fit_timeline(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
     return replace(timeline, segments=tuple(segments), seconds=seconds, requested=tuple(requested))
 
 
-def lay_out_prompts(timeline: Timeline) -> tuple[list[int], list[Blend]]:
-    """Index of the text embedding of each block, and the blends.
-
-    Indices below the number of segments are those of segments; the following ones are those of blends, in the order of
-    `BlendedEmbeddings`.
-    """
-    numbers: list[int] = []
-    blends: list[Blend] = []
-    for index, segment in enumerate(timeline.segments):
+def block_prompts(timeline: Timeline) -> list[str | Blend]:
+    """The prompt of every block, interpolated where a prompt is blended in."""
+    prompts: list[str | Blend] = []
+    before = ""
+    for segment in timeline.segments:
         n = segment.blended_blocks
-        numbers += range(len(timeline.segments) + len(blends), len(timeline.segments) + len(blends) + n)
-        blends += [Blend(index - 1, index, (i + 1) / (n + 1)) for i in range(n)]
-        numbers += [index] * (segment.end_block - segment.start_block - n)
-    return numbers, blends
+        prompts += [Blend(before, segment.text, (i + 1) / (n + 1)) for i in range(n)]
+        prompts += [segment.text] * (segment.end_block - segment.start_block - n)
+        before = segment.text
+    return prompts
 
 
 def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:

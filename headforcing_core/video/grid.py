@@ -11,12 +11,12 @@ from pathlib import Path
 import av
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from ..errors import HeadForcingError
 from ..timeline.clock import VIDEO_FPS
-from .contact_sheet import fitted, font
 from .reader import open_video
+from .sheets import Sheet, scaled
 from .stream import VideoInfo
 from .writer import VideoWriter
 
@@ -24,7 +24,6 @@ MAX_COLUMNS = 4
 MAX_WIDTH, MAX_HEIGHT = 3840, 2160
 MIN_TILE = 256  # pixels; smaller videos are enlarged by an integer factor, so that their names fit above them
 STRIP = 28  # pixels above a tile for its name
-_BACKGROUND, _INK = (24, 26, 31), (240, 240, 244)
 
 
 @dataclass(frozen=True)
@@ -91,19 +90,17 @@ def write_grid(
 def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.Image]:
     stream = video.streams.video[0]
     stream.thread_type = "AUTO"
-    how = "POINT" if stream.width < layout.tile_width else "AREA"
     for frame in video.decode(stream):
-        yield frame.to_image(width=layout.tile_width, height=layout.tile_height, interpolation=how)
+        yield scaled(frame, layout.tile_width, layout.tile_height)
 
 
 def _named(layout: Grid, names: Sequence[str]) -> Image.Image:
     """An empty canvas with the names of the videos."""
-    canvas = Image.new("RGB", (layout.width, layout.height), _BACKGROUND)
-    draw = ImageDraw.Draw(canvas)
+    sheet = Sheet(layout.width, layout.height)
     for place, name in enumerate(names):
         left, top = layout.corner(place)
-        draw.text((left + 6, top + 4), fitted(name, 16, layout.tile_width - 12), _INK, font(16))
-    return canvas
+        sheet.write(left + 6, top + 4, name, 16, layout.tile_width - 12)
+    return sheet.image
 
 
 def _even(side: float) -> int:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +19,10 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..timeline.clock import VIDEO_FPS
-from .contact_sheet import contact_sheet as contact_sheet
-from .encoding import EncodingThread
-from .writer import VideoWriter, find_encoder
+from .queue_thread import QueueThread
+from .writer import VideoWriter, find_encoder, to_uint8
+
+WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory
 
 
 class StreamingDecoder(Protocol):
@@ -120,7 +122,7 @@ class VideoStream:
         self._limit = sys.maxsize if video_frames is None else video_frames
         self._writer: VideoWriter | None = None
         self.metadata = dict(metadata or {})
-        self._encoder: EncodingThread | None = None
+        self._encoder: QueueThread | None = None
         self._decoded = 0  # video frames so far
         self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
         self._on_progress = on_progress or (lambda video_frames: None)
@@ -170,10 +172,17 @@ class VideoStream:
         if self._encoder is None:
             height, width = (side * self.scale for side in video_frames.shape[1:3])
             self._writer = self._stack.enter_context(VideoWriter(self.path, width, height, self.fps, **self._options))
-            self._encoder = self._stack.enter_context(EncodingThread(self._writer, self.scale))
+            encoder = QueueThread("encoder", partial(_encode, self._writer, self.scale), WAITING_CHUNKS)
+            self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
-        self._encoder.write(video_frames)
+        self._encoder.put(to_uint8(video_frames))
         self._on_progress(self.video_frames)
+
+
+def _encode(writer: VideoWriter, scale: int, chunks: Iterator[Tensor]) -> None:
+    """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
+    for chunk in chunks:
+        writer.write(chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2))
 
 
 def write_video(path: str | Path, blocks: Iterable[Tensor], decoder: StreamingDecoder, **options: Any) -> VideoInfo:

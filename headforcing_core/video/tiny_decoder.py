@@ -129,7 +129,7 @@ class TinyVideoDecoder:
 def tiny_widths(weights: Mapping[str, Any]) -> tuple[int, ...] | None:
     """The widths of a tiny decoder with these tensors; None if they are of something else."""
     convs = [weights.get(f"decoder.{place}.weight") for place in (1, 8, 14, 20)]
-    if any(not isinstance(conv, Tensor) or conv.ndim != 4 for conv in convs):
+    if any(not isinstance(conv, Tensor) or conv.ndim != 4 or not len(conv) for conv in convs):
         return None
     return tuple(len(conv) for conv in convs) if convs[0].shape[1] == LATENT_CHANNELS else None  # type: ignore
 

@@ -106,7 +106,12 @@ class CausalConv(nn.Conv3d):
         super().__init__(inputs, outputs, (PAST_FRAMES + 1, side, side), padding=(0, side // 2, side // 2))
 
     def rearrange(self) -> None:
-        """Order the weights as they are read: planes of a CPU's images, elsewhere with inputs side by side."""
+        """Order the weights as they are read: planes of a CPU's images, elsewhere with inputs side by side.
+
+        Elsewhere outputs of zeros are added up to a multiple of 8, because tensor cores compute them in eights.
+        """
+        if self.weight.device.type != "cpu":
+            self.weight.data = F.pad(self.weight.data, (0,) * 9 + (-len(self.weight) % 8,))
         order = (2, 0, 3, 4, 1) if self.weight.device.type == "cpu" else (0, 2, 3, 4, 1)
         back = [order.index(axis) for axis in range(5)]
         self.weight.data = self.weight.data.permute(order).contiguous().permute(back)
@@ -126,7 +131,7 @@ class CausalConv(nn.Conv3d):
             y = torch.cudnn_convolution(x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32)
         else:
             y = F.conv3d(x, self.weight, None, padding=padding)
-        return y[0].permute(1, 2, 3, 0).contiguous()
+        return y[0, : self.out_channels].permute(1, 2, 3, 0).contiguous()
 
     def _in_planes(self, frames: Tensor) -> Tensor:
         """The same as a sum of convolutions of images, which CPUs compute without turning their channels around."""
@@ -190,13 +195,16 @@ class Upsample(nn.Module):
         """Make the weights of the transposed convolution; once the module's own are in place."""
         self.spread = spread_weight(self.resample["1"].weight)
 
+    def in_time(self, frames: Tensor, features: Features, first: bool) -> Tensor:
+        """Twice as many frames, or as many."""
+        if self.time_conv is None or first:
+            return frames
+        pairs = self.time_conv(features.before(self.time_conv, frames)) + self.time_conv.bias
+        return pairs.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
+
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        frames = x.total()
-        if self.time_conv is not None and not first:
-            pairs = self.time_conv(features.before(self.time_conv, frames)) + self.time_conv.bias
-            frames = pairs.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
         assert self.spread is not None
-        enlarged = doubled(frames.permute(0, 3, 1, 2), self.spread)
+        enlarged = doubled(self.in_time(x.total(), features, first).permute(0, 3, 1, 2), self.spread)
         return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), self.resample["1"].bias)
 
 

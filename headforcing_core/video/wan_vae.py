@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
+from ..finite import is_finite
 from ..weights.containers import read_weights
 from . import wan_decoder
 from .memory import DecoderMemory
@@ -48,7 +49,9 @@ _DIFFUSERS = (
     (r"\.conv2\.", ".residual.6."),
     (r"\.conv_shortcut\.", ".shortcut."),
 )
-_OF_DIFFUSERS = re.compile(r"(post_)?quant_|\w+\.(conv_in|mid_block|up_blocks|down_blocks|norm_out|conv_out)\.")
+_OF_DIFFUSERS = re.compile(
+    r"(post_)?quant_|(encoder|decoder)\.(conv_in|mid_block|up_blocks|down_blocks|norm_out|conv_out)\."
+)
 
 
 class WanVideoDecoder:
@@ -162,7 +165,7 @@ def decoder_memory(
 
 def _base_width(weights: Mapping[str, Any]) -> int:
     norm = weights.get("decoder.head.0.gamma")
-    return len(norm) if isinstance(norm, Tensor) and norm.ndim else _BASE
+    return len(norm) if isinstance(norm, Tensor) and norm.numel() and norm.ndim else _BASE
 
 
 def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> dict[str, Any]:
@@ -183,9 +186,7 @@ def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> dict[str, Any]:
 
 def wan_name(name: str) -> str:
     """A tensor's name in Wan's own file; that is what it has already unless diffusers gave it."""
-    if not re.match(
-        r"(encoder|decoder)\.(conv_in|mid_block|up_blocks|down_blocks|norm_out|conv_out)\.|(post_)?quant_", name
-    ):
+    if not _OF_DIFFUSERS.match(name):
         return name
     for pattern, wan in _DIFFUSERS:
         name = re.sub(pattern, wan, name)
@@ -205,7 +206,10 @@ def fill(
     what: str = "a complete Wan 2.1 VAE",
     wanted: str = WANTED,
 ) -> nn.Module:
-    """Load the tensors of a file one by one into a module on the meta device; raises HeadForcingError if one lacks."""
+    """Load the tensors of a file one by one into a module on the meta device.
+
+    Raises HeadForcingError for one that is missing, of another shape or no finite numbers.
+    """
     ready = {}
     for name, empty in module.state_dict().items():
         tensor = weights.get(name)
@@ -214,6 +218,10 @@ def fill(
             raise HeadForcingError(
                 f"{path.name} is not {what}: {name} is {state}, expected {list(empty.shape)}; use {wanted}."
             )
+        if not tensor.is_floating_point():
+            raise HeadForcingError(f"{path.name} holds {name} in {tensor.dtype}, not in floating point: use {wanted}.")
         ready[name] = tensor.to(device, dtype)
+        if not is_finite(ready[name]):
+            raise HeadForcingError(f"{path.name} holds NaN or infinity in {name}, read as {dtype}: use {wanted}.")
     module.load_state_dict(ready, assign=True)
     return module.requires_grad_(False)

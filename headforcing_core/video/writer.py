@@ -117,16 +117,19 @@ class VideoWriter:
                 f"got {list(video_frames.shape)}."
             )
         for video_frame in to_uint8(video_frames).cpu().numpy():
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
-            frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG)
-            frame.pts = self.video_frames
+            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
             with self._explained():
+                frame = rgb.reformat(
+                    format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG
+                )
+                frame.pts = self.video_frames
                 self._container.mux(self._stream.encode(frame))
             self.video_frames += 1
 
     def _open(self) -> av.container.OutputContainer:
         if self._keep:
             remove_leftovers(self._partial)
+            self._remove_partial()  # it may be a link to another file, which opening would empty
         try:
             return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
         except OSError:  # on Windows, the file of an earlier attempt that a player has open

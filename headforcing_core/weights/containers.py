@@ -115,6 +115,7 @@ def _read_safetensors(path: Path, start: bytes) -> tuple[Mapping[object, object]
 def _map(path: Path) -> mmap.mmap:
     """Map a file copy-on-write: nothing is read yet, and no memory is reserved whatever the file's size.
 
+    The safetensors library's reader reserves the file's size on Linux and refuses files larger than memory.
     Copy-on-write, not read-only, because torch warns about tensors on read-only memory. Windows counts the file's size
     against its page file as long as tensors of it are in use.
     """

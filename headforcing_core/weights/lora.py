@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -85,28 +85,12 @@ def read_patches(
 
     Raises HeadForcingError if a tensor matches no parameter or has a wrong shape.
     """
-    flat = _flat(state_dict)
     patches: dict[str, LoraPatch] = {}
-    unknown: list[str] = []
-    for key, tensor in lora_state_dict.items():
-        factor = _FACTOR.match(key)
-        match = factor or _OTHER.match(key)
-        target = _target(match[1], match[2], state_dict, flat) if match else None
-        if match is None or target is None:
-            unknown.append(key)
-            continue
-        patch = patches.setdefault(target, LoraPatch())
-        field = _FIELD.get(match[2], match[2])
-        if getattr(patch, field) is not None:
-            raise HeadForcingError(
-                f"{lora_name} changes {target} twice (second time by {key}): use a file with one LoRA"
-            )
+    for key, tensor, kind, target in _matched(lora_state_dict, state_dict, lora_name):
+        patch, field = patches.setdefault(target, LoraPatch()), _FIELD.get(kind, kind)
+        if vars(patch)[field] is not None:
+            raise _changed_twice(lora_name, target, key)
         setattr(patch, field, tensor)
-    if unknown:
-        raise HeadForcingError(
-            f"{lora_name} does not fit: {len(unknown)} of its {len(lora_state_dict)} tensors belong to nothing in this "
-            f"model (first: {unknown[0]}); use a LoRA made for Wan2.1 text-to-video of this size"
-        )
     if not patches:
         raise HeadForcingError(f"{lora_name} holds no LoRA tensors: choose a LoRA file")
     for target, patch in patches.items():
@@ -122,19 +106,12 @@ def comfyui_names(lora_state_dict: Mapping[str, Tensor], lora_name: str = "the L
     """
     layers = 1 + max((int(found[1]) for key in lora_state_dict if (found := _LAYER.search(key))), default=0)
     names = dict.fromkeys(expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS))), torch.empty(0))
-    flat = _flat(names)
     renamed: dict[str, Tensor] = {}
-    for key, tensor in lora_state_dict.items():
-        match = _FACTOR.match(key) or _OTHER.match(key)
-        target = _target(match[1], match[2], names, flat) if match else None
-        if match is None or target is None:
-            raise HeadForcingError(
-                f"{lora_name} does not fit: {key} belongs to no layer of a Wan model; use a Wan LoRA"
-            )
+    for key, tensor, kind, target in _matched(lora_state_dict, names, lora_name):
         module = target.removesuffix(".weight").removesuffix(".bias")
-        name = f"diffusion_model.{module}.{_COMFYUI.get(match[2], match[2])}"
+        name = f"diffusion_model.{module}.{_COMFYUI.get(kind, kind)}"
         if name in renamed:
-            raise HeadForcingError(f"{lora_name} changes {target} twice (second time by {key}): use a file of one LoRA")
+            raise _changed_twice(lora_name, target, key)
         renamed[name] = tensor
     return renamed
 
@@ -144,12 +121,31 @@ def check_strength(strength: float) -> None:
         raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
 
 
-def _flat(names: Iterable[str]) -> dict[str, str]:
-    """The names of weights by their modules' names in kohya's spelling."""
-    return {name.removesuffix(".weight").replace(".", "_"): name for name in names if name.endswith(".weight")}
+def _matched(lora: Mapping[str, Tensor], names: Collection[str], lora_name: str) -> list[tuple[str, Tensor, str, str]]:
+    """Key, tensor, kind of tensor and changed parameter of all tensors of a LoRA; refuses those that belong to none."""
+    # the names of weights by their modules' names in kohya's spelling
+    flat = {name.removesuffix(".weight").replace(".", "_"): name for name in names if name.endswith(".weight")}
+    matched, unknown = [], []
+    for key, tensor in lora.items():
+        match = _FACTOR.match(key) or _OTHER.match(key)
+        target = _target(match[1], match[2], names, flat) if match else None
+        if match is None or target is None:
+            unknown.append(key)
+        else:
+            matched.append((key, tensor, match[2], target))
+    if unknown:
+        raise HeadForcingError(
+            f"{lora_name} does not fit: {len(unknown)} of its {len(lora)} tensors belong to no layer of a Wan model "
+            f"of this size (first: {unknown[0]}); use a LoRA made for Wan2.1 text-to-video of this size"
+        )
+    return matched
 
 
-def _target(module: str, kind: str, state_dict: Mapping[str, Tensor], flat: Mapping[str, str]) -> str | None:
+def _changed_twice(lora_name: str, target: str, key: str) -> HeadForcingError:
+    return HeadForcingError(f"{lora_name} changes {target} twice (second time by {key}): use a file with one LoRA")
+
+
+def _target(module: str, kind: str, names: Collection[str], flat: Mapping[str, str]) -> str | None:
     """The parameter that a LoRA key for `module` changes, or None."""
     parameter = _PARAMETER.get(kind, "weight")
     kohya = next((prefix for prefix in _KOHYA if module.startswith(prefix)), None)
@@ -160,4 +156,4 @@ def _target(module: str, kind: str, state_dict: Mapping[str, Tensor], flat: Mapp
         candidates = [wan_name(f"{module}.{parameter}")]
         if kind == "diff":  # a full difference of a parameter without ".weight", such as a modulation
             candidates.append(wan_name(strip_prefixes(module)))
-    return next((candidate for candidate in candidates if candidate in state_dict), None)
+    return next((candidate for candidate in candidates if candidate in names), None)

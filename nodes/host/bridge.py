@@ -6,7 +6,7 @@ the diffusion model's forward passes each call to `forward_block` while our samp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,10 @@ from ...headforcing_core.devices import upload
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profiler import profile_heads
 from ...headforcing_core.head_profiles.shares import HeadShares
-from ...headforcing_core.model.attention import AttentionFunction, LayerAttention, attention_function
+from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 from ...headforcing_core.render.resources import pass_bytes
-from ...headforcing_core.rollout.loop import BlockCache, StepCallback, reads_queries
+from ...headforcing_core.rollout.loop import BlockCache, StepCallback
 from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.weights.other_models import other_wan, reject_experts
 from .fingerprint import fingerprint as fingerprint
@@ -116,14 +116,14 @@ class HostAttention:
         return f"ComfyUI's {chosen.__name__}{override}"
 
     def or_better(self, dtype: torch.dtype, device: torch.device, shape: Shape) -> AttentionFunction:
-        """A backend for all heads of a layer in one call, if one is faster and the user chose none; else this.
+        """The backend that was fastest at the sizes of the render's cache, if the user chose none; else this.
 
-        `shape` is that of the render's cache: backends are timed at its sizes.
+        PyTorch's own is called as ComfyUI does it where nothing was timed, as on a CPU.
         """
         if _attention_chosen() or "optimized_attention_override" in self.options:
             return self
         found = attention_function("auto", device, dtype, shape.head_dim, shape.layer_sizes)
-        return found if isinstance(found, LayerAttention) else self
+        return self if found is sdpa else found
 
 
 def _attention_chosen() -> bool:
@@ -138,11 +138,10 @@ class HostedModel:
         self,
         denoiser: Callable[..., Tensor],
         extra_args: dict[str, Any],
-        embeds: Sequence[Tensor],
         device: torch.device,
     ):
-        self._denoiser, self._extra_args, self.embeds, self._device = denoiser, extra_args, embeds, device
-        self._wanted, self._encoded = 0, -1
+        self._denoiser, self._extra_args, self._device = denoiser, extra_args, device
+        self._embedding: Tensor | None = None  # of the active prompt, until it is encoded
         # a separate object, because caches refer to it and must not refer to the model, which refers to them
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
         self.prompt: PromptKV
@@ -150,8 +149,8 @@ class HostedModel:
         # puts the weights back when another model has run in between, with so many bytes free
         self.reload: Callable[..., Any] = lambda memory: None
 
-    def use_prompt(self, prompt: int) -> None:
-        self._wanted = prompt  # encoded in the next forward pass, when ComfyUI has loaded the weights
+    def use_prompt(self, embedding: Tensor) -> None:
+        self._embedding = embedding  # encoded in the next forward pass, when ComfyUI has loaded the weights
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         return self._call(latents, _same_for(latents, sigma), cache, write_only=False)
@@ -160,7 +159,7 @@ class HostedModel:
         return self._call(latents, sigmas, cache, write_only=False)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        self._call(latents, _same_for(latents, 0.0), cache, write_only=not reads_queries(cache))
+        self._call(latents, _same_for(latents, 0.0), cache, write_only=not cache.reads_queries)
 
     def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
         self._cache, self._sigmas, self._write_only, self._ran = cache, sigmas, write_only, False
@@ -179,9 +178,9 @@ class HostedModel:
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
         self._ran = True
-        if self._encoded != self._wanted:
-            self.prompt = encode_prompt(net, self.embeds[self._wanted], x.dtype, x.device)
-            self._encoded = self._wanted
+        if self._embedding is not None:
+            self.prompt = encode_prompt(net, self._embedding, x.dtype, x.device)
+            self._embedding = None
         latents = x[0].transpose(0, 1)
         self.backbone = net
         flow = forward_block(net, latents, 1000 * self._sigmas, self.prompt, self._cache, write_only=self._write_only)
@@ -267,7 +266,7 @@ def is_hosting(model: Any) -> bool:
 
 def host(
     model: Any,
-    embeds: Sequence[Tensor],
+    embedding: Tensor,
     schedule: Schedule,
     block_shape: Sequence[int],
     memory: int,
@@ -277,7 +276,7 @@ def host(
     """Run `body` inside ComfyUI's sampling, with the weights loaded and extra memory reserved.
 
     Args:
-        embeds: one text embedding `[tokens, text_dim]` per prompt.
+        embedding: of the first prompt, `[tokens, text_dim]`; ComfyUI asks for one.
         memory: bytes that are needed besides the weights.
         also: patchers of other models that `body` needs at the same time.
         body: gets the hosted model and its device. ComfyUI gets one block of zeros back, since it would copy the
@@ -287,7 +286,7 @@ def host(
     loads: list[Callable[[], Any]] = []
 
     def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
-        hosted = HostedModel(denoiser, extra_args or {}, embeds, x.device)
+        hosted = HostedModel(denoiser, extra_args or {}, x.device)
         hosted.reload = loads[-1]
         body(hosted, x.device)
         return x
@@ -299,7 +298,7 @@ def host(
     patched = hosting(model, prepare)
     patched.set_additional_models(_KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
-    guider.inner_set_conds({"positive": [[embeds[0][None], {"pooled_output": None}]]})
+    guider.inner_set_conds({"positive": [[embedding[None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)
     frames, channels, height, width = block_shape
     one_block = torch.zeros(1, channels, frames, height, width)
@@ -314,22 +313,21 @@ def host(
 def measure(
     model: Any,
     shares: HeadShares,
-    embeds: Sequence[Tensor],
-    prompts: Sequence[int],
+    embeds: Mapping[int, Tensor],
     on_step: StepCallback,
     on_prompt: Callable[[int], None],
 ) -> None:
-    """Profile the heads of a MODEL on some of the setup's prompts, into `shares`."""
+    """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds` are given."""
     setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
     block_shape = (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8)
 
     def body(hosted: HostedModel, device: torch.device) -> None:
-        profile_heads(hosted, config, shares, prompts, on_prompt, dtype=dtype, device=device, on_step=on_step)
+        profile_heads(hosted, config, shares, embeds, on_prompt, dtype=dtype, device=device, on_step=on_step)
 
     shape = setup.shape(config)
     # twice, for what measures attention beside a pass
     memory = shape.bytes(dtype) + 2 * pass_bytes(config, setup.frames_per_block * shape.frame_tokens, dtype)
-    host(model, embeds, setup.schedule, block_shape, memory, body)
+    host(model, next(iter(embeds.values())), setup.schedule, block_shape, memory, body)
 
 
 def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import comfy.model_management
@@ -39,9 +39,9 @@ def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
     return width or made_for[0], height or made_for[1]
 
 
-def check_text_width(model: Any, embeds: list[torch.Tensor]) -> None:
+def check_text_width(model: Any, embeds: Iterable[torch.Tensor]) -> None:
     """Refuse text embeddings of another width than the MODEL reads, and models that are not Wan."""
-    expected, found = bridge.wan_config(model).text_dim, embeds[0].shape[-1]
+    expected, found = bridge.wan_config(model).text_dim, next(iter(embeds)).shape[-1]
     if found != expected:
         raise HeadForcingError(
             f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "

@@ -90,8 +90,8 @@ def _no_clip() -> None:
     """What stands for a text encoder that is gone."""
 
 
-def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[torch.Tensor]]:
-    """The timeline inside a CONDITIONING and the embeddings of its texts, `[tokens, text_dim]` each.
+def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:
+    """The timeline inside a CONDITIONING and, by text, the embeddings of its texts, `[tokens, text_dim]` each.
 
     A plain CONDITIONING is a timeline of one prompt that lasts `seconds`, 10 when that is 0.
     """
@@ -106,8 +106,10 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, list[tor
             raise HeadForcingError(
                 "positive was changed after Prompt Timeline by a node that knows only one prompt; connect it directly"
             )
-        return carried["timeline"], [embeds[0] for embeds in carried["embeds"]]
-    return parse_timeline("the connected prompt", seconds or None), [tensor[0]]
+        texts, embeds = carried["timeline"].texts, (embeds[0] for embeds in carried["embeds"])
+        return carried["timeline"], dict(zip(texts, embeds, strict=True))
+    timeline = parse_timeline("the connected prompt", seconds or None)
+    return timeline, {timeline.texts[0]: tensor[0]}
 
 
 def node_of(positive: list[Any]) -> TimelineNode | None:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
-from ...headforcing_core.plots import head_profile as pictures
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.provenance import file_tags
+from ...headforcing_core.report import profile_plot as pictures
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
-from .folders import OutputFile
+from .folders import OutputFile, output_folder
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +31,14 @@ _ShownError = type("HeadForcingError", (HeadForcingError,), {"__module__": "buil
 
 
 def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """An `execute` whose HeadForcingErrors the editor shows as one sentence, without a path before it."""
+    """An `execute` whose HeadForcingErrors the editor shows as one sentence, without paths of the machine."""
 
     @functools.wraps(execute)
     def shown(*args: Any, **kwargs: Any) -> Any:
         try:
             return execute(*args, **kwargs)
         except HeadForcingError as error:
-            raise _ShownError(str(error)) from error
+            raise _ShownError(str(error).replace(str(output_folder()), "output")) from error
 
     return shown
 

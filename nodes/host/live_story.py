@@ -15,12 +15,13 @@ from server import PromptServer
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.live_story import HasBegunError, Story
+from ...headforcing_core.render.live_story import Story
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.resources import check_growth
+from ...headforcing_core.rollout.rows import HasBegunError
 from ...headforcing_core.timeline.clock import format_time
 from ...headforcing_core.timeline.timeline import Timeline
-from . import checks, helpers, queued_graph, routes
+from . import checks, helpers, pages, queued_graph, routes
 from .conditioning import TimelineNode, node_of
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,8 @@ _changes = 0
 class _Request:
     """A story that waits for the next block, and the answer to it."""
 
-    def __init__(self, node: TimelineNode):
-        self.node, self.timeline = node, node.timeline()
+    def __init__(self, node: TimelineNode, client: str = ""):
+        self.node, self.timeline, self.client = node, node.timeline(), client
         self.error: str | None = None
         self.taken: dict[str, Any] = {}
         self.done = threading.Event()
@@ -61,6 +62,8 @@ class LiveStory(Story):
         video_frames: the length of the videos that are finished; 0 before the first of a batch is.
         reload: puts the weights of the model back in place after the text encoder has run, without asking for what
             the render has allocated already.
+        workflow: the id of the graph.
+        changed_by: client id of the page that changed the story last; empty before.
         notes: a line of the report for every change.
     """
 
@@ -71,6 +74,7 @@ class LiveStory(Story):
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
         self.seconds = 0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
         context = get_executing_context()
+        self.workflow, self.changed_by = helpers.workflow_id(hidden), ""
         self.prompt_id = "" if context is None else context.prompt_id
         self.reload: Callable[[], Any] = lambda: None
         self.room: Callable[[], int | None] = lambda: None
@@ -84,7 +88,7 @@ class LiveStory(Story):
 
     # ------------------------------------------------------------------- in the thread of a request
 
-    def tell(self, text: str, widgets: Mapping[str, Any]) -> dict[str, Any]:
+    def tell(self, text: str, widgets: Mapping[str, Any], client: str) -> dict[str, Any]:
         """Put a story in place of the one that waits, and wait until the render takes or refuses it.
 
         `widgets` are other values of the node's; those that come over links stay. Returns the first block with another
@@ -106,7 +110,7 @@ class LiveStory(Story):
                 f"the sampler's seconds, {self.seconds:g}, are the length of this render; put seconds of Prompt "
                 f"Timeline back to {self.node.seconds:g}"
             )
-        request = _Request(changed)
+        request = _Request(changed, client)
         with _lock:
             if _running is not self:
                 raise HeadForcingError(_NOT_RUNNING)
@@ -152,7 +156,7 @@ class LiveStory(Story):
         global _told, _changes
         request, self._asked = self._asked, None
         assert request is not None and self.node is not None and self.node_id is not None
-        seconds = plan.timeline.clock.start_seconds(max(0, block - (plan.blocks - plan.new_blocks)))
+        seconds = plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks))
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])
@@ -162,8 +166,9 @@ class LiveStory(Story):
             log.warning("Head Forcing: the queued graph keeps its text, it cannot be read: %r", error)
         with _lock:
             _told, _changes = (self.prompt_id, self.node_id, request.node), _changes + 1
-            self.node = request.node
+            self.node, self.changed_by = request.node, request.client
         request.taken = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
+        self.announce(running=True)  # now, for the other pages
         request.done.set()
 
     def refused(self, error: HeadForcingError) -> None:
@@ -180,11 +185,12 @@ class LiveStory(Story):
         return helpers.graph_tags(self._hidden)
 
     def announce(self, running: bool) -> None:
-        """Tell the editor that queued the graph whether the story can be changed."""
+        """Tell the pages that show the workflow whether the story can be changed, what it is, and who changed it."""
         if self.node_id is not None and self.client_id:
             about = {"prompt_id": self.prompt_id, "node_id": self.node_id, "running": running}
-            about["workflow"] = helpers.workflow_id(self._hidden)  # an editor may show another one
-            PromptServer.instance.send_sync(EVENT, about, self.client_id)
+            about |= {"workflow": self.workflow, "changed_by": self.changed_by}
+            about["story"] = None if self.node is None else self.node.widgets
+            pages.tell(EVENT, self.node_id, about, self.client_id)
 
     def end(self) -> None:
         """Answer whoever still waits."""
@@ -250,8 +256,12 @@ def change(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict) or not all(isinstance(body.get(name), str) for name in _FIELDS):
         raise HeadForcingError(f"expected a JSON object with {', '.join(_FIELDS)}, each a text")
     story = _running
-    if story is None or not story.client_id or body["client_id"] != story.client_id:
+    if story is None or not story.client_id:
+        raise HeadForcingError(_NOT_RUNNING)
+    if body["client_id"] not in (story.client_id, *pages.showing(story.client_id, story.workflow)):
         raise HeadForcingError(_NOT_RUNNING)
     if body["prompt_id"] != story.prompt_id or (story.node_id is not None and body["node_id"] != story.node_id):
         raise HeadForcingError(_NOT_RUNNING)
-    return story.tell(body["text"], {name: value for name, value in body.items() if name not in _FIELDS})
+    return story.tell(
+        body["text"], {name: value for name, value in body.items() if name not in _FIELDS}, body["client_id"]
+    )

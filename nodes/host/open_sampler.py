@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.job import Watcher
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.render import Listener, Place
 from ...headforcing_core.render.sinks import KeptLatents
+from ...headforcing_core.render.video import make_video
+from ...headforcing_core.rollout.rows import Embeddings
 from ...headforcing_core.timeline.clock import BlockClock, video_frames_of
 from ...headforcing_core.timeline.timeline import Timeline
 from . import bridge, checks, helpers
@@ -33,12 +35,12 @@ class Request:
     """What *Apply Head Forcing* was given; size, length, seed and noise levels come from the native nodes.
 
     Attributes:
-        texts: one text embedding `[tokens, text_dim]` per segment of the timeline.
+        embeds: the text embeddings of the timeline's texts, by text.
     """
 
     options: RenderOptions
     timeline: Timeline
-    texts: Sequence[Tensor]
+    embeds: Embeddings
 
     def sigmas(self) -> Tensor:
         """The noise levels of the method or the model family as SIGMAS, highest first, 0 at the end."""
@@ -63,7 +65,7 @@ class Request:
         options = replace(options, seconds=BlockClock(own.frames_per_block).video_frames(blocks) / BlockClock().fps)
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
             options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
-        return HostRender(model, options, self.timeline, self.texts, found_profiles=FOUND_PROFILES, weights=weights)
+        return HostRender(model, options, self.timeline, self.embeds, found_profiles=FOUND_PROFILES, weights=weights)
 
 
 def applied(model: Any, request: Request) -> Any:
@@ -111,7 +113,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         if float(sigmas[-1]) != 0:
             raise HeadForcingError(f"sigmas must end with 0, got {sigmas.tolist()[-1]:g}; add it as the last value")
         model = model_wrap.model_patcher
-        checks.check_text_width(model, list(self.request.texts))
+        checks.check_text_width(model, self.request.embeds.values())
         render = self.request.render(model, noise.shape, sigmas, extra_args.get("seed") or 0, weights="")
         plan = render.job(render.plan()).recall_roles(render.plan)
         if plan.restart_frames:
@@ -150,9 +152,9 @@ def _one_video(
     found in this one.
     """
     job, kept = render.job(plan, video), KeptLatents()
-    hosted = bridge.HostedModel(guider, extra_args, job.embeds, device)
+    hosted = bridge.HostedModel(guider, extra_args, device)
     attention = hosted.attention.or_better(job.dtype, device, plan.shape)
-    made = job.run(hosted, device, attention, [kept], progress)
+    made = make_video(job, hosted, Place(device, attention), [progress, kept])
     for line in [*(recall.describe() for recall in made.recalls), *made.guards, *filter(None, [made.kernels])]:
         log.info("Apply Head Forcing, video %d: %s", video + 1, line)
     if made.found_profile is not None:
@@ -160,13 +162,13 @@ def _one_video(
     return torch.cat(kept.blocks).transpose(0, 1), plan
 
 
-class _Progress(Watcher):
+class _Progress(Listener):
     """Progress and previews through the callback of a native sampler; stops within one model call on cancel."""
 
     def __init__(self, callback: Callable[[int, Tensor, Tensor, int], None] | None, steps: int):
         self.callback, self.steps, self.done = callback, steps, 0
 
-    def __call__(self, block: int, step: int, latents: Tensor | None) -> None:
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             return
@@ -211,7 +213,7 @@ def _check_guider(guider: Any, extra_args: dict[str, Any], request: Request) -> 
         )
     positive = conds.get("positive", [])
     text = positive[0].get("cross_attn") if len(positive) == 1 else None
-    expected = request.texts[0]
+    expected = request.embeds[request.timeline.texts[0]]
     same = text is not None and text.shape[1:] == expected.shape and torch.equal(text[0].to(expected), expected)
     if not same or positive[0].get(TIMELINE, {}).get("timeline") not in (None, request.timeline):
         raise HeadForcingError("guider: connect the same conditioning to it as to Apply Head Forcing")

@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aiohttp import web
+import comfy.model_management
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 
-from . import helpers
+from . import helpers, pages
 from .folders import OutputFile
-from .routes import FROM_ELSEWHERE, from_here, refused
 
 log = logging.getLogger(__name__)
 
 MESSAGE = "head_forcing.progress"
-ROUTE = "/headforcing/player"
-KEPT_CLIENTS = 8  # that are not connected: a page that is loaded again comes back within seconds
-
-
-class _Editor:
-    """An editor whose script runs: whether it plays growing files, and the last message of every node of a workflow."""
-
-    def __init__(self) -> None:
-        self.grows = True
-        self.messages: dict[tuple[str, str], dict[str, Any]] = {}
-
-
-_editors: dict[str, _Editor] = {}  # by client id
-
-
-def register() -> None:
-    """Add the route to ComfyUI's server, where one runs."""
-    server = getattr(PromptServer, "instance", None)
-    if server is not None:
-        server.routes.get(ROUTE)(_register)
 
 
 class NodePlayer:
-    """The player on one node, in the editor that queued the graph; made where the node runs.
+    """The player on one node, in all pages that show its workflow; made where the node runs.
 
-    False where that editor has none: a script, or a page without the pack's script.
+    False where there is none: the graph was queued by a script, or by a page without the pack's script.
 
     Args:
-        workflow: the id of the graph, for an editor with several of them open.
+        workflow: the id of the graph, for pages with several of them open.
     """
 
     def __init__(self, node_id: str, workflow: str = ""):
@@ -59,19 +39,18 @@ class NodePlayer:
         self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None}
 
     def __bool__(self) -> bool:
-        return self._client in _editors
+        return bool(pages.showing(self._client, self._about["workflow"]))
 
     @property
     def grows(self) -> bool:
-        """Whether it plays files that grow; else it shows previews until they are finished."""
-        editor = _editors.get(self._client)  # read once: it may be gone in the next moment
-        return editor is not None and editor.grows
+        """Whether all pages play files that grow; else they are shown previews until the file is finished."""
+        return pages.play_growing(self._client, self._about["workflow"])
 
-    def show(self, state: str, text: str, video: Mapping[str, Any] | None, preview: Any = None) -> None:
-        """Tell the editor, if something has changed. A player that fails is logged and nothing more.
+    def show(self, state: str, text: str, video: Mapping[str, Any] | None = None, preview: Any = None) -> None:
+        """Tell the pages, if something has changed. A player that fails is logged and nothing more.
 
         Args:
-            state: "running", "stopped" or "done".
+            state: "running", "stopped", "failed" or "done".
             video: the growing file's id, name and bytes, see `GrowingVideo.shown`.
             preview: a PIL image to show until the video has something to play.
         """
@@ -80,45 +59,56 @@ class NodePlayer:
             self._tell(message, preview)
 
     def output(self, files: Sequence[OutputFile]) -> Any:
-        """The `ui` of a node with these videos, which an editor without a player shows as it shows those of core."""
+        """The `ui` of a node with these videos, which an editor without a player shows as it shows those of core.
+
+        Not as core's where there is a player: the frontend's own would be an input of the node from then on, and the
+        next run of the same graph would make the video again.
+        """
         if not self:
             return helpers.preview(files)
         shown = [helpers.saved(file) for file in files]
         self._tell({**self._last, "files": shown})
         return {"video": shown}
 
-    def preview(self, files: Sequence[OutputFile]) -> Any:
-        """The `ui` of a node with these videos, which every editor shows as it shows those of core."""
-        self._tell({**self._last, "files": []})
-        return helpers.preview(files)
+    def fail(self, sentence: str) -> None:
+        """Show why the node failed, and what it has said before about what is kept."""
+        told = pages.last(MESSAGE, self._about["node"], self._about["workflow"], self._client) or {}
+        if told.get("prompt_id") != self._about["prompt_id"]:
+            told = {}
+        kept = f" ({told['text']})" if told.get("state") == "stopped" else ""
+        self.show("failed", f"failed: {sentence}{kept}", told.get("video"))
 
     def _tell(self, message: dict[str, Any], preview: Any = None) -> None:
         try:
             if not self:
                 return
-            # kept with its files: the editor may show another workflow now, or be away, and asks when it is back
-            kept, self._last = _editors[self._client].messages, message
-            kept.pop(place := (message["workflow"], message["node"]), None)
-            kept[place] = message  # the newest comes last
+            self._last = message
             picture = {} if preview is None else {"preview": _data_url(preview)}
-            PromptServer.instance.send_sync(MESSAGE, {**message, **picture}, self._client)
+            pages.tell(MESSAGE, message["node"], message, self._client, **picture)
         except Exception as error:
             log.warning("Head Forcing: the player in the editor was not told: %s", error)
 
 
-async def _register(request: web.Request) -> web.Response:
-    """Note that a connected editor has players; answers with the last message of each of its nodes."""
-    client = request.query.get("client", "")
-    connected = PromptServer.instance.sockets
-    if not from_here(request):
-        return refused(403, FROM_ELSEWHERE)
-    if client not in connected:
-        return refused(403, "no editor of that client id is connected")
-    for gone in [known for known in _editors if known not in connected][:-KEPT_CLIENTS]:
-        del _editors[gone]
-    editor = _editors.setdefault(client, _Editor())
-    editor.grows = request.query.get("grows") == "true"
-    return web.json_response(list(editor.messages.values()))
+def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """The `execute` of a node with a player, which shows its errors as `helpers.shows_errors` does, until the next run.
+
+    The node asks for unique_id and extra_pnginfo.
+    """
+    inner = helpers.shows_errors(execute)
+
+    @functools.wraps(execute)
+    def shown(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(cls, *args, **kwargs)
+        except comfy.model_management.InterruptProcessingException:
+            raise
+        except Exception as error:
+            first = str(error).strip().partition("\n")[0] or type(error).__name__
+            if cls.hidden is not None:  # else nothing shows the node
+                NodePlayer(cls.hidden.unique_id, helpers.workflow_id(cls.hidden)).fail(first)
+            raise
+
+    return shown
 
 
 def _data_url(image: Any) -> str:

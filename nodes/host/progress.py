@@ -16,10 +16,8 @@ from server import PromptServer
 from ...headforcing_core.cache.memory import MemoryEvent
 from ...headforcing_core.head_profiles.auto import warm_up_frames
 from ...headforcing_core.render.block_keys import going_on
-from ...headforcing_core.render.job import Watcher
 from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.sinks import Sink
-from ...headforcing_core.render.video_rollout import VideoRollout
+from ...headforcing_core.render.render import Listener, Render
 from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
@@ -40,7 +38,7 @@ def say(text: str, node_id: str) -> None:
     server.send_progress_text(html.escape(text, quote=False), node_id, server.client_id)
 
 
-class RenderProgress(Watcher):
+class RenderProgress(Listener):
     """Progress bar, animated preview, growing video and a status line on the node.
 
     Stops within one model call on cancel. The player in the editor shows the preview, then the video and the status
@@ -75,37 +73,40 @@ class RenderProgress(Watcher):
         self.plan, self.name = plan, name
         self.video, self.block, self.growing, self.run, self.event = video, None, None, None, None
 
-    def begin(self, rollout: VideoRollout, sinks: Sequence[Sink]) -> None:
+    def begin(self, render: Render) -> None:
         """Set the number of reused steps, the run folder and the video file."""
-        self.growing = next((sink for sink in sinks if isinstance(sink, GrowingVideo)), None)
-        self.run, self.stored = rollout.run, rollout.reused
-        self.reused += rollout.reused_steps
-        self.done += rollout.reused_steps
+        self.growing = next((each for each in render.listeners if isinstance(each, GrowingVideo)), None)
+        self.run, self.stored = render.run.folder, len(render.run.stored)
+        self.reused += render.run.stored_steps
+        self.done += render.run.stored_steps
 
-    def __call__(self, block: int, step: int, latents: torch.Tensor | None) -> None:
+    def step(self, block: int, step: int, latents: torch.Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
-        if self.growing is not None:
-            self.growing.check()
         if latents is None:
             self.block = block
             self._say()
             return
         self.done, self.stepped = self.done + 1, True
-        last = step == self.plan.steps_of(block)
-        image = None if self.preview is None else self.preview.next(latents if last else None)
+        if step < len(self.plan.rows[block].sigmas):
+            self._advance(None)
+
+    def add(self, block: Block) -> None:
+        """Count a finished block, show it, and keep the decision of episodic memory for the status line."""
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        self.event = block.event or self.event
+        if self.stepped:
+            self._advance(block.latents)
+        self.made, self.stepped = self.made + self.stepped, False
+
+    def _advance(self, latents: torch.Tensor | None) -> None:
+        image = None if self.preview is None else self.preview.next(latents)
         if self.player and self._grows():
             self.bar.update_absolute(self.done)
             self._tell("running", image)
         else:
             self.bar.update_absolute(self.done, preview=image)
 
-    def finished(self, block: Block) -> None:
-        """Count a finished block, and keep the decision of episodic memory for the status line."""
-        comfy.model_management.throw_exception_if_processing_interrupted()
-        self.event = block.event or self.event
-        self.made, self.stepped = self.made + self.stepped, False
-
-    def retold(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
         """Show the prompts and the length of the story that is told from now on, in later videos too."""
         videos = self.videos - self.video
         self.blocks += (plan.new_blocks - self.plan.new_blocks) * videos
@@ -118,11 +119,14 @@ class RenderProgress(Watcher):
         parts = [f"{self.blocks} blocks in {format_time(took).partition('.')[0]}"]
         if self.made:
             parts.append(f"{self._frames_per_second(took):.1f} fps")
-        if self.growing is not None:
-            video = self.growing.info
-            failed = f"no video: {self.growing.failure}"
-            parts.insert(0, failed if video is None else f"wrote output/{folders.shown(video.path).label}")
-        self._show("done", " - ".join(parts))
+        video = None if self.growing is None else self.growing.info
+        if self.growing is None or video is not None:
+            if video is not None:
+                parts.insert(0, f"wrote output/{folders.shown(video.path).label}")
+            self._show("done", " - ".join(parts))
+        else:
+            kept = "the latents are complete: Decode Latents to Video makes the video once that is mended"
+            self._show("failed", f"failed: no video, {self.growing.failure}; {kept} ({' - '.join(parts)})")
 
     def _frames_per_second(self, took: float) -> float:
         return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
@@ -132,7 +136,7 @@ class RenderProgress(Watcher):
         if self.block is None:
             return
         frames_per_block = self.plan.schedule.frames_per_block
-        reading = self.block < self.plan.blocks - self.plan.new_blocks + self.stored
+        reading = self.block < self.plan.start_blocks + self.stored
         place = f"stopped {'while reading' if reading else 'in'} block {self.block + 1} of {self.plan.blocks}"
         text = (self.name and f"{self.name} ") + place
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
@@ -141,8 +145,8 @@ class RenderProgress(Watcher):
             kept = f"{self.stored} finished blocks" if reading else "the blocks before it"
             text += f"; {kept} are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
             text += f"queue again to {going_on(self.plan)}"
-        if self.growing is not None and self.growing.partial.path.is_file():
-            text += f"; the video so far is output/{self.growing.partial.label}"
+        if self.growing is not None and self.growing.growing.path.is_file():
+            text += f"; the video so far is output/{self.growing.growing.label}"
         log.info("Head Forcing: %s", text)
         self._show("stopped", text)
 
@@ -180,7 +184,7 @@ class RenderProgress(Watcher):
         if self.growing is not None and self.growing.failure is not None:
             parts.insert(0, f"no video: {self.growing.failure}")
         elif self.growing is not None and not self.player:  # first, since ComfyUI cuts the text after two lines
-            parts.insert(0, f"watch output/{self.growing.partial.label}")
+            parts.insert(0, f"watch output/{self.growing.growing.label}")
         self._show("running", " - ".join(parts))
 
 
@@ -213,9 +217,12 @@ class MovingPreview:
         self._plays_itself = False
 
     def next(self, finished: torch.Tensor | None) -> tuple[str, Any, int] | None:
-        """The image to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`."""
+        """The image to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`.
+
+        They are shown from the host's memory: ComfyUI's previewers read a copy from a GPU before it is complete.
+        """
         if finished is not None:
-            self._block, self._frame = finished.transpose(0, 1)[None], 0
+            self._block, self._frame = finished.to("cpu").transpose(0, 1)[None], 0
         if self._block is None:
             return None
         image = self._previewer(self._block if self._plays_itself else self._block[:, :, self._frame :])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,18 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
-from ...headforcing_core.render.job import RenderJob, Watcher
+from ...headforcing_core.render.job import RenderJob
+from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.provenance import about_video
 from ...headforcing_core.render.remedies import COMFYUI, check_decoder
+from ...headforcing_core.render.render import Listener, Place
 from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
-from ...headforcing_core.render.sinks import KeptLatents, Sink
+from ...headforcing_core.render.sinks import KeptLatents
+from ...headforcing_core.render.video import make_video
+from ...headforcing_core.rollout.rows import Embeddings
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
@@ -40,7 +43,7 @@ class HostRender:
     """What all videos of a batch are made from and with.
 
     Attributes:
-        texts: the embeddings of the timeline's texts.
+        embeds: the text embeddings of the timeline's texts, by text.
         start: what the videos begin with; its latents are used in turn.
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
@@ -51,7 +54,7 @@ class HostRender:
     model: Any
     options: RenderOptions
     timeline: Timeline
-    texts: Sequence[Tensor]
+    embeds: Embeddings
     start: Given = Given()
     runs: Path | None = None
     found_profiles: Path | None = None
@@ -76,12 +79,11 @@ class HostRender:
         inner, options, start = self.model.model, self.options, None
         if self.start.latents is not None:
             start = _to_model(inner, self.start.latents[video % len(self.start.latents)])
-        about = about_video(plan, options.method, options.seed, type(inner.latent_format).__name__)
+        about = about_video(plan, options.method_name, options.seed, type(inner.latent_format).__name__)
         return RenderJob(
             plan,
-            plan.embeddings(self.texts),
+            self.embeds,
             self.weights,
-            options.seed,
             bridge.compute_dtype(self.model),
             video,
             start,
@@ -106,19 +108,22 @@ class HostRender:
             self.vae,
             self.filename_prefix,
             job.plan,
-            self.model.model.process_latent_out,
-            job.keys[-1][:8],
-            lambda about: {**(self.tags if self.story is None else self.story.tags()), **helpers.video_tags(about)},
-            job.about,
-            self.model.load_device,
-            self.decode_in_background,
+            to_latent=self.model.model.process_latent_out,
+            name=job.keys[-1][:8],
+            tags=lambda about: {
+                **(self.tags if self.story is None else self.story.tags()),
+                **helpers.video_tags(about),
+            },
+            about=job.about,
+            device=self.model.load_device,
+            background=self.decode_in_background,
         )
 
     def retold(self, made: RenderResult) -> HostRender:
         """The same for the next videos, with the story that `made` ended with."""
         timeline = made.plan.timeline
         options = replace(self.options, seconds=timeline.seconds)
-        return replace(self, options=options, timeline=timeline, texts=made.embeds.texts)
+        return replace(self, options=options, timeline=timeline, embeds=made.embeds)
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
         """What decoding takes where the model samples."""
@@ -179,7 +184,7 @@ def _to_latent(model: Any, latents: Tensor) -> Tensor:
     return model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
-def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -> RenderResult:
+def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener) -> RenderResult:
     """Make one video of a plan; the result has its latents as a LATENT holds them."""
     begun = time.perf_counter()
     job = render.job(plan, video)
@@ -191,16 +196,17 @@ def sample(render: HostRender, plan: RenderPlan, video: int, watcher: Watcher) -
         return needs.temporary + (0 if kept.blocks else needs.prompt + needs.held)
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> None:
-        sinks: list[Sink] = [kept] if growing is None else [kept, growing]
+        listeners: list[Listener] = [progress, kept] if growing is None else [progress, kept, growing]
         attention = hosted.attention.or_better(job.dtype, device, plan.shape)
         if render.story is not None:
             load = hosted.reload  # not the hosted model, which refers to the cache
             render.story.reload = lambda: load(memory=missing())
-        results.append(job.run(hosted, device, attention, sinks, watcher, story=render.story))
+            listeners.append(LiveEdits(render.story))
+        results.append(make_video(job, hosted, Place(device, attention), listeners))
 
     also = () if growing is None else [render.vae.patcher]
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    bridge.host(render.model, job.embeds, plan.schedule, one_pass, needs.working, body, also)
+    bridge.host(render.model, job.script.embedding(0), plan.schedule, one_pass, needs.working, body, also)
     latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
     return made if growing is None else replace(made, video=growing.info, failure=growing.failure)

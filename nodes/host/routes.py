@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from comfy.cli_args import args
 from server import PromptServer
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.timeline.editor import answer
 from ...headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 
-FROM_ELSEWHERE = "this request comes from another site; open ComfyUI itself"
+FROM_ELSEWHERE = (
+    "this request comes from another site, or under a name that is not this server's; open ComfyUI itself by its "
+    "address, or start it with --enable-cors-header and the address that you open"
+)
 MAX_BODY_BYTES = 4 * MAX_TEXT_BYTES  # a text of the longest kind, escaped
 
 
@@ -76,7 +81,10 @@ def from_here(request: web.Request) -> bool:
 
     ComfyUI checks this too, but not when it is started with a CORS header, nor on addresses other than this computer's.
     Browsers tell where a request comes from in Sec-Fetch-Site (https and localhost) or Origin; programs send neither.
+    A page of a domain that its owner points at this computer (DNS rebinding) passes for one of this server; Host tells.
     """
+    if not _is_own_name(request.headers.get("Host", "")):
+        return False
     if site := request.headers.get("Sec-Fetch-Site"):
         return site in ("same-origin", "none")
     origin = request.headers.get("Origin")
@@ -84,5 +92,25 @@ def from_here(request: web.Request) -> bool:
         return True
     try:
         return urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower()
+    except ValueError:
+        return False
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a browser may know this server by this name: no stranger's domain, as far as ComfyUI was told."""
+    allowed = args.enable_cors_header or ""
+    listens = [name.strip().lower() for name in args.listen.split(",")]
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        if name in (*listens, urlsplit(allowed).hostname):
+            return True
+        # reached from a network, by names of proxies and clouds that cannot be known here
+        if allowed == "*" or not {"0.0.0.0", "::"}.isdisjoint(listens):
+            return True
+        # no stranger can own a domain without a dot, nor one of these
+        if "." not in name and ":" not in name or name.endswith((".localhost", ".local")):
+            return True
+        ipaddress.ip_address(name)
+        return True
     except ValueError:
         return False

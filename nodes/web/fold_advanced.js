@@ -6,13 +6,13 @@ const BUTTON = "advanced inputs";
 const NO_ROOM = () => [0, -4]; // the frontend of ComfyUI 0.3.75 leaves room for hidden widgets, and 4 between two
 const defaults = new WeakMap();
 
-/** Hide or show the advanced widgets of a node, and give it or take away their room. */
+/** Hide or show the advanced widgets of a node that have not been changed, and give it or take away their room. */
 function setHidden(node, hidden) {
   const before = node.computeSize()[1];
   for (const widget of node.widgets) {
     if (!defaults.has(widget)) continue;
-    widget.hidden = hidden;
-    if (hidden) widget.computeSize = NO_ROOM;
+    widget.hidden = hidden && !isChanged(node, widget);
+    if (widget.hidden) widget.computeSize = NO_ROOM;
     else delete widget.computeSize;
   }
   node.setSize([node.size[0], node.size[1] + node.computeSize()[1] - before]);
@@ -25,9 +25,8 @@ function fold(node) {
   if (button) button.label = (node.showAdvanced ? "hide " : "show ") + BUTTON;
 }
 
-/** Show what a saved or copied node has: advanced widgets too, where one of them is changed. */
+/** Show what a saved or copied node has. */
 function restore(node) {
-  if (node.widgets.some((widget) => isChanged(node, widget))) node.showAdvanced = true;
   const [width, height] = node.size; // as it was saved, with what was shown then
   fold(node);
   node.setSize([width, LiteGraph.vueNodesMode ? height : Math.max(height, node.computeSize()[1])]);
@@ -38,32 +37,30 @@ function isChanged(node, widget) {
   return defaults.has(widget) && (isLinked(node, widget.name) || widget.value !== defaults.get(widget));
 }
 
-app.registerExtension({
-  name: "HeadForcing.FoldAdvanced",
-  setup() {
-    app.ui.settings.addEventListener("Comfy.VueNodes.Enabled.change", () =>
-      setTimeout(() => app.graph.nodes.filter((node) => node.widgets?.some((w) => defaults.has(w))).forEach(fold)),
-    );
-  },
-  nodeCreated(node) {
-    if (!node.comfyClass?.startsWith("HeadForcing")) return;
-    const advanced = (node.widgets ?? []).filter((widget) => widget.options?.advanced ?? widget.advanced);
-    if (!advanced.length) return;
-    for (const widget of advanced) defaults.set(widget, widget.value);
-    const toggle = () => {
-      node.showAdvanced = !node.showAdvanced;
-      fold(node);
-    };
-    const button = node.addWidget("button", BUTTON, null, toggle, { serialize: false, canvasOnly: true });
-    button.serialize = false; // values are stored by position
-    setHidden(node, true);
-    const size = [...node.size];
+export function setup() {
+  app.ui.settings.addEventListener("Comfy.VueNodes.Enabled.change", () =>
+    setTimeout(() => app.graph.nodes.filter((node) => node.widgets?.some((w) => defaults.has(w))).forEach(fold)),
+  );
+}
+
+export function nodeCreated(node) {
+  if (!node.comfyClass?.startsWith("HeadForcing")) return;
+  const advanced = (node.widgets ?? []).filter((widget) => widget.options?.advanced ?? widget.advanced);
+  if (!advanced.length) return;
+  for (const widget of advanced) defaults.set(widget, widget.value);
+  const toggle = () => {
+    node.showAdvanced = !node.showAdvanced;
     fold(node);
-    node.setSize(size); // Nodes 2.0 counts the room of what it has folded
-    const { onConfigure } = node;
-    node.onConfigure = function (...args) {
-      onConfigure?.apply(this, args); // of a workflow, a copy, a node that comes back
-      restore(this);
-    };
-  },
-});
+  };
+  const button = node.addWidget("button", BUTTON, null, toggle, { serialize: false, canvasOnly: true });
+  button.serialize = false; // values are stored by position
+  setHidden(node, true);
+  const size = [...node.size];
+  fold(node);
+  node.setSize(size); // Nodes 2.0 counts the room of what it has folded
+  const { onConfigure } = node;
+  node.onConfigure = function (...args) {
+    onConfigure?.apply(this, args); // of a workflow, a copy, a node that comes back
+    restore(this);
+  };
+}

@@ -1,20 +1,24 @@
 // "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/live_story.py.
 import { app } from "../../scripts/app.js";
-import { button, editors, isLinked, isOpen, make, nodeOf, post, storyOf, whileInGraph } from "./shared.js";
+import { listen } from "./renders.js";
+import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putStory } from "./shared.js";
+import { storyOf, whileInGraph } from "./shared.js";
+import { addElement } from "./widgets.js";
 
 const HEIGHT = 62; // in pixels, while the story can be changed
 const EVENT = "headforcing.story";
 const HINT = "Prompts that have not begun take what this node holds now.";
+const OTHERS = "Another page has changed the story; the button puts this node's text in its place.";
 const OFFLINE = "No answer from the server; the text may still be taken at the next block.";
 
 let running = null; // what the server told of the render whose story can be changed
 const parts = new Map(); // by Prompt Timeline node
 
-/** Show the button on the node whose story is rendered, if it is written there, and on no other. */
+/** Show the button on the node whose story is rendered, if its text is its own, and on no other. */
 function update(told) {
   running = told;
   const node = running && isOpen(running.workflow) ? nodeOf(running.node_id) : null;
-  for (const [each, part] of parts) part.show(each === node && !isLinked(each, "prompts"));
+  for (const [each, part] of parts) part.show(each === node && !isLinked(each, "prompts"), told);
 }
 
 /** The node's own values for the route; of the others the render keeps those that it has. */
@@ -26,6 +30,9 @@ function ownStory(node) {
 class LiveStory {
   #node;
   #height = null; // of the node without the button
+  #prompt = ""; // id of the render that was heard of last,
+  #story = {}; // and the values that it has
+  #replaces = false; // whether another page's change is not in this node
 
   constructor(node) {
     this.#node = node;
@@ -37,28 +44,34 @@ class LiveStory {
       "border-radius: 6px; background: var(--comfy-input-bg, #222); " +
       "color: var(--input-text, #ddd); font: inherit; font-size: 12px";
     this.element = make("div", { class: "hf-live-story", hidden: true }, this.button, this.status);
-    this.widget = node.addDOMWidget("live_story", "headforcing_live_story", this.element, {
-      serialize: false,
-      getMinHeight: () => (this.shown ? HEIGHT : 0),
-      getMaxHeight: () => (this.shown ? HEIGHT : 0),
-      getValue: () => "",
-    });
-    this.widget.serialize = false; // after all that is saved, so that the values of workflows stay in their places
+    const height = () => (this.shown ? HEIGHT : 0);
+    this.widget = addElement(node, "live_story", this.element, { getMinHeight: height, getMaxHeight: height });
     this.widget.hidden = true;
   }
 
-  show(shown) {
+  show(shown, told) {
+    if (shown) this.#hear(told);
     if (shown === this.shown) return;
     this.shown = shown;
     this.element.hidden = this.widget.hidden = !shown;
     if (shown) {
-      this.status.textContent = HINT;
+      this.status.textContent = this.#replaces ? OTHERS : HINT;
       this.#height = this.#node.size[1];
       this.#node.setSize([this.#node.size[0], this.#height + HEIGHT]);
     } else if (this.#height !== null) {
       this.#node.setSize([this.#node.size[0], Math.max(this.#height, this.#node.size[1] - HEIGHT)]);
     }
     this.#node.graph?.setDirtyCanvas?.(true, true);
+  }
+
+  /** Take over what another page has told the render, unless this node holds something else that was not sent. */
+  #hear({ prompt_id, story, changed_by }) {
+    const before = prompt_id === this.#prompt ? this.#story : story;
+    [this.#prompt, this.#story] = [prompt_id, story];
+    if (JSON.stringify(story) === JSON.stringify(before) || changed_by === app.api.clientId) return;
+    this.#replaces = !holds(this.#node, before);
+    if (!this.#replaces) putStory(this.#node, story);
+    this.status.textContent = this.#replaces ? OTHERS : "Another page has changed the story; this is its text.";
   }
 
   async #apply() {
@@ -70,30 +83,35 @@ class LiveStory {
     const body = { client_id: app.api.clientId, prompt_id, node_id, ...ownStory(this.#node) };
     const answer = await post("/headforcing/story", body, OFFLINE);
     const place = `from ${answer.time} on, block ${answer.block} of ${answer.blocks}`;
-    const [severity, words] = answer.error ? ["error", answer.error] : ["success", `The video takes it ${place}.`];
+    const replaces = this.#replaces ? ", in place of what another page has changed" : "";
+    const taken = ["success", `The video takes it ${place}${replaces}.`];
+    const [severity, words] = answer.error ? ["error", answer.error] : taken;
+    if (!answer.error) this.#replaces = false;
     this.status.textContent = this.status.title = words;
     const toast = { severity, summary: "Prompt Timeline", detail: words, life: 8000 };
     app.extensionManager?.toast?.add?.(toast);
   }
 }
 
-app.registerExtension({
-  name: "HeadForcing.LiveStory",
-  setup() {
-    app.api.addEventListener(EVENT, ({ detail }) => {
-      if (detail.running) update(detail);
-      else if (detail.prompt_id === running?.prompt_id) update(null);
-    });
-    for (const outcome of ["success", "error", "interrupted"])
-      app.api.addEventListener(`execution_${outcome}`, () => update(null));
-  },
-  nodeCreated(node) {
-    if (node.comfyClass !== "HeadForcingPromptTimeline") return;
-    const part = new LiveStory(node);
-    whileInGraph(
-      node,
-      () => parts.set(node, part),
-      () => parts.delete(node),
-    );
-  },
-});
+export function setup() {
+  listen(EVENT, {
+    take(told) {
+      if (told.running) update(told);
+      else if (told.prompt_id === running?.prompt_id) update(null);
+    },
+    known: () => (running && isOpen(running.workflow) ? [running] : []),
+    lose: () => update(null),
+  });
+  for (const outcome of ["success", "error", "interrupted"])
+    app.api.addEventListener(`execution_${outcome}`, () => update(null));
+}
+
+export function nodeCreated(node) {
+  if (node.comfyClass !== "HeadForcingPromptTimeline") return;
+  const part = new LiveStory(node);
+  whileInGraph(
+    node,
+    () => parts.set(node, part),
+    () => parts.delete(node),
+  );
+}

@@ -1,97 +1,20 @@
 // Plays a video inside the node that makes it: the growing file while it is rendered, then the finished one. Above
 // it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
-import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
-import { isOpen, make, nodeOf, openId } from "./shared.js";
+import { address, GrowingFile } from "./growing_file.js";
+import { listen, playsGrowing } from "./renders.js";
+import { isOpen, make, nodeOf, openId, rootGraph } from "./shared.js";
+import { addElement } from "./widgets.js";
 
-const NAME = "head_forcing_player";
+const NAME = "player";
+const LINE = 16; // height of a line of text, in pixels
 const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
-const NODES = ["HeadForcingSampler", "HeadForcingCompareMethods"];
-const PIECE = 1 << 20; // bytes of one request
+const NODES = ["HeadForcingSampler", "HeadForcingCompareMethods", "HeadForcingDecodeVideo"];
+const LOST = "not rendered any more, since the server was started anew; Run goes on from the blocks that are kept";
 // the last one of each node of a workflow, the newest at the end: nodes are made anew when another workflow was open
 const messages = new Map();
+const SHOUTS = { stopped: "info", failed: "error" }; // how loud the text is told besides
 const views = new WeakMap(); // a node's View
-
-/** A file that is still written, as the source of a video element. */
-class GrowingFile {
-  constructor(video, file) {
-    [this.video, this.id, this.address, this.read, this.written] = [video, file.id, address(file), 0, 0];
-    this.media = new MediaSource();
-    this.url = URL.createObjectURL(this.media);
-    this.opened = new Promise((done, fail) => {
-      const open = () => {
-        URL.revokeObjectURL(this.url); // now, since nothing says when a node is made anew; the element keeps its source
-        done();
-      };
-      this.media.addEventListener("sourceopen", open, { once: true });
-      video.addEventListener("error", () => fail(video.error), { once: true });
-    });
-    this.opened.catch(() => {}); // told where it is waited for, which is nowhere if there was nothing left to read
-    video.src = this.url;
-  }
-
-  /** Read on, up to the bytes that are written by now. */
-  async grow(written, complete) {
-    [this.written, this.complete] = [Math.max(written, this.written), complete];
-    if (this.busy) return;
-    this.busy = true;
-    try {
-      while (this.read < this.written && !this.closed) {
-        const range = `bytes=${this.read}-${Math.min(this.read + PIECE, this.written) - 1}`;
-        const headers = { Range: range };
-        const answer = await api.fetchApi(this.address, { headers, cache: "no-store" }).catch(() => null);
-        if (answer?.status !== 206) break; // finished under another name, or no answer: the next message tries again
-        const bytes = await answer.arrayBuffer();
-        await this.append(bytes);
-        this.read += bytes.byteLength;
-      }
-      if (this.complete && this.media.readyState === "open" && this.buffer) this.media.endOfStream();
-    } catch (error) {
-      if (!this.closed) refuse(error);
-      this.closed = true;
-    } finally {
-      this.busy = false;
-    }
-  }
-
-  async append(bytes) {
-    await this.opened;
-    this.buffer ??= this.media.addSourceBuffer(`video/mp4; codecs="${codec(new Uint8Array(bytes))}"`);
-    try {
-      this.buffer.appendBuffer(bytes);
-    } catch (error) {
-      if (error.name !== "QuotaExceededError") throw error;
-      this.buffer.remove(0, Math.max(this.video.currentTime - 5, 0.1)); // room for a long video: forget what was played
-      await this.updated();
-      this.buffer.appendBuffer(bytes);
-    }
-    await this.updated();
-    const { buffered } = this.buffer;
-    if (!buffered.length || this.media.readyState !== "open") return;
-    this.media.duration = buffered.end(buffered.length - 1); // else it is infinite
-    if (this.video.currentTime < buffered.start(0)) this.video.currentTime = buffered.start(0);
-  }
-
-  updated() {
-    return new Promise((done, fail) => {
-      this.buffer.addEventListener("updateend", done, { once: true });
-      this.buffer.addEventListener("error", fail, { once: true });
-    });
-  }
-
-  close() {
-    this.closed = true;
-    URL.revokeObjectURL(this.url);
-  }
-}
-
-/** The codec of an MP4 for a media source, from the decoder's configuration at the file's beginning. */
-function codec(bytes) {
-  const at = bytes.findIndex((_, i) => String.fromCharCode(...bytes.subarray(i, i + 4)) === "avcC");
-  if (at < 0) throw new Error("no H.264 video");
-  const hex = (value) => value.toString(16).padStart(2, "0");
-  return `avc1.${[...bytes.subarray(at + 5, at + 8)].map(hex).join("")}`;
-}
 
 /** What a node shows: a line of text, and below it a preview or a video. */
 class View {
@@ -100,8 +23,9 @@ class View {
     const styled = (tag, style) => make(tag, { style });
     const picture = "flex: 1 1 0; min-height: 0; width: 100%; object-fit: contain; display: none";
     this.root = styled("div", "display: none; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
-    this.text = styled("div", "flex: none; font-size: 12px; line-height: 16px; max-height: 32px; overflow: hidden");
+    this.text = styled("div", `flex: none; font-size: 12px; line-height: ${LINE}px; overflow: auto`);
     [this.image, this.video] = [styled("img", picture), styled("video", picture)];
+    this.video.setAttribute("aria-label", `Video of ${node.title}`);
     Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
     this.root.append(this.text, this.image, this.video);
     this.image.addEventListener("load", () => this.show(this.image, this.image.naturalWidth, this.image.naturalHeight));
@@ -111,19 +35,20 @@ class View {
     this.root.addEventListener("wheel", (event) => {
       if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
     });
-    const options = { serialize: false, hideOnZoom: false, getMinHeight: () => this.height() };
-    node.addDOMWidget(NAME, NAME, this.root, options).serialize = false;
+    addElement(node, NAME, this.root, { hideOnZoom: false, getMinHeight: () => this.height() });
   }
 
   update({ text, state, video, preview, files }) {
     this.text.textContent = this.text.title = text;
-    if (this.root.style.display === "none") {
-      this.root.style.display = "flex";
-      this.fit();
-    }
+    const room = LINE * (SHOUTS[state] ? 6 : 2);
+    const grew = this.root.style.display === "none" || room !== this.room;
+    this.room = room;
+    this.text.style.maxHeight = `${room}px`;
+    this.root.style.display = "flex";
+    if (grew) this.fit();
     if (files?.length) this.finish(files);
     else if (files) this.clear();
-    else if (video?.bytes && grows) this.follow(video, state !== "running");
+    else if (video?.bytes && playsGrowing()) this.follow(video, state !== "running");
     else if (preview) {
       this.stop(); // what an earlier render has made
       this.image.src = preview;
@@ -154,7 +79,7 @@ class View {
   play(place, from = 0) {
     this.file = this.files[place % this.files.length];
     this.video.loop = this.files.length === 1;
-    this.video.src = api.apiURL(address(this.file)) + (app.getRandParam?.() ?? "");
+    this.video.src = app.api.apiURL(address(this.file)) + (app.getRandParam?.() ?? "");
     this.video.currentTime = from; // where it will begin
   }
 
@@ -181,7 +106,7 @@ class View {
 
   height() {
     if (this.root.style.display === "none") return 0;
-    return 56 + Math.min((this.node.size[0] - 20) * (this.ratio ?? 0), 360); // two lines of text and the margins
+    return 24 + this.room + Math.min((this.node.size[0] - 20) * (this.ratio ?? 0), 360); // text, margins, picture
   }
 
   /** Make the node as tall as it must be, never wider or lower. */
@@ -191,10 +116,6 @@ class View {
     this.node.setSize([this.node.size[0], Math.max(this.node.size[1], this.node.computeSize()[1])]);
     this.node.graph?.setDirtyCanvas(true, true);
   }
-}
-
-function address({ filename, subfolder, type, id = "" }) {
-  return `/view?${new URLSearchParams({ filename, subfolder, type, render: id })}`;
 }
 
 function show(message) {
@@ -218,11 +139,30 @@ function remember(message) {
   show(message);
 }
 
-/** A message about a render, which the server sends to the editor that queued it. */
-function onProgress({ detail }) {
-  remember(detail);
-  if (detail.state === "stopped") // the text would be out of sight where the node is
-    app.extensionManager?.toast?.add({ severity: "info", summary: "Head Forcing", detail: detail.text, life: 15000 });
+/** A message about a render of a workflow that this page shows. */
+function onProgress(message, asked) {
+  const known = messages.get(placeOf(message));
+  remember(message);
+  if (asked || message.text === known?.text || !SHOUTS[message.state]) return;
+  // the text would be out of sight where the node is
+  const toast = { severity: SHOUTS[message.state], summary: "Head Forcing", detail: message.text, life: 15000 };
+  app.extensionManager?.toast?.add(toast);
+}
+
+/** A run begins: nothing has failed in it. */
+function onStart({ detail }) {
+  for (const message of messages.values())
+    if (message.state === "failed" && isOpen(message.workflow) && message.prompt_id !== detail.prompt_id)
+      remember({ ...message, state: "done", text: "" });
+}
+
+/** A node of the pack failed that has no player: the players of the open workflow say why nothing comes. */
+function onError({ detail }) {
+  const failed = nodeOf(detail.node_id);
+  if (!failed?.comfyClass?.startsWith("HeadForcing") || NODES.includes(failed.comfyClass)) return;
+  const text = `failed in ${failed.title}: ${String(detail.exception_message).trim()}`;
+  for (const node of rootGraph().nodes.filter(({ comfyClass }) => NODES.includes(comfyClass)))
+    remember({ node: String(node.id), workflow: openId(), prompt_id: detail.prompt_id, state: "failed", text });
 }
 
 /** The outputs of a node that has not run, since ComfyUI had them; one that ran has told them in a message. */
@@ -240,49 +180,22 @@ function onExecuted({ detail }) {
   } else if (output?.images) views.get(node)?.clear();
 }
 
-let registered;
-let grows = "MediaSource" in globalThis; // whether this browser plays growing files; all play finished ones
-
-/** Show previews until the file is finished, as where --disable-api-nodes forbids media that a page makes itself. */
-function refuse(error) {
-  console.info("Head Forcing: this page cannot play a growing video", error);
-  grows = false;
-  registered = undefined;
-  register();
+export function setup() {
+  listen(MESSAGE, {
+    take: onProgress,
+    known: () => [...messages.values()].filter(({ state, workflow }) => state === "running" && isOpen(workflow)),
+    lose: (message) => remember({ ...message, state: "failed", text: LOST }),
+  });
+  app.api.addEventListener("executed", onExecuted);
+  app.api.addEventListener("execution_start", onStart);
+  app.api.addEventListener("execution_error", onError);
 }
 
-/** Tell the server that this editor has players; it answers with what a page that was loaded again has missed. */
-async function register() {
-  if (!api.clientId || registered === api.clientId) return;
-  registered = api.clientId;
-  try {
-    const about = new URLSearchParams({ client: registered, grows });
-    const answer = await api.fetchApi(`/headforcing/player?${about}`);
-    if (!answer.ok) throw new Error(`status ${answer.status}`);
-    (await answer.json()).forEach(remember);
-  } catch (error) {
-    registered = undefined; // the next status asks again
-    console.warn("Head Forcing: videos are not played on nodes", error);
-  }
+export function nodeCreated(node) {
+  // the first Nodes 2.0 showed no widgets that came later; the canvas would leave room for an empty one
+  if (LiteGraph.vueNodesMode && NODES.includes(node.comfyClass)) viewOf(node);
 }
 
-app.registerExtension({
-  name: "HeadForcing.Player",
-  async setup() {
-    api.addEventListener(MESSAGE, onProgress);
-    api.addEventListener("executed", onExecuted);
-    api.addEventListener("status", register); // its first one says who this is
-    api.addEventListener("reconnected", () => {
-      registered = undefined; // perhaps a new server
-      return register();
-    });
-    await register();
-  },
-  nodeCreated(node) {
-    // the first Nodes 2.0 showed no widgets that came later; the canvas would leave room for an empty one
-    if (LiteGraph.vueNodesMode && NODES.includes(node.comfyClass)) viewOf(node);
-  },
-  afterConfigureGraph() {
-    messages.forEach(show);
-  },
-});
+export function afterConfigureGraph() {
+  messages.forEach(show);
+}

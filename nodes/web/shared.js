@@ -48,7 +48,7 @@ const valueOf = (node, name) => node.widgets?.find((each) => each.name === name)
 
 /** Whether a node's input comes over a link, from another node or from around a subgraph: its widget is not used. */
 export const isLinked = (node, name) =>
-  Boolean(node.inputs?.some((input) => input.widget?.name === name && input.link != null));
+  Boolean(node.inputs?.some((input, slot) => input.widget?.name === name && node.isInputConnected(slot)));
 
 /** The editors of Prompt Timeline nodes, by node. */
 export const editors = new WeakMap();
@@ -62,6 +62,23 @@ export const storyOf = (node) => ({
   blend_blocks: Number(valueOf(node, "blend_blocks") ?? 0),
   re_anchor: Boolean(valueOf(node, "re_anchor")),
 });
+
+/** Whether a node's own widgets have these values; those that come over links are not its own. */
+export const holds = (node, values) =>
+  Object.entries(values).every(([name, value]) => isLinked(node, name) || valueOf(node, name) === value);
+
+/** Change a node's own widgets, as a step for the undo of the graph. */
+export function putStory(node, values) {
+  app.canvas?.emitBeforeChange?.();
+  for (const widget of node.widgets) {
+    const value = values[widget.name];
+    if (value === undefined || value === widget.value || isLinked(node, widget.name)) continue;
+    widget.value = value;
+    widget.callback?.(value);
+  }
+  app.canvas?.emitAfterChange?.();
+  node.graph?.setDirtyCanvas?.(true, true);
+}
 
 /** What a route of the server answers to JSON; without an answer `{error, offline}`, with `offline` as the error. */
 export async function post(route, body, offline) {

@@ -1,6 +1,7 @@
 // The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays all that is saved and sent.
 import { app } from "../../scripts/app.js";
 import { make, whileInGraph } from "./shared.js";
+import { addElement } from "./widgets.js";
 
 const HEIGHT = 240; // of the list, in pixels
 const POLL_MS = 300;
@@ -130,38 +131,35 @@ class TakeList {
   }
 }
 
-app.registerExtension({
-  name: "HeadForcing.Takes",
-  setup() {
-    for (const end of ["success", "error", "interrupted"]) {
-      app.api.addEventListener(`execution_${end}`, () => wanted && fetchTakes());
-    }
-  },
-  refreshComboInNodes() {
-    if (wanted) return fetchTakes();
-  },
-  nodeCreated(node) {
-    const combo = node.widgets?.find((widget) => widget.name === "run");
-    if (!["HeadForcingLoadRun", "HeadForcingDecodeVideo"].includes(node.comfyClass) || !combo) return;
-    wanted = true;
-    fetchTakes();
-    if (node.comfyClass === "HeadForcingDecodeVideo") return label(combo);
-    const list = new TakeList(node, combo);
-    // Last and never serialised, so that the values of saved workflows stay in their places.
-    const options = { serialize: false, getMinHeight: () => HEIGHT, getValue: () => "" };
-    node.addDOMWidget("takes", "headforcing_takes", list.element, options).serialize = false;
-    node.setSize?.([Math.max(node.size[0], WIDTH), node.size[1]]); // a saved node gets its own size after this
+export function setup() {
+  for (const end of ["success", "error", "interrupted"]) {
+    app.api.addEventListener(`execution_${end}`, () => wanted && fetchTakes());
+  }
+}
 
-    let timer = null;
-    const begin = () => {
-      lists.add(list);
-      timer ??= setInterval(() => list.mark(), POLL_MS); // values change in many ways; looking is the same for all
-    };
-    whileInGraph(node, begin, () => {
-      clearInterval(timer);
-      timer = null;
-      lists.delete(list);
-    });
-    list.show();
-  },
-});
+export function refreshComboInNodes() {
+  if (wanted) return fetchTakes();
+}
+
+export function nodeCreated(node) {
+  const combo = node.widgets?.find((widget) => widget.name === "run");
+  if (!["HeadForcingLoadRun", "HeadForcingDecodeVideo"].includes(node.comfyClass) || !combo) return;
+  wanted = true;
+  fetchTakes();
+  if (node.comfyClass === "HeadForcingDecodeVideo") return label(combo);
+  const list = new TakeList(node, combo);
+  addElement(node, "takes", list.element, { getMinHeight: () => HEIGHT });
+  node.setSize?.([Math.max(node.size[0], WIDTH), node.size[1]]); // a saved node gets its own size after this
+
+  let timer = null;
+  const begin = () => {
+    lists.add(list);
+    timer ??= setInterval(() => list.mark(), POLL_MS); // values change in many ways; looking is the same for all
+  };
+  whileInGraph(node, begin, () => {
+    clearInterval(timer);
+    timer = null;
+    lists.delete(list);
+  });
+  list.show();
+}

@@ -1,7 +1,8 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../scripts/app.js";
-import { editors, isLinked, post, storyOf, whileInGraph } from "./shared.js";
+import { editors, isLinked, post, putStory, storyOf, whileInGraph } from "./shared.js";
 import { TimelineEditor } from "./timeline/editor.js";
+import { addElement } from "./widgets.js";
 
 const HEIGHT = { closed: 138, open: 270 }; // of the widget in pixels, without and with the fields of a prompt
 const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
@@ -14,14 +15,7 @@ function hostOf(node) {
   return {
     read: () => storyOf(node),
     linked: () => isLinked(node, "prompts"),
-    write(text) {
-      app.canvas?.emitBeforeChange?.(); // for the undo of the whole graph
-      const prompts = node.widgets.find((each) => each.name === "prompts");
-      prompts.value = text;
-      prompts.callback?.(text);
-      app.canvas?.emitAfterChange?.();
-      node.graph?.setDirtyCanvas?.(true, true);
-    },
+    write: (prompts) => putStory(node, { prompts }),
     ask: (body) => post("/headforcing/timeline", body, "The server does not answer; the text is unchanged."),
     run: (first) => app.queuePrompt(first ? -1 : 0),
     resized(open) {
@@ -33,27 +27,21 @@ function hostOf(node) {
   };
 }
 
-app.registerExtension({
-  name: "HeadForcing.Timeline",
-  nodeCreated(node) {
-    if (node.comfyClass !== "HeadForcingPromptTimeline") return;
-    const editor = new TimelineEditor(hostOf(node));
-    editors.set(node, editor);
-    // Last and never serialised, so that the values of saved workflows stay in their places.
-    const height = () => (editor.open ? HEIGHT.open : HEIGHT.closed);
-    const options = { serialize: false, getMinHeight: height, getMaxHeight: height, getValue: () => "" };
-    const widget = node.addDOMWidget("timeline", "headforcing_timeline", editor.element, options);
-    widget.serialize = false;
-    const [width, low] = node.size;
-    node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
+export function nodeCreated(node) {
+  if (node.comfyClass !== "HeadForcingPromptTimeline") return;
+  const editor = new TimelineEditor(hostOf(node));
+  editors.set(node, editor);
+  const height = () => (editor.open ? HEIGHT.open : HEIGHT.closed);
+  addElement(node, "timeline", editor.element, { getMinHeight: height, getMaxHeight: height });
+  const [width, low] = node.size;
+  node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
 
-    // Values change in many ways (typing, loading, undo of the graph, a subgraph's promoted widget), and the two
-    // renderers report them differently; looking is the same for all.
-    let timer = null;
-    const begin = () => (timer ??= setInterval(() => editor.refresh(), POLL_MS));
-    whileInGraph(node, begin, () => {
-      clearInterval(timer);
-      timer = null;
-    });
-  },
-});
+  // Values change in many ways (typing, loading, undo of the graph, a subgraph's promoted widget), and the two
+  // renderers report them differently; looking is the same for all.
+  let timer = null;
+  const begin = () => (timer ??= setInterval(() => editor.refresh(), POLL_MS));
+  whileInGraph(node, begin, () => {
+    clearInterval(timer);
+    timer = null;
+  });
+}

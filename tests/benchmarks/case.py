@@ -14,11 +14,14 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, HeadRole
 from headforcing.headforcing_core.model.fp8 import has_product, use_fp8_linears
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from torch import Tensor
 
 HEAD_DIM = 128
 VIDEO_FRAMES = 12  # of a block of three latent frames, after the first
+PROMPT = "a red ball"
 SCHEDULE = schedule("self_forcing")
 # of the paper's 360 heads 72 are local and 90 anchors
 LOCAL_SHARE, ANCHOR_SHARE = 72 / 360, 90 / 360
@@ -49,7 +52,7 @@ class Case:
         whole = WanConfig()
         return WanConfig(
             dim=self.dim,
-            ffn_dim=whole.ffn_dim * self.dim // whole.dim,
+            ffn_dim=whole.ffn_dim * self.dim // whole.dim // 16 * 16,  # fp8 multiplies in multiples of 16
             num_layers=self.layers,
             num_heads=self.dim // HEAD_DIM,
         )
@@ -81,8 +84,17 @@ class Case:
             self.config, self.roles, policy, self.height // 8, self.width // 8, frames, blocks * frames
         )
 
+    def script(self, blocks: int) -> Script:
+        """So many blocks of one prompt."""
+        return Script(lay_out_rows([PROMPT] * blocks, SCHEDULE, self.seed), self.embeds)
+
+    @property
+    def embeds(self) -> dict[str, Tensor]:
+        """The prompt's embedding, at random."""
+        return {PROMPT: torch.randn(64, self.config.text_dim, generator=torch.Generator().manual_seed(self.seed))}
+
     def noise(self) -> SeededNoise:
-        return SeededNoise(self.seed, (SCHEDULE.frames_per_block, 16, self.height // 8, self.width // 8))
+        return SeededNoise((SCHEDULE.frames_per_block, 16, self.height // 8, self.width // 8))
 
 
 @functools.lru_cache(maxsize=1)
@@ -98,12 +110,16 @@ def random_model(config: WanConfig, dtype: torch.dtype, device: torch.device, se
                     attention.norm_q.weight.uniform_(0.8, 1.6)
                     attention.norm_k.weight.uniform_(0.8, 1.6)
             model.head.modulation.normal_(0, 0.3)
-            embeds = torch.randn(64, config.text_dim)
     model = model.eval().to(dtype)
     model.patch_embedding.float()
-    video_model = WanVideoModel(model, [embeds], dtype, device)
-    video_model.use_prompt(0)
+    video_model = WanVideoModel(model, dtype, device)
+    video_model.use_prompt(_embedding(config, device, seed))
     return video_model
+
+
+def _embedding(config: WanConfig, device: torch.device, seed: int) -> Tensor:
+    """The random prompt of a model."""
+    return torch.randn(64, config.text_dim, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 @functools.lru_cache(maxsize=1)
@@ -113,7 +129,6 @@ def fp8_model(config: WanConfig, dtype: torch.dtype, device: torch.device, seed:
     model = copy.copy(exact)
     model.backbone = copy.deepcopy(exact.backbone)
     use_fp8_linears(model.backbone, has_product(device))
-    model.use_prompt(0)
     return model
 
 

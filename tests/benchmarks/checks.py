@@ -16,9 +16,8 @@ from headforcing.headforcing_core.model.attention import (
     LayerSizes,
     attention_function,
     explicit,
-    sdpa,
 )
-from headforcing.headforcing_core.model.attention_backends import Spans, attend_layer, by_span, views
+from headforcing.headforcing_core.model.attention_backends import Spans, attend_layer, by_span, plans_at_once
 from headforcing.kernels.dispatch import TOLERANCE, Operation
 from torch import Tensor
 
@@ -26,9 +25,8 @@ from .case import HEAD_DIM, Case
 from .rows import HEAD_FORCING
 from .stopwatch import Stopwatch
 
-STREAMS = "sdpa, a stream for every group"
 # arithmetic, not measurements: what an H200 may reach, in TFLOP/s
-EXPECTED = {"torch_varlen": 340, "cudnn_varlen": 550, "sdpa": 440, STREAMS: 540, "triton": 370}
+EXPECTED = {"torch_varlen": 340, "cudnn_varlen": 550, "cudnn": 440, "cudnn_streams": 540, "triton": 370}
 REPETITIONS = 10
 
 
@@ -55,9 +53,9 @@ def layer(case: Case, name: str) -> dict[str, Any]:
     """One backend on one layer at the case's sizes: milliseconds, TFLOP/s, and its error beside float64."""
     sizes = _sizes(case)
     try:
-        attention = _on_streams if name == STREAMS else _plainly(_backend(case, name))
+        attention = _plainly(_backend(case, name))
         q, k, v = _inputs(case, sizes)
-        with torch.no_grad():
+        with torch.no_grad(), plans_at_once():
             ms = _milliseconds(case, lambda: attention(q, k, v, sizes.spans))
             error = _error(attention, q, k, v, sizes.spans)
     except Exception as failure:
@@ -72,7 +70,7 @@ def layer(case: Case, name: str) -> dict[str, Any]:
 def backends(case: Case) -> list[str]:
     """What `layer` is asked about."""
     slow = ("explicit", "sage")
-    return [*(name for name in BACKENDS if name not in slow), STREAMS] if case.device.type == "cuda" else ["sdpa"]
+    return [name for name in BACKENDS if name not in slow] if case.device.type == "cuda" else ["sdpa"]
 
 
 Layer = Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
@@ -84,19 +82,6 @@ def _backend(case: Case, name: str) -> AttentionFunction:
 
 def _plainly(function: AttentionFunction) -> Layer:
     return lambda q, k, v, spans: attend_layer(function, q, k, v, spans)
-
-
-def _on_streams(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    """PyTorch's sdpa for every group of heads, each on a CUDA stream of its own."""
-    here, parts = torch.cuda.current_stream(), []
-    for span, queries in zip(spans, q.split([span.heads for span in spans]), strict=True):
-        side = torch.cuda.Stream()
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
-            parts.append(sdpa(queries, *views(span, k, v)))
-        here.wait_stream(side)
-        parts[-1].record_stream(here)
-    return torch.cat(parts)
 
 
 def _sizes(case: Case) -> LayerSizes:

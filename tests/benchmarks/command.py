@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ PRESETS = {
     "cpu": Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=CPU, timed_blocks=6, vae_dim=8),
 }
 DECODED = "B3"
+FACTS = "facts"  # in place of a row: of the device
 ROW_SECONDS = 150.0  # that one row may take
 REPEATS = {"gpu": 1, "cpu": 3}  # a shared processor is busy with other things at times: the best repetition counts
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -50,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         scaling.run(case, options.out, _tell)
         return
     by_name = {row.name: row for row in ROWS}
+    if options.worker == FACTS:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{FACTS}.json").write_text(json.dumps(facts(case)), encoding="utf-8")
+        return
     if options.worker:
         vae = random_decoder(case)[0] if case.vae_dim else None
         measure(case, by_name[options.worker], vae).save(options.out)
@@ -79,6 +85,13 @@ class Apart:
     def __post_init__(self) -> None:
         self.budget = Budget(self.seconds)
 
+    def facts(self) -> dict[str, Any]:
+        """`facts` of the device, measured in a process of its own, which leaves the device's memory to the rows."""
+        reason, said = run_apart("run.py", [*self.arguments, "--worker", FACTS, "--out", str(self.folder)], ROW_SECONDS)
+        if reason:
+            raise RuntimeError(f"the device could not be measured: {reason}\n{said}")
+        return json.loads((self.folder / f"{FACTS}.json").read_text(encoding="utf-8"))
+
     def measure(self, case: Case, row: Row, vae: bool) -> Measurement:
         """A row, or why there is nothing: its process failed or there was no time for it."""
         limit = self.budget.left(ROW_SECONDS)
@@ -100,8 +113,8 @@ def run_rows(
 
     Apart, where time is short, the VAE decodes in one row alone: it takes as long in every one.
     """
-    vae, which = random_decoder(case)
-    matmul = matmul_flops(case.device, case.dtype)
+    vae = None if apart is not None else random_decoder(case)[0]
+    about = facts(case) if apart is None else apart.facts()
     best: dict[str, Measurement] = {}
     for repeat in range(repeats):
         for row in rows:
@@ -113,7 +126,7 @@ def run_rows(
                 found = measure(case, row, None if repeat else vae)
             best[row.name] = _better(best.get(row.name, found), found)
             gc.collect()
-            results = _results(case, best, matmul, which)
+            results = _results(case, best, about)
             if folder is not None:
                 report.write(folder, "results", results, report.markdown(results))
             _tell(f"{row.name} {row.title}: {found.reason or f'{_block_ms(found):.4g} ms, its fastest block'}")
@@ -134,17 +147,25 @@ def _block_ms(result: Measurement) -> float:
     return min(times["block"] for times in result.blocks)
 
 
-def _results(case: Case, best: dict[str, Measurement], matmul: float, vae: str) -> dict[str, Any]:
+def facts(case: Case) -> dict[str, Any]:
+    """What does not depend on a row: the machine, the decoder and how fast a matrix product is."""
+    return {
+        "environment": environment(case.device, case.dtype),
+        "vae": random_decoder(case)[1],
+        "matmul_tflops": matmul_flops(case.device, case.dtype) / 1e12,
+    }
+
+
+def _results(case: Case, best: dict[str, Measurement], about: dict[str, Any]) -> dict[str, Any]:
+    matmul = 1e12 * about["matmul_tflops"]
     naive = best.get("V1")
     same = {row.name for row in ROWS if row.policy == HEAD_FORCING}
     rows = [
         report.summary(best[row.name], matmul, naive if row.name in same else None) for row in ROWS if row.name in best
     ]
     return {
-        "environment": environment(case.device, case.dtype),
+        **about,
         "case": case.describe(),
-        "vae": vae,
-        "matmul_tflops": matmul / 1e12,
         "ratios": report.ratios(rows),
         "rows": rows,
     }

@@ -6,7 +6,7 @@ import importlib.util
 import time
 import warnings
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,64 +14,73 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.attention import attention_function
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.render import Listener, Place
 from headforcing.headforcing_core.render.resources import needs_of
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.render.video import make_video
+from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.headforcing_core.video.wan_decoder import held_bytes
 from headforcing.headforcing_core.video.wan_decoder import peak_bytes as peak_bytes_of
 from torch import nn
 
-from .case import HEAD_DIM, SCHEDULE, Case, random_model
-from .decoder import random_decoder
+from .case import HEAD_DIM, PROMPT, SCHEDULE, Case, fp8_model, random_model
+from .decoder import enlarged_images, random_decoder, tiny_random_decoder
 from .rows import HEAD_FORCING
 from .stopwatch import peak_bytes, reset_peak, synchronize
 
 SHARE_OF_STEADY = 0.5  # of a video's blocks, its last ones: their contexts are full
 
 
-def video(case: Case, seconds: float, encoded: bool) -> dict[str, Any]:
+class Ends(Listener):
+    """Decodes every block without keeping it, if there is a decoder, and notes when each is done."""
+
+    def __init__(self, decoder: Any = None):
+        self.decoder, self.times = decoder, list[float]()
+
+    def add(self, block: Block) -> None:
+        if self.decoder is not None:
+            self.decoder.decode(block.latents)
+        self.times.append(time.perf_counter())
+
+
+def video(case: Case, seconds: float, encoded: bool, tiny_fp8: bool = False, stored: bool = False) -> dict[str, Any]:
     """Seconds of a whole video and of its blocks, and the memory it takes beside the estimate.
 
     Args:
         seconds: length of the video.
         encoded: to an MP4; otherwise video frames are decoded and dropped, and without a decoder only sampled.
+        tiny_fp8: with linear layers in fp8 and a tiny decoder; the memory beside the estimate means nothing then.
+        stored: with a run folder.
     """
     if encoded and not (importlib.util.find_spec("av") and importlib.util.find_spec("PIL")):
         return {"not_available": "encoding needs the packages av and pillow"}
-    decoder, which = random_decoder(case)
+    decoder, which = tiny_random_decoder(case) if tiny_fp8 else random_decoder(case)
     if encoded and decoder is None:
         return {"not_available": which}
-    plan, model = _plan(case, seconds), random_model(case.config, case.dtype, case.device, case.seed)
+    made_by = fp8_model if tiny_fp8 else random_model
+    plan, model = _plan(case, seconds), made_by(case.config, case.dtype, case.device, case.seed)
     attention = attention_function("auto", case.device, case.dtype, HEAD_DIM, plan.shape.layer_sizes)
-    cache = plan.make_cache(case.dtype, case.device, attention)
-    blocks = rollout(model, cache, SCHEDULE, case.noise(), [0] * plan.new_blocks)
-    ends: list[float] = []
+    ends = Ends(None if encoded else decoder)
     reset_peak(case.device)
     synchronize(case.device)
     begun = time.perf_counter()
-    with ExitStack() as stack, torch.no_grad():
-        sink = None
-        if encoded:
-            folder = Path(stack.enter_context(TemporaryDirectory()))
-            sink = stack.enter_context(_mp4(folder / "video.mp4", plan, decoder))
-        for block in blocks:
-            if sink is not None:
-                sink.add(block.latents)
-            elif decoder is not None:
-                decoder.decode(block.latents)
-            ends.append(time.perf_counter() - begun)
-        if sink is not None:
-            sink.finish()
+    with TemporaryDirectory() as folder, torch.no_grad():
+        job = RenderJob(plan, case.embeds, "random", case.dtype, runs=Path(folder) / "runs" if stored else None)
+        listeners = [_mp4(Path(folder) / "video.mp4", plan, decoder), ends] if encoded else [ends]
+        make_video(job, model, Place(case.device, attention), listeners)
         synchronize(case.device)
         whole = time.perf_counter() - begun
+    times = [end - begun for end in ends.times]
     weights = sum(x.nbytes for x in (*model.backbone.parameters(), *_weights(decoder)))
-    half = len(ends) - round(len(ends) * SHARE_OF_STEADY)
-    steady = (ends[-1] - ends[half - 1]) / (len(ends) - half) if half else ends[-1] / len(ends)
+    half = len(times) - round(len(times) * SHARE_OF_STEADY)
+    steady = (times[-1] - times[half - 1]) / (len(times) - half) if half else times[-1] / len(times)
     return {
         "decoder": which,
         "encoded": encoded,
+        "stored": stored,
         "video_frames": plan.video_frames,
         "seconds": whole,
         "fps": plan.video_frames / whole,
@@ -88,7 +97,7 @@ def waits(case: Case) -> dict[str, Any]:
     plan, model = _plan(case, 20.0), random_model(case.config, case.dtype, case.device, case.seed)
     attention = attention_function("auto", case.device, case.dtype, HEAD_DIM, plan.shape.layer_sizes)
     cache = plan.make_cache(case.dtype, case.device, attention)
-    blocks = rollout(model, cache, SCHEDULE, case.noise(), [0] * plan.new_blocks)
+    blocks = rollout(model, cache, case.script(plan.new_blocks), case.noise())
     watched = 6
     for _ in range(plan.new_blocks - watched):
         next(blocks)
@@ -104,8 +113,18 @@ def waits(case: Case) -> dict[str, Any]:
     return {"blocks": watched, "waits": dict(places.most_common())}
 
 
-def vae(case: Case, latent_frames: int = 9) -> dict[str, Any]:
-    """Milliseconds of the decoder alone, per block of three latent frames, and the memory it takes."""
+def vae(case: Case, latent_frames: int = 9, searched: bool = False, enlarged: bool = False) -> dict[str, Any]:
+    """Milliseconds of the decoder alone, per block of three latent frames, and the memory it takes.
+
+    Args:
+        searched: whether cuDNN times its plans for every shape, instead of taking the first that it proposes.
+        enlarged: whether images are enlarged and convolved, instead of by one transposed convolution.
+    """
+    with torch.backends.cudnn.flags(benchmark=searched), enlarged_images() if enlarged else nullcontext():
+        return _vae(case, latent_frames)
+
+
+def _vae(case: Case, latent_frames: int) -> dict[str, Any]:
     decoder, which = random_decoder(case)
     if decoder is None:
         return {"not_available": which}
@@ -125,14 +144,14 @@ def vae(case: Case, latent_frames: int = 9) -> dict[str, Any]:
 def _plan(case: Case, seconds: float) -> RenderPlan:
     roles = tuple(map(tuple, case.roles))
     profile = HeadProfile("random", case.layers, case.config.num_heads, roles, None, None, None)
-    timeline = parse_timeline("a red ball", seconds)
+    timeline = parse_timeline(PROMPT, seconds)
     return RenderPlan.make(case.config, HEAD_FORCING, SCHEDULE, timeline, case.width, case.height, profile=profile)
 
 
 def _mp4(path: Path, plan: RenderPlan, decoder: Any) -> Any:
-    from headforcing.headforcing_core.render.sinks import Mp4File
+    from headforcing.headforcing_core.render.sinks import VideoFile
 
-    return Mp4File(path, plan, decoder, 1, {})
+    return VideoFile(path, plan, lambda: decoder, {})
 
 
 def _decoder_memory(case: Case) -> DecoderMemory:

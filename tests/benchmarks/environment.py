@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import subprocess
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,19 @@ def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "triton": metadata.version("triton") if importlib.util.find_spec("triton") else None,
+        "triton": _triton(),
         "python": platform.python_version(),
         "system": platform.platform(),
         **gpu_state(device),
     }
+
+
+def _triton() -> str | None:
+    """Triton's version, by the name of the package that it is installed from."""
+    for package in ("triton", "triton-windows"):
+        with suppress(metadata.PackageNotFoundError):
+            return f"{package} {metadata.version(package)}"
+    return None
 
 
 _ASKED = ("driver_version", "power.limit", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "pstate")

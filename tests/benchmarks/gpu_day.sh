@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The first hours with a GPU, in five parts, each under eight minutes and independent of the others:
+# The first hours with a GPU, in six parts, each under eight minutes and independent of the others:
 #
 #   check    whether every kernel and every attention backend computes what it should; one layer's attention
-#   rows     a block of video by every row of the benchmark
+#   rows     a block of video by the rows of the benchmark that are compared
+#   more     a block of video by its other rows: fp8, streams, torch.compile, other windows
 #   profile  where a block's time goes, kernel by kernel; the VAE
 #   video    whole videos, with and without encoding; what waits for the GPU
 #   rest     a late block beside an early one; linear layers in fp8
@@ -19,7 +20,7 @@ dry=
 out=${1:-${OUT:-$root/output/gpu_day}}
 [ $# -gt 0 ] && shift
 python=${PYTHON:-python3}
-[ $# -gt 0 ] || set -- check rows profile video rest
+[ $# -gt 0 ] || set -- check rows more profile video rest
 
 # the repository root is the package `headforcing`, whatever the folder is called
 links=$(mktemp -d)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.memory import MemoryEvent
-from headforcing.headforcing_core.model.cuda_graph import STEADY_BLOCKS
+from headforcing.headforcing_core.model.cuda_graph import STEADY_BLOCKS, GraphedForward
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
@@ -85,12 +86,13 @@ class TimedModel:
 
     def __init__(self, model: WanVideoModel, watch: Stopwatch):
         self.model, self.watch = model, watch
+        self.backbone = model.backbone
 
     @property
     def prompt(self) -> PromptKV:
         return self.model.prompt
 
-    def use_prompt(self, prompt: int) -> None:
+    def use_prompt(self, embedding: Tensor) -> None:
         """The prompt is active already."""
 
     def denoise(self, latents: Tensor, sigma: float, cache: TimedCache) -> Tensor:
@@ -112,6 +114,9 @@ class TimedCache:
     @property
     def block(self) -> int:
         return self.cache.block
+
+    def switch_blocks(self, switch: Switch) -> int:
+        return 0
 
     def begin_block(self) -> None:
         with self.watch.stage("cache"):
@@ -176,7 +181,7 @@ def timed_blocks(
     model = copy.copy(made_by(case.config, case.dtype, case.device, case.seed))
     graphed = row.forward() if row.forward else None
     model.forward = graphed or model.forward
-    made = rollout(TimedModel(model, watch), TimedCache(cache, watch), SCHEDULE, case.noise(), [0] * blocks)
+    made = rollout(TimedModel(model, watch), TimedCache(cache, watch), case.script(blocks), case.noise())
     admitted = 0
     if vae is not None:
         vae.reset()
@@ -190,7 +195,7 @@ def timed_blocks(
         yield watch.lap(), block.latents, cache
     if blocks >= warm_up_blocks(row.policy) and admitted < row.policy.memory.episodic_frames:
         raise RuntimeError("episodic memory did not fill, so this is no steady state")
-    if graphed is not None and not graphed.replays:
+    if isinstance(graphed, GraphedForward) and not graphed.replays:
         raise RuntimeError("no CUDA graph could be recorded, the log says why")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from headforcing.headforcing_core.cache.base import Cache
 from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
 from headforcing.headforcing_core.cache.policy import RolePolicy
@@ -40,7 +41,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None])[0, 0]
 
 
-class NaiveLoop:
+class NaiveLoop(Cache):
     """V1: updates, assembly, rotation and attention head by head, in plain torch.
 
     Args:

@@ -8,7 +8,7 @@ import torch
 from headforcing.kernels import dispatch
 from torch.profiler import ProfilerActivity, profile
 
-from .case import SCHEDULE, Case, random_model, warm_up_blocks
+from .case import Case, random_model, warm_up_blocks
 from .decoder import random_decoder
 from .rows import ROWS
 from .stopwatch import synchronize
@@ -27,7 +27,7 @@ def blocks(case: Case) -> dict[str, Any]:
     model = random_model(case.config, case.dtype, case.device, case.seed)
     found: dict[str, Any] = {"row": name}
     with dispatch.using(row.kernels), torch.no_grad():
-        made = rollout(model, cache, SCHEDULE, case.noise(), [0] * (warm_up + 6))
+        made = rollout(model, cache, case.script(warm_up + 6), case.noise())
         for _ in range(warm_up):
             next(made)
         for _ in range(6):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
@@ -11,12 +12,14 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, p
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import (
     AttentionFunction,
-    LayerAttention,
     LayerSizes,
     attention_function,
 )
+from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.model.fp8 import has_product
+from headforcing.headforcing_core.model.gelu_epilogue import finish_with_epilogue
+from headforcing.headforcing_core.model.wan import forward_block
 from headforcing.headforcing_core.render.provenance import attention_name
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
@@ -24,13 +27,13 @@ from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
-from headforcing.kernels.quantise import quantise
+from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import HEAD_DIM, Case
 from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads, dense
-from .varlen import nothing, packed_attention
+from .varlen import nothing, one_call, packed_attention
 
 Build = Callable[[CacheShape, Case, bool], Any]  # the last says: without attention, to time the cache alone
 Told = Callable[[Case], str]
@@ -67,7 +70,7 @@ class Row:
     policy: CachePolicy = HEAD_FORCING
     kernels: str = "reference"
     must_launch: tuple[Operation, ...] = ()
-    forward: Callable[[], GraphedForward] | None = None
+    forward: Callable[[], Any] | None = None
     fp8: bool = False
 
 
@@ -89,7 +92,7 @@ def _packed_row(name: str, title: str, kind: type[PackedHeads], *operations: Ope
 
     def reason(case: Case) -> str:
         try:
-            packed_attention(case.device, case.dtype, None)
+            packed_attention(case.device, case.dtype, case.shape(HEAD_FORCING, 100).layer_sizes)
         except ImportError as error:
             return str(error)
         return _needs_kernels(*operations)(case)
@@ -118,7 +121,9 @@ def engine_row(
 ) -> Row:
     """The engine with this attention backend; `in_one_call` if it must compute all heads of a layer in one call."""
 
-    def chosen(case: Case, sizes: LayerSizes | None) -> AttentionFunction:
+    def chosen(case: Case, sizes: LayerSizes) -> AttentionFunction:
+        if in_one_call:
+            return one_call(case.device, case.dtype, sizes)
         return attention_function(attention, case.device, case.dtype, HEAD_DIM, sizes)
 
     def build(shape: CacheShape, case: Case, hollow: bool) -> HeadCache:
@@ -129,17 +134,15 @@ def engine_row(
             return "this device does not multiply 8-bit floating point"
         if case.device.type == "cpu" and (in_one_call or attention not in ("auto", "sdpa")):
             return "a CPU has no attention to sequences of different lengths"
-        sizes = case.shape(options.get("policy", HEAD_FORCING), 100).layer_sizes
         try:
-            if in_one_call and not isinstance(chosen(case, sizes), LayerAttention):
-                return "no backend that takes all heads of a layer in one call is the fastest here"
-        except HeadForcingError as error:
+            chosen(case, case.shape(options.get("policy", HEAD_FORCING), 100).layer_sizes)
+        except (HeadForcingError, ImportError) as error:
             return str(error)
         return _needs_kernels(*options.get("must_launch", ()))(case)
 
     def backend(case: Case, shape: CacheShape) -> str:
         function = chosen(case, shape.layer_sizes)
-        return attention_name(function, attention, case.device, case.dtype, HEAD_DIM)
+        return attention_name(function, attention)
 
     return Row(name, title, build, reason, backend, kernels=kernels, **options)
 
@@ -159,11 +162,29 @@ ROWS = (
     engine_row("B4", "ours: + CUDA graph", "auto", kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
     engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", must_launch=(*ELEMENTWISE, attend)),
     engine_row(
+        "G",
+        "ours: B3 with GELU as an epilogue",
+        "auto",
+        kernels="auto",
+        must_launch=ELEMENTWISE,
+        forward=lambda: partial(forward_block, finish=finish_with_epilogue),
+    ),
+    engine_row(
+        "B6",
+        "ours: B3 with cuDNN on streams",
+        "cudnn_streams",
+        kernels="auto",
+        must_launch=ELEMENTWISE,
+    ),
+    engine_row(
+        "C", "ours: torch.compile", "auto", kernels="auto", must_launch=(write_block,), forward=compiled_forward
+    ),
+    engine_row(
         "F8",
         "ours: B3 with fp8 linears, inexact",
         "auto",
         kernels="auto",
-        must_launch=(*ELEMENTWISE, quantise),
+        must_launch=(*ELEMENTWISE, quantise, quantise_gelu),
         fp8=True,
     ),
     engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=WINDOW_21),

@@ -22,7 +22,7 @@ class Slots:
 
     def __init__(self, shape: CacheShape):
         self.shape = shape
-        self.capacity = {p: p.capacity(shape.frames_per_block, shape.total_frames) for p in shape.groups()}
+        self.capacity = {p: p.capacity(shape.frames_per_block, shape.total_frames) for p in shape.groups}
         self.sources: dict[RolePolicy, list[list[int]]] = {policy: [] for policy in self.capacity}
         self.memory_policy = next((policy for policy in self.sources if policy.episodic_frames), None)
         self.entries = 0

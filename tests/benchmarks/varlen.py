@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
 import torch
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.model.attention import LayerAttention, LayerSizes, Span, Spans, attention_function
+from headforcing.headforcing_core.model.attention import (
+    ONE_CALL,
+    LayerAttention,
+    LayerSizes,
+    Span,
+    Spans,
+    fastest_backend,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,19 +51,20 @@ def nothing(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:
     return q
 
 
-def packed_attention(device: torch.device, dtype: torch.dtype, sizes: LayerSizes | None) -> tuple[str, PackedAttention]:
-    """What attends, and its name: on CUDA the kernel that the engine would choose for these sizes, or a stand-in.
+def one_call(device: torch.device, dtype: torch.dtype, sizes: LayerSizes) -> LayerAttention:
+    """The fastest backend that takes all heads of a layer in one call; raises ImportError where none works."""
+    found = fastest_backend(ONE_CALL, device, dtype, HEAD_DIM, sizes) if device.type == "cuda" else None
+    if not isinstance(found, LayerAttention):
+        raise ImportError("no attention to sequences of different lengths works here")
+    return found
 
-    Raises ImportError where nothing attends to all heads in one call.
-    """
+
+def packed_attention(device: torch.device, dtype: torch.dtype, sizes: LayerSizes) -> tuple[str, PackedAttention]:
+    """What attends, and its name: on CUDA the fastest in one call, elsewhere a stand-in; ImportError as `one_call`."""
     if device.type != "cuda":
         return "dense calls, head by head", head_by_head
-    for name in ("auto", "cudnn_varlen", "flash_attn_3", "torch_varlen", "flash_attn_2"):
-        with suppress(HeadForcingError):
-            function = attention_function(name, device, dtype, HEAD_DIM, sizes)
-            if isinstance(function, LayerAttention):
-                return function.name or name, partial(_in_one_call, function)
-    raise ImportError("no attention to sequences of different lengths works here")
+    function = one_call(device, dtype, sizes)
+    return function.name, partial(_in_one_call, function)
 
 
 def _in_one_call(function: LayerAttention, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths) -> Tensor:

@@ -358,7 +358,8 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
           const inner = outer.subgraph.nodes.find((node) => node.type === "HeadForcingPromptTimeline");
           window.__renders(`${outer.id}:${inner.id}`);
           const { element } = inner.widgets.find((widget) => widget.name === "live_story");
-          return [inner.inputs.find((input) => input.name === "prompts").link != null, !element.hidden];
+          const button = element.querySelector(".hf-live-story");
+          return [inner.inputs.find((input) => input.name === "prompts").link != null, !button.hidden];
         }"""
         assert page.evaluate(shown) == [True, False], "a button that would send a text which is not rendered"
         assert browser.page_errors == []

@@ -139,7 +139,9 @@ def test_attention_goes_through_what_nodes_put_in_its_place(probes: dict[str, An
     assert found["calls"] > 50 and found["shapes"]
 
 
-def test_attention_is_comfyuis_unless_all_heads_fit_one_call_and_nobody_has_chosen(probes: dict[str, Any]):
+def test_attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_cpu(
+    probes: dict[str, Any],
+):
     found = of(probes, "chosen_attention")
     assert found["default"] and found["none better"]
     for name in ("quad_cross", "split_cross"):
@@ -147,6 +149,12 @@ def test_attention_is_comfyuis_unless_all_heads_fit_one_call_and_nobody_has_chos
         assert difference < 1e-5 and kept
     assert found["better"] and found["overridden"]
     assert found["sizes"] == [16, "the sizes of the render"], "else the first that works is taken, not the fastest"
+
+
+def test_a_preview_is_made_of_a_copy_in_the_hosts_memory(probes: dict[str, Any]):
+    found = of(probes, "moving_preview")
+    assert found["asked"] == ["cpu"] and found["images"] == [None, "image", "image"]
+    assert found["shown"] == [["Tensor", [1, 16, 3, 2, 2]], ["Tensor", [1, 16, 2, 2, 2]]]
 
 
 def test_the_model_is_unchanged_for_normal_samplers(probes: dict[str, Any]):

@@ -323,7 +323,7 @@ def test_auto_finds_the_roles_and_the_next_run_starts_with_them(fresh: ComfyServ
 
 def test_auto_reports_what_was_remembered_while_roles_were_found(fresh: ComfyServer):
     report = text_of(queued(fresh, auto_graph(seed=3, novelty_threshold=1.0, memory_every_blocks=1)), "report")
-    assert "kept for the next run" in report and "after block 1: remembered frame 0" in report
+    assert "kept for the next run" in report and "after block 1: admitted frame 0" in report
     assert len(re.findall("after block", report)) >= 4
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.comfy
 DEMO = Path(__file__).resolve().parents[2] / "workflows" / "demo.json"
 
 _SAMPLER = "app.graph.nodes.find((node) => node.type === 'HeadForcingSampler')"
-_PLAYER = f"{_SAMPLER}?.widgets.find((widget) => widget.name === 'head_forcing_player')?.element"
+_PLAYER = f"{_SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild"
 _VIDEO = f"({_PLAYER})?.querySelector('video')"
 # notes what the player plays, ten times a second
 _WATCH = f"""() => {{
@@ -28,6 +28,14 @@ _WATCH = f"""() => {{
       window.__seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime]);
   }}, 100);
 }}"""
+_COUNT_LISTENERS = """() => {
+  const add = SourceBuffer.prototype.addEventListener;
+  window.__listeners = 0;
+  SourceBuffer.prototype.addEventListener = function (...args) {
+    window.__listeners += 1;
+    return add.apply(this, args);
+  };
+}"""
 _NOTE_REVOKED = """() => {
   const revoke = URL.revokeObjectURL;
   window.__revoked = [];
@@ -95,6 +103,7 @@ def test_the_video_plays_in_the_node_while_it_grows(server: ComfyServer, nodes_2
 
 
 def check_playing(editor: Browser, nodes_2: bool) -> None:
+    editor.page.evaluate(_COUNT_LISTENERS)
     editor.load_api(growing_graph(f"player/{nodes_2}", 12.0, seed=100 + nodes_2))
     values, prompt = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]
     grew, finished = watched(editor)
@@ -106,7 +115,9 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
     assert abs(finished[0][1] - grew[-1][1]) < 1.5, "it goes on where it was"
 
     assert text_of(editor).startswith(f"wrote output/player/{nodes_2}_00001_.mp4 - 17 blocks in 0:")
+    assert editor.page.evaluate("window.__listeners") == 2, "none for every piece of the file"
     assert editor.page.locator("video").count() == 1, "the frontend shows no second one"
+    assert editor.page.get_by_label("Video of Head Forcing Sampler").count() == 1
     assert editor.page.locator("img[src^='blob:']").count() == 0, "and no preview"
     assert not editor.page.evaluate(f"{_SAMPLER}.imgs?.length")
     assert (editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]) == (values, prompt), (
@@ -253,8 +264,9 @@ def _ids(name: str) -> str:
     return f"{name * 8}-0000-4000-8000-000000000000"
 
 
-def registered(server: ComfyServer, client: str, grows: str = "true") -> list[dict[str, Any]]:
-    return server.get_json(f"/headforcing/player?client={client}&grows={grows}")
+def registered(server: ComfyServer, client: str, grows: str = "true", workflow: str = "") -> list[dict[str, Any]]:
+    told = server.get_json(f"/headforcing/renders?client={client}&grows={grows}&workflow={workflow}")
+    return [about for event, about in told if event == "head_forcing.progress"]
 
 
 def heard(server: ComfyServer, socket: Any, client: str, graph: Graph, name: str, workflow: str) -> tuple[list, Any]:
@@ -296,7 +308,7 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: Comf
                 assert "head_forcing" not in str(other.recv(timeout=0.2))
             except TimeoutError:
                 break
-        last = registered(comfy_server, client)
+        told = [registered(comfy_server, client, workflow=each) for each in ("the-graph", "another-graph", "a-third")]
     assert {(message["node"], message["workflow"]) for message in messages} == {("sampler", "the-graph")}
     sizes = [message["video"]["bytes"] for message in messages if message["state"] == "running"]
     assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[-1]
@@ -307,10 +319,10 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(comfy_server: Comf
     assert output == {"video": [{"filename": "raw_00001_.mp4", "subfolder": "player", "type": "output"}]}
     assert messages[-1]["files"] == output["video"], "a page that shows another workflow keeps them"
 
-    # the same node of another workflow: the frontend shows the comparison itself
+    # the same node of another workflow
     assert {(message["node"], message["workflow"]) for message in others} == {("sampler", "another-graph")}
-    assert others[-1]["state"] == "done" and others[-1]["files"] == [] and grid["images"]
-    assert last == [messages[-1], others[-1]], "what a page that is loaded again is told"
+    assert others[-1]["state"] == "done" and others[-1]["files"] == grid["video"]
+    assert told == [[messages[-1]], [others[-1]], []], "what a page that opens the workflow is told"
 
 
 @pytest.mark.parametrize("client", ["", "nobody", "x" * 5000, "a%00b"])

@@ -220,13 +220,15 @@ def test_a_story_is_edited_on_the_timeline(browser):
 BODY = {"text": "0:00 a\n0:10 b", "seconds": 30.0}
 
 
-def asked(server: ComfyServer, body: Any, path: str = "/headforcing/timeline", **headers: str) -> tuple[int, Any]:
+def asked(
+    server: ComfyServer, body: Any, path: str = "/headforcing/timeline", method: str = "POST", **headers: str
+) -> tuple[int, Any]:
     """POST bytes, or JSON, with headers of one's own."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request("POST", path, data, {"Content-Type": "application/json"} | named)
+        connection.request(method, path, data, {"Content-Type": "application/json"} | named)
         response = connection.getresponse()
         return response.status, json.loads(response.read() or b"null")
     finally:
@@ -262,6 +264,28 @@ def test_the_route_refuses_other_sites_even_where_comfyui_does_not(open_server):
         status, got = asked(open_server, BODY, **headers)
         assert (status, list(got)) == (403, ["error"]), headers
     assert asked(open_server, BODY, Origin=here)[0] == 200
+
+
+def test_a_domain_that_is_pointed_at_this_computer_gets_no_answer(comfy_server):
+    """DNS rebinding: to the browser a page of this domain is the server's own."""
+    port = comfy_server.port
+    own = ("127.0.0.1", "localhost", "LOCALHOST", "[::1]", "192.168.1.5", "a.localhost", "studio", "studio.local")
+    for name in own:
+        assert asked(comfy_server, BODY, Host=f"{name}:{port}", Origin=f"http://{name}:{port}")[0] == 200, name
+    for name in ("evil.example", "127.0.0.1.evil.example", "localhost.example"):
+        for origin in ({"Origin": f"http://{name}:{port}"}, {}):  # browsers leave it out where a page only reads
+            status, got = asked(comfy_server, BODY, Host=f"{name}:{port}", **origin)
+            assert (status, list(got)) == (403, ["error"]), name
+            for path in ("/headforcing/takes", "/headforcing/takes/picture?name=x&number=0"):
+                assert asked(comfy_server, b"", path, method="GET", Host=f"{name}:{port}", **origin)[0] == 403, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--listen", "0.0.0.0"), ("--enable-cors-header", "https://my.example")])
+def test_a_server_in_a_network_answers_to_its_domain(comfy, tmp_path_factory, options):
+    with ComfyServer(comfy.install, tmp_path_factory.mktemp("named"), args=options) as server:
+        for name, status in (("my.example", 200), ("evil.example", 403 if "cors" in options[0] else 200)):
+            assert asked(server, BODY, Host=name, Origin=f"https://{name}")[0] == status
 
 
 def test_a_body_of_another_kind_gets_one_sentence(comfy):

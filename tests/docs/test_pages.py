@@ -5,28 +5,32 @@ import io
 import json
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.research.__main__ import main as research
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
-FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests")
+FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests", "research")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 COMMANDS = (
-    "demo", "generate", "batch", "compare", "tables", "evaluate", "rooms", "convert", "inspect", "profile",
+    "demo", "generate", "batch", "compare", "convert", "inspect", "profile",
     "profiles merge", "profiles compare", "profiles show", "profiles plot", "report", "runs list", "runs takes",
-    "runs show", "runs prune", "budget", "replay", "encode", "decode", "memory", "read-vbench",
-    "check-claim",
+    "runs show", "runs prune", "methods", "budget", "replay", "encode", "decode", "memory",
+)  # fmt: skip
+RESEARCH = (
+    "train", "gate", "release", "sheet", "accuracy", "rooms", "evaluate", "tables", "read-vbench", "check-claim",
 )  # fmt: skip
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
-PACKAGE_FOLDERS = ("headforcing_core", "")  # where a path such as `cache/policy.py` is looked for
+PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
+PACKAGE_FOLDERS = ("headforcing_core", "research", "")  # where a path such as `cache/policy.py` is looked for
 NOT_HERE_YET: set[str] = set()
 MAY_IMPORT = runpy.run_path(str(next((ROOT / "tests").rglob("test_layers.py"))))["MAY_IMPORT"]
 
@@ -50,11 +54,11 @@ def codes(text: str) -> Iterator[str]:
 
 
 @cache
-def options(*command: str) -> frozenset[str]:
+def options(*command: str, program: Callable[[list[str]], int] = main) -> frozenset[str]:
     """The options that a command's help names; none for a command that does not exist."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()), pytest.raises(SystemExit):
-        main([*command, "--help"])
+        program([*command, "--help"])
     return frozenset(re.findall(r"--[a-z][a-z0-9-]+", shown.getvalue()))
 
 
@@ -82,24 +86,30 @@ def test_every_link_leads_somewhere(page: Path):
 @EVERY_PAGE
 def test_every_command_has_the_options_that_the_page_gives_it(page: Path):
     for code in codes(page.read_text("utf-8")):
-        found = PROGRAM.match(code)
+        found = PROGRAM.match(code) or PROGRAM_OF_RESEARCH.match(code)
         words = code[found.end() :].split() if found else []
         if not words or not words[0].islower():  # `headforcing COMMAND --help`
             continue
-        known = options(*command_of(words))
+        known = options(*command_of(words), program=main if PROGRAM.match(code) else research)
         assert known, f"there is no command {code!r}"
         unknown = {word for word in words if re.fullmatch(r"--[a-z][a-z0-9-]*", word)} - known
         assert not unknown, f"{code!r} has no {unknown}"
+
+
+OF_COMFYUI = {"--enable-cors-header", "--listen"}
 
 
 @EVERY_PAGE
 def test_options_that_stand_alone_exist(page: Path):
     if page.parent.name == "benchmarks":  # a program of its own
         return
-    known = frozenset().union(*(options(*command.split()) for command in COMMANDS))
+    known = frozenset().union(
+        *(options(*command.split()) for command in COMMANDS),
+        *(options(command, program=research) for command in RESEARCH),
+    )
     for code in codes(page.read_text("utf-8")):
         for option in re.findall(r"^--[a-z][a-z0-9-]*", code):
-            assert option in known, option
+            assert option in known | OF_COMFYUI, option
 
 
 @EVERY_PAGE
@@ -111,11 +121,19 @@ def test_every_file_that_a_page_names_exists(page: Path):
         assert any(place.exists() for place in places), code
 
 
-def test_the_page_of_commands_has_them_all():
-    table = (ROOT / "docs" / "command_line.md").read_text("utf-8").split("Exit code")[0]
+@pytest.mark.parametrize(
+    ("page", "end", "commands", "program"),
+    [
+        ("docs/command_line.md", "Exit code", COMMANDS, main),
+        ("research/README.md", "| folder or file", RESEARCH, research),
+    ],
+    ids=["commands", "research"],
+)
+def test_a_page_of_commands_has_them_all(page: str, end: str, commands: tuple[str, ...], program):
+    table = (ROOT / page).read_text("utf-8").split(end)[0]
     rows = "".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE))
-    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(COMMANDS)
-    assert all(options(*command.split()) for command in COMMANDS)
+    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(commands)
+    assert all(options(*command.split(), program=program) for command in commands)
 
 
 def test_the_memory_table_is_what_the_command_computes(capsys):

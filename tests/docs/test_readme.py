@@ -9,8 +9,9 @@ from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.methods import registry
 from headforcing.headforcing_core.methods.registry import METHODS
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.render.video import begin_render
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -61,11 +62,11 @@ def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch
     plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64)
     state_dict, _ = load_state_dict(assets.model_path())
     backbone = WanModel.from_state_dict(info.config, state_dict, torch.float32)
-    video = VideoRollout(plan, 1, dtype=torch.float32)
-    model = WanVideoModel(backbone, plan.embeddings([word_hash.encode("a red ball")]), torch.float32)
-    blocks = list(video.blocks(model))
+    job = RenderJob(plan, {"a red ball": word_hash.encode("a red ball")})
+    with begin_render(job, WanVideoModel(backbone, torch.float32)) as render:
+        blocks = list(render.blocks())
     assert len(blocks) == plan.blocks and all(block.latents.isfinite().all() for block in blocks)
-    held = sum(len(k) * k.shape[1] for k, _ in (*video.cache.past, *video.cache.own))
+    held = sum(len(k) * k.shape[1] for k, _ in (*render.run.cache.past, *render.run.cache.own))
     assert held == plan.shape.frame_slots
 
 

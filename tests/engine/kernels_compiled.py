@@ -64,6 +64,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
         ),
     )
     yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
+    yield "quantise_gelu", lambda: quantise.quantise_gelu(data(TOKENS, 8960))
     yield "attend", lambda: attend.attend(q, k, v, *heads)
     yield (
         "attend_turning",

@@ -14,7 +14,7 @@ import pytest
 import torch
 from benchmarks import command, report, scaling
 from benchmarks import vae as vae_benchmark
-from benchmarks.case import HEAD_DIM, SCHEDULE, Case, block_flops, random_model, warm_up_blocks
+from benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
 from benchmarks.decoder import random_decoder
 from benchmarks.measure import cache_steps, measure, timed_blocks
 from benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
@@ -48,7 +48,7 @@ def roll_out(
     shape = TINY.shape(policy, blocks)
     cache = build(replace(shape, roles=roles or shape.roles))
     model = random_model(TINY.config, TINY.dtype, TINY.device, TINY.seed)
-    made = list(rollout(model, cache, SCHEDULE, TINY.noise(), [0] * blocks))
+    made = list(rollout(model, cache, TINY.script(blocks), TINY.noise()))
     return [block.latents for block in made], [block.event for block in made]
 
 
@@ -100,7 +100,7 @@ def test_the_video_depends_on_what_is_remembered(of_the_engine):
     blocks = len(of_the_engine[0])
     model = random_model(TINY.config, TINY.dtype, TINY.device, TINY.seed)
     cache = HeadCache(TINY.shape(preset("no_episodic_memory"), blocks), torch.float32)
-    last = list(rollout(model, cache, SCHEDULE, TINY.noise(), [0] * blocks))[-1].latents
+    last = list(rollout(model, cache, TINY.script(blocks), TINY.noise()))[-1].latents
     assert (last - of_the_engine[0][-1]).abs().max() > 100 * TOLERANCE
 
 
@@ -121,7 +121,7 @@ def test_every_row_has_a_number_or_a_reason(run):
         assert row.get("not_available") or row["ms_per_block"]["block"]["median"] > 0, row
         assert f"| {row['row']} | {row['title']} | " in page
     missing = {row["row"] for row in results["rows"] if "not_available" in row}
-    assert missing == {"V3", "V4", "B2", "B3", "B4", "B5", "F8"}  # of a CPU
+    assert missing == {"V3", "V4", "B2", "B3", "B4", "B5", "B6", "G", "C", "F8"}  # of a CPU
 
 
 def test_the_row_of_fp8_linears_is_measured_and_makes_other_latents():

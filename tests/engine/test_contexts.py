@@ -138,8 +138,8 @@ def test_the_passes_of_a_block_leave_no_trace_but_the_clean_one(model):
     start = make(model, mixed(model), BUSY, 2).flatten(0, 1)
     caches = [new_cache(model, mixed(model), BUSY, 3) for _ in range(2)]
     for cache, passes in zip(caches, (0, 3), strict=True):
-        video = WanVideoModel(model, embeds(model), torch.float32)
-        video.use_prompt(0)
+        video = WanVideoModel(model, torch.float32)
+        video.use_prompt(embeds(model)[0])
         for block in start.split(F):
             cache.begin_block()
             for sigma in (1.0, 0.6, 0.2)[:passes]:

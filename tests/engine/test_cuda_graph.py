@@ -5,6 +5,7 @@ is passed to the model since.
 """
 
 import logging
+import weakref
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,8 +15,10 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, preset
+from headforcing.headforcing_core.devices import kept_tables
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model import cuda_graph
+from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import rollout
@@ -23,6 +26,7 @@ from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import Switch
+from scripts import script_of
 from torch import Tensor
 
 CONFIG = WanConfig(dim=88, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
@@ -66,13 +70,13 @@ def make(backbone: WanModel, blocks: int, policy: CachePolicy, recorder: Recorde
     """The latents of a video, and what ran its passes."""
     shape = CacheShape.for_model(CONFIG, ROLES, policy, 4, 6, 3, 3 * blocks)
     cache = HeadCache(shape, torch.float32)
-    model = WanVideoModel(backbone, [torch.ones(4, 10), torch.full((3, 10), -1.0)], torch.float32)
+    model = WanVideoModel(backbone, torch.float32)
     if recorder is not None:
         recorder.cache = cache
         model.forward = GraphedForward(recorder)
-    noise = SeededNoise(0, (3, 16, 4, 6))
-    prompts = options.pop("prompts", [0] * blocks)
-    made = [block.latents for block in rollout(model, cache, SCHEDULE, noise, prompts, **options)]
+    embeds = [torch.ones(4, 10), torch.full((3, 10), -1.0)]
+    script = script_of(options.pop("prompts", [0] * blocks), SCHEDULE, embeds, **options)
+    made = [block.latents for block in rollout(model, cache, script, SeededNoise((3, 16, 4, 6)))]
     return made, model.forward
 
 
@@ -123,8 +127,8 @@ def test_frames_numbered_from_the_start_of_the_video_are_never_steady(backbone):
 
 def test_another_cache_and_other_shapes_are_not_given_to_a_recording(backbone):
     forward = GraphedForward(recorder := Recorder(), steady_blocks=0)
-    model = WanVideoModel(backbone, [torch.ones(4, 10)], torch.float32, forward=forward)
-    model.use_prompt(0)
+    model = WanVideoModel(backbone, torch.float32, forward=forward)
+    model.use_prompt(torch.ones(4, 10))
     caches = [HeadCache(CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30), torch.float32) for _ in range(2)]
     for cache in caches:
         cache.begin_block()
@@ -169,9 +173,9 @@ def test_measured_passes_and_caches_of_other_kinds_are_never_recorded(backbone):
 def test_what_a_replay_returned_is_not_overwritten_by_the_next(backbone):
     recorder = Recorder()
     forward = GraphedForward(recorder, steady_blocks=0)
-    model = WanVideoModel(backbone, [torch.ones(4, 10)], torch.float32, forward=forward)
+    model = WanVideoModel(backbone, torch.float32, forward=forward)
     recorder.cache = cache = HeadCache(CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30), torch.float32)
-    model.use_prompt(0)
+    model.use_prompt(torch.ones(4, 10))
     cache.begin_block()
     x = torch.randn(3, 16, 4, 6)
     first = model.flow(x, 1.0, cache)
@@ -318,11 +322,42 @@ def test_a_cuda_graph_makes_the_same_video():
     torch.manual_seed(0)
     model = WanModel(CONFIG).requires_grad_(False).to("cuda")
     shape = CacheShape.for_model(CONFIG, ROLES, BUSY, 4, 6, 3, 48)
-    noise, videos = SeededNoise(0, (3, 16, 4, 6)), []
+    noise, videos = SeededNoise((3, 16, 4, 6)), []
     for forward in (cuda_graph.forward_block, GraphedForward()):
-        video = WanVideoModel(model, [torch.ones(4, 10)], torch.float32, "cuda", forward)
+        video = WanVideoModel(model, torch.float32, "cuda", forward)
         cache = HeadCache(shape, torch.float32, "cuda")
-        videos.append([block.latents for block in rollout(video, cache, SCHEDULE, noise, [0] * 16)])
+        script = script_of([0] * 16, SCHEDULE, [torch.ones(4, 10)])
+        videos.append([block.latents for block in rollout(video, cache, script, noise)])
     assert forward.replays
     for found, expected in zip(*videos, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_graph_keeps_the_tables_that_it_reads_and_no_longer(backbone, monkeypatch):
+    """Else they would be freed when tables of 512 other contexts have been made."""
+    made = []
+
+    @kept_tables
+    def table(number: int) -> Tensor:
+        made.append(weakref.ref(fresh := torch.tensor(number)))
+        return fresh
+
+    def layer(q, k, v, spans):
+        return q + 0 * table(0)
+
+    recorder = Recorder()
+    shape = CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 60)
+    cache = recorder.cache = HeadCache(shape, torch.float32, attention=LayerAttention(layer))
+    model = WanVideoModel(backbone, torch.float32)
+    model.forward = graph = GraphedForward(recorder)
+    script = script_of([0] * 10, SCHEDULE, [torch.ones(4, 10)])
+    for block in rollout(model, cache, script, SeededNoise((3, 16, 4, 6))):
+        if block.index == AT:
+            assert graph.replays and made[0]() is not None
+            for number in range(1, 600):
+                table(number)
+            assert made[0]() is not None
+    cache.flush()  # another layout
+    cache.begin_block()
+    graph(backbone, block.latents, torch.zeros(3), model.prompt, cache, write_only=True)
+    assert made[0]() is None

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.base import Cache
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -11,10 +12,11 @@ from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from no_float64 import RefuseFloat64
+from scripts import script_of
 from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, F, difference, embeds, latents, make, mixed, new_cache
 
 
-class KeptKeysAndValues:
+class KeptKeysAndValues(Cache):
     """A cache that only remembers what was written: attention sees the block itself."""
 
     def __init__(self):
@@ -101,8 +103,8 @@ def test_a_frames_timestep_changes_the_first_layers_keys_of_that_frame_only(mode
 
 
 def test_a_noise_level_is_a_thousandth_of_the_timestep_and_scales_the_flow_taken_off(model):
-    video = WanVideoModel(model, embeds(model), torch.float32)
-    video.use_prompt(0)
+    video = WanVideoModel(model, torch.float32)
+    video.use_prompt(embeds(model)[0])
     flow = video.flow(block_input(), 0.8333, KeptKeysAndValues())
     assert difference(flow, run_block(model, [833.3] * F)[0]) < 1e-6
     clean = video.denoise(block_input(), 0.8333, KeptKeysAndValues())
@@ -138,10 +140,10 @@ def test_explicit_padding_rows_equal_missing_ones_and_take_part_in_cross_attenti
 
 
 def test_only_the_active_prompt_is_kept(model):
-    video = WanVideoModel(model, embeds(model), torch.float32)
-    video.use_prompt(0)
+    video = WanVideoModel(model, torch.float32)
+    video.use_prompt(embeds(model)[0])
     first = video.prompt
-    video.use_prompt(1)
+    video.use_prompt(embeds(model)[1])
     assert video.prompt is not first
     assert difference(video.prompt.layers[0][0], first.layers[0][0]) > 1e-2
 
@@ -166,7 +168,7 @@ def test_nothing_is_float64_on_the_device(model):
     config = model.config
     with torch.device("meta"):
         empty_model = WanModel(config)
-        video = WanVideoModel(empty_model, [], torch.float32, "meta")
+        video = WanVideoModel(empty_model, torch.float32, "meta")
         video.prompt = PromptKV([(torch.empty(1, 5, 7, 22),) * 2] * 3, 2)
         x = torch.empty(F, 16, HEIGHT, WIDTH)
     shape = CacheShape.for_model(config, mixed(model), CachePolicy(), HEIGHT, WIDTH, F, 9)
@@ -187,9 +189,10 @@ def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
     roles = mixed(model)
     exact = make(model, roles, BUSY, 6)
     copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
-    video = WanVideoModel(copy, embeds(model), torch.bfloat16)
+    video = WanVideoModel(copy, torch.bfloat16)
     cache = new_cache(model, roles, BUSY, 6, dtype=torch.bfloat16)
-    blocks = list(rollout(video, cache, TWO_STEPS, SeededNoise(3, (F, 16, HEIGHT, WIDTH)), [0] * 6))
+    script = script_of([0] * 6, TWO_STEPS, embeds(model), seed=3)
+    blocks = list(rollout(video, cache, script, SeededNoise((F, 16, HEIGHT, WIDTH))))
     assert blocks[0].latents.dtype == torch.float32
     assert difference(blocks[0].latents, exact[0]) < 0.05 * float(exact[0].abs().max())
     assert latents(blocks).isfinite().all()

@@ -46,6 +46,30 @@ def test_the_devices_own_product_gives_the_reference(dtype: torch.dtype):
     torch.testing.assert_close(found, fp8.Fp8Linear(linear, native=False)(x), rtol=2e-2, atol=2e-2)
 
 
+def test_gelu_is_applied_before_its_result_is_rounded_and_not_rounded_twice():
+    linear, x = layer()
+    exact = nn.functional.gelu(x[0].bfloat16().float(), approximate="tanh")
+    for found, expected in zip(fp8.quantise_gelu(x[0].bfloat16()), fp8.quantise(exact), strict=True):
+        assert torch.equal(found, expected)
+    gelu = fp8.Fp8Linear(linear, native=False, gelu=True)(x)
+    plain = fp8.Fp8Linear(linear, native=False)(nn.functional.gelu(x, approximate="tanh"))
+    assert torch.equal(gelu, plain)
+
+
+def test_layers_of_one_input_round_it_once_and_any_other_input_anew(monkeypatch):
+    rounded, quantise, rounding = [], fp8.quantise, fp8.Rounding()
+    layers = [fp8.Fp8Linear(layer(seed=seed)[0], False, rounding) for seed in range(3)]
+    monkeypatch.setattr(fp8, "quantise", lambda x: rounded.append(len(x)) or quantise(x))
+    x = layer()[1]
+    q, k, v = (one(x) for one in layers)
+    assert rounded == [7]
+    for found, one in zip((q, k, v), layers, strict=True):
+        one.rounding = fp8.Rounding()
+        assert torch.equal(found, one(x.clone()))
+    layers[0].rounding = rounding
+    assert not torch.equal(layers[0](2 * x), q) and torch.equal(layers[0](x), q)
+
+
 def test_a_token_does_not_depend_on_the_others_in_its_pass():
     linear, x = layer()
     small, louder = fp8.Fp8Linear(linear, native=False), x.clone()
@@ -83,12 +107,33 @@ def test_the_devices_product_is_tried_with_a_number_of_tokens_as_a_render_has_it
 
     monkeypatch.setattr(torch, "linspace", lambda *numbers, device: linspace(*numbers))
     monkeypatch.setattr(fp8, "scaled_product", product)
-    fp8.has_product.cache_clear()
     try:
-        assert fp8.has_product(torch.device("cuda"))
+        for faster in (True, False):  # a product that wins nothing is none
+            monkeypatch.setattr(fp8, "_is_faster", lambda device, faster=faster: faster)
+            fp8.has_product.cache_clear()
+            assert fp8.has_product(torch.device("cuda")) == faster
     finally:
         fp8.has_product.cache_clear()
-    assert [n % 16 for n in tokens] == [4680 % 16]
+    assert [n % 16 for n in tokens] == 2 * [4680 % 16]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(1e-4, 2e-4), (3e-4, 2e-4)])
+def test_the_product_is_timed_beside_bf16(monkeypatch, ours, theirs):
+    """By a clock that its calls advance: some drivers refuse it, and a slow substitute runs."""
+    now = [0.0]
+
+    def taking(seconds, function):
+        def call(*given, **more):
+            now[0] += seconds
+            return function(*given, **more)
+
+        return call
+
+    monkeypatch.setattr(fp8, "scaled_product", taking(ours, lambda *_: None))
+    monkeypatch.setattr(fp8.F, "linear", taking(theirs, lambda *_: None))
+    monkeypatch.setattr(fp8.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert fp8._is_faster(torch.device("cpu"), 16, 16) == (ours < theirs)
 
 
 def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():

@@ -22,6 +22,7 @@ from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.kernels.dispatch import Operation
+from scripts import script_of
 
 CONFIG = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
@@ -66,9 +67,8 @@ def video(
     if measured:
         cache.meter = ShareMeter(3, 4, BLOCKS * FRAMES, 6)
         cache.meter.active = True
-    prompts = [0] * BLOCKS
-    wan = WanVideoModel(model, [torch.ones(4, 10)], torch.float32, forward=forward)
-    blocks = rollout(wan, cache, SCHEDULES["self_forcing"], noise, prompts)
+    script = script_of([0] * BLOCKS, SCHEDULES["self_forcing"], [torch.ones(4, 10)])
+    blocks = rollout(WanVideoModel(model, torch.float32, forward=forward), cache, script, noise)
     return torch.cat([block.latents for block in blocks]), cache
 
 
@@ -110,6 +110,21 @@ def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, layers):
     assert launched.count("merge_frames") == 1 and launched.count("pooled_keys") == 2
     # every group rolls and rotates; memory heads also close the gap after a merge and admit a frame
     assert launched.count("move_frames") <= 2 * len(cache.groups) + 2
+
+
+def test_full_contexts_are_changed_without_a_loop_over_the_layers(fused, monkeypatch):
+    """Also where no slot is free: frames that only move up need none."""
+    cache = HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
+    key = torch.randn(1, 4, 5, 22)
+    prompt = PromptKV([(key, key)] * len(ROLES), 4)
+    for block in range(16):
+        if block == 12:
+            monkeypatch.setattr(torch.Tensor, "index_select", lambda *_: pytest.fail("slots were copied in a loop"))
+        cache.begin_block()
+        assert block < 12 or all(group.frames == group.k[0].shape[1] for group in cache.groups)
+        for layer in range(len(ROLES)):
+            cache.write(layer, *torch.randn(2, 18, 4, 22))
+        cache.commit(prompt)
 
 
 def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):

@@ -13,11 +13,12 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolic
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.replay import Case, replay
+from scripts import script_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing was run on CUDA")
 
@@ -51,11 +52,11 @@ def test_a_block_is_made_without_waiting_for_the_device(name):
     """From its noise to the end of its clean pass: only a candidate's novelty is read, once, after that."""
     model = WanModel(CONFIG).requires_grad_(False).to("cuda", torch.bfloat16)
     model.patch_embedding.float()
-    video = WanVideoModel(model, [torch.ones(4, 10)], torch.bfloat16, "cuda")
-    video.use_prompt(0)
+    video = WanVideoModel(model, torch.bfloat16, "cuda")
     shape = CacheShape.for_model(CONFIG, ROLES, POLICY, 8, 12, 3, 60)
     cache = HeadCache(shape, torch.bfloat16, "cuda", backend(name, torch.bfloat16, 128))
-    blocks = rollout(video, cache, SCHEDULES["self_forcing"], SeededNoise(0, (3, 16, 8, 12)), [0] * 20)
+    script = script_of([0] * 20, SCHEDULES["self_forcing"], [torch.ones(4, 10)])
+    blocks = rollout(video, cache, script, SeededNoise((3, 16, 8, 12)))
     for _ in range(3):  # kernels are tried and compiled
         next(blocks)
 

@@ -5,19 +5,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.guards import Guards
+from guarded_reference import GuardedReferenceCache
+from headforcing.headforcing_core.cache.guards import Guards, JitteredRotary, SinkGate, jittered_bases
 from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.method import VideoFacts
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.cache.query_score import QueryScore, QueryStatistics, query_means
-from headforcing.headforcing_core.cache.reference import ReferenceCache
-from headforcing.headforcing_core.cache.rope_jitter import JitteredRotary, jittered_bases
-from headforcing.headforcing_core.cache.sink_gate import SinkGate
 from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
+from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from small_engine import BUSY, HEIGHT, WIDTH, difference, film, latents, make, mixed, new_cache
-from switching_reference import SwitchingReferenceCache
+
+
+def facts(queries: QueryStatistics | None) -> VideoFacts:
+    return VideoFacts(schedule("self_forcing"), 3, queries=queries, profile="profile 'x'")
+
 
 GATED, JITTERED = Guards(sink_gate=0.5), Guards(rope_jitter=0.8)
 
@@ -30,7 +34,7 @@ def statistics(model, seed=2) -> QueryStatistics:
 
 
 def trigonometric(model, policy: CachePolicy) -> CachePolicy:
-    return policy.with_guards(policy.guards, "trigonometric").with_queries(statistics(model), "a profile")
+    return policy.with_guards(policy.guards, "trigonometric").for_video(facts(statistics(model)))
 
 
 def everything(model, rope="contiguous") -> CachePolicy:
@@ -49,7 +53,8 @@ def test_the_grouped_cache_equals_the_reference(model, guard, rope):
     }[guard]
     roles = mixed(model)
     ours, specified = (
-        latents(film(model, new_cache(model, roles, guarded, 11, kind), 11)) for kind in (HeadCache, ReferenceCache)
+        latents(film(model, new_cache(model, roles, guarded, 11, kind), 11))
+        for kind in (HeadCache, GuardedReferenceCache)
     )
     assert difference(ours, specified) < 1e-4 * float(specified.abs().max())
     assert difference(ours, make(model, roles, policy, 11)) > 1e-3, "the guard changes nothing"
@@ -58,23 +63,23 @@ def test_the_grouped_cache_equals_the_reference(model, guard, rope):
 def test_a_cache_reports_what_its_guards_did(model):
     cache = new_cache(model, mixed(model), everything(model), 11)
     film(model, cache, 11)
-    gate, jitter, compression = cache.guard_report
-    assert 0 < cache.gate.left_out < cache.gate.frames
-    assert gate.startswith(f"sink gate 0.5: left out {cache.gate.left_out:,} of ")
+    gate, jitter, compression = cache.report
+    assert 0 < cache.guards.gate.left_out < cache.guards.gate.frames
+    assert gate.startswith(f"sink gate 0.5: left out {cache.guards.gate.left_out:,} of ")
     assert jitter.startswith("rope jitter 0.8: rotary bases from ") and jitter.endswith(" in place of 10,000")
     assert compression.startswith(f"compression trigonometric: tokens of {cache.memory.score.merges} merges")
     assert cache.memory.score.merges > 2
-    assert new_cache(model, mixed(model), BUSY, 11).guard_report == []
+    assert new_cache(model, mixed(model), BUSY, 11).report == []
 
 
 def test_the_estimate_counts_what_the_gate_copies(model):
     """The keys and values of one group in one layer, and nothing for the other guards."""
     policy = everything(model)
     shape = new_cache(model, mixed(model), policy, 9).shape
-    alone = replace(policy, guards=JITTERED).cache_bytes(shape, torch.float32, False)
+    alone = replace(shape, policy=replace(policy, guards=JITTERED)).peak_bytes(torch.float32, False)
     assert alone == shape.bytes(torch.float32)
     slots = max(row.count(role) * frames for row in mixed(model) for role, frames in (("anchor", 7), ("memory", 11)))
-    assert policy.cache_bytes(shape, torch.float32, False) == alone + 2 * 4 * 6 * 22 * slots
+    assert shape.peak_bytes(torch.float32, False) == alone + 2 * 4 * 6 * 22 * slots
 
 
 def test_guards_take_no_more_cache_and_are_never_replayed_as_a_cuda_graph(model):
@@ -93,7 +98,7 @@ def test_a_stored_state_goes_on_to_the_same_blocks(model):
     restored = new_cache(model, roles, policy, 10)
     restore_cache(restored, cache_state(cache))
     made = [block.latents for block in whole[:7]]
-    assert torch.equal(latents(film(model, restored, 10, made=made)), latents(whole))
+    assert torch.equal(latents(film(model, restored, 10, given=made)), latents(whole))
 
 
 # --- the sink gate
@@ -116,7 +121,7 @@ def test_the_gate_leaves_out_a_frame_that_more_than_its_share_of_heads_prefers()
 def test_the_gate_never_leaves_out_recent_frames(model):
     cache = new_cache(model, mixed(model), replace(PRESETS["self_forcing_window_21"], guards=GATED), 9)
     film(model, cache, 9)
-    assert cache.gate.passes == 0
+    assert cache.guards.gate.passes == 0
 
 
 # --- rotary jitter
@@ -189,7 +194,7 @@ def test_guards_that_make_no_sense_are_refused(model):
     with pytest.raises(HeadForcingError, match="chooses tokens where episodic memory merges entries"):
         PRESETS["fifo_eviction"].with_guards(Guards(), "trigonometric")
     with pytest.raises(HeadForcingError, match="profile 'x' has none; measure one"):
-        CachePolicy().with_guards(Guards(), "trigonometric").with_queries(None, "profile 'x'")
+        CachePolicy().with_guards(Guards(), "trigonometric").for_video(facts(None))
     narrow = QueryStatistics(torch.zeros(3, 5, 4, dtype=torch.complex64), torch.zeros(3, 5, 4))
     policy = replace(everything(model), queries=narrow)
     with pytest.raises(HeadForcingError, match="for heads 8 wide, this model's are 22 wide"):
@@ -203,7 +208,7 @@ def test_switches_work_with_guards(model):
     switches = {4: Switch("flush"), 7: Switch("recache", 0, True)}
     prompts = [block // 4 for block in range(8)]
     made = []
-    for kind in (HeadCache, SwitchingReferenceCache):
+    for kind in (HeadCache, GuardedReferenceCache):
         cache = new_cache(model, roles, policy, 8, kind, size=(HEIGHT, WIDTH))
         made.append(latents(film(model, cache, 8, prompts=prompts, switches=switches)))
     assert difference(*made) < 1e-4 * float(made[1].abs().max())

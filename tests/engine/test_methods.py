@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from headforcing.headforcing_core.methods.dummy_forcing import DummyForcing, Dum
 from headforcing.headforcing_core.methods.infinity_rope import InfinityRope
 from headforcing.headforcing_core.methods.longlive import LongLive
 from headforcing.headforcing_core.methods.registry import (
+    ALIASES,
     METHODS,
     describe_method,
     method_names,
@@ -24,17 +26,20 @@ from headforcing.headforcing_core.methods.registry import (
 )
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
+from headforcing.headforcing_core.render.block_keys import setup_hash
 from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.resources import needs_of
-from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.render.run import Run
+from headforcing.headforcing_core.render.video import begin_render, make_blocks
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from torch import Tensor, nn
+from toy_renders import rendered
 
 ONE = "0:00 a red ball"
 TWO = "0:00 a red ball\n0:04.5 a yellow ring"
@@ -47,7 +52,8 @@ CONFIG = WanConfig(
     text_dim=word_hash.TEXT_DIM,
     text_len=word_hash.TEXT_LEN,
 )
-OWN_CACHE = [name for name in METHODS if isinstance(METHODS[name].policy, MethodPolicy)]
+NAMES = [*METHODS, *ALIASES]
+OWN_CACHE = [name for name in NAMES if isinstance(method_policy(name), MethodPolicy)]
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +85,19 @@ def repeated(latents: Tensor) -> Tensor:
     return latents[-1:]
 
 
-def video_of(made: RenderPlan, backbone, seed=3, **options) -> tuple[VideoRollout, WanVideoModel]:
-    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
-    options = {"dtype": torch.float32, "reencode": repeated} | options
-    return VideoRollout(made, seed, **options), WanVideoModel(backbone, embeds, torch.float32)
+def job_of(made: RenderPlan, **options) -> RenderJob:
+    embeds = {text: word_hash.encode(text) for text in made.timeline.texts}
+    codec = SimpleNamespace(reencode=repeated, fingerprint=lambda: "")
+    return RenderJob(made, embeds, "toy", **{"codec": codec, **options})
+
+
+def video_of(made: RenderPlan, backbone, **options) -> tuple[RenderJob, WanVideoModel]:
+    return job_of(made, **options), WanVideoModel(backbone, torch.float32)
 
 
 def latents_of(made: RenderPlan, backbone, **options) -> Tensor:
     video, model = video_of(made, backbone, **options)
-    return torch.cat([block.latents for block in video.blocks(model)])
+    return torch.cat([block.latents for block in make_blocks(video, model)])
 
 
 def tensors_in(value, seen: set[int]) -> int:
@@ -149,17 +159,19 @@ def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_i
 # ---------------------------------------------------------------------------------------------------------- renders
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("text", [ONE, TWO], ids=["one prompt", "two prompts"])
 def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name, text):
     made = plan(name, text)
     video, model = video_of(made, backbone)
-    for block in video.blocks(model):
-        assert block.latents.isfinite().all()
-        if isinstance(video.cache, MethodCache):
-            assert tensors_in(video.cache, set()) <= video.cache.bytes
-            assert 0 < video.cache.occupied <= made.shape.frame_slots
-    assert made.cache_bytes(torch.float32) >= video.cache.bytes
+    with begin_render(video, model) as render:
+        for block in render.blocks():
+            assert block.latents.isfinite().all()
+            cache = render.run.cache
+            if isinstance(cache, MethodCache):
+                assert tensors_in(cache, set()) <= cache.bytes
+                assert 0 < cache.occupied <= made.shape.frame_slots
+    assert made.cache_bytes(torch.float32) >= cache.bytes
 
 
 @pytest.mark.parametrize(
@@ -174,29 +186,27 @@ def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name, text):
 )
 def test_a_report_counts_the_frames_that_are_there_not_those_there_is_room_for(backbone, name, frames_per_head):
     video, model = video_of(plan(name, seconds=3.5), backbone)
-    for _ in video.blocks(model):
-        pass
-    assert video.report().occupied == [9 * frames for frames in frames_per_head]
+    assert rendered(video, model).run.meter.occupied == [9 * frames for frames in frames_per_head]
 
 
 @pytest.mark.parametrize("name", ["deep_forcing", "deep_forcing_sink_only", "forcing_kv", "dummy_forcing"])
 def test_a_cache_that_grows_counts_what_it_holds(backbone, name):
     made = plan(name, TWO)
     video, model = video_of(made, backbone)
-    for _ in video.blocks(model):
-        slot = made.shape.bytes(torch.float32) / made.shape.frame_slots
-        assert tensors_in(video.cache, set()) == pytest.approx(video.cache.occupied * slot, abs=slot)
+    with begin_render(video, model) as render:
+        for _ in render.blocks():
+            cache, slot = render.run.cache, made.shape.bytes(torch.float32) / made.shape.frame_slots
+            assert tensors_in(cache, set()) == pytest.approx(cache.occupied * slot, abs=slot)
 
 
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_a_method_renders_in_bfloat16(backbone, name):
     made = plan(name, TWO)
-    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
-    model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), embeds, torch.bfloat16)
+    model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), torch.bfloat16)
     model.backbone.patch_embedding.float()
-    video = VideoRollout(made, 3, dtype=torch.bfloat16, reencode=repeated)
-    assert all(block.latents.isfinite().all() for block in video.blocks(model))
-    assert tensors_in(video.cache, set()) <= made.cache_bytes(torch.bfloat16)
+    latents, run = rendered(job_of(made, dtype=torch.bfloat16), model)
+    assert all(block.isfinite().all() for block in latents)
+    assert tensors_in(run.cache, set()) <= made.cache_bytes(torch.bfloat16)
 
 
 @pytest.mark.slow
@@ -225,57 +235,48 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
     policy, text = method_policy("causal_forcing"), parse_timeline(ONE)
     made = RenderPlan.make(CONFIG, policy, family, text, 96, 64, 1.0, start_frames=2)
     video, model = video_of(made, backbone, start_latents=start)
-    steps = [(block, step) for block in range(2, made.blocks) for step in range(1, made.steps_of(block) + 1)]
+    steps = [(block, step) for block in range(2, made.blocks) for step in range(1, len(made.rows[block].sigmas) + 1)]
     seen = []
-    for _ in video.blocks(model, lambda block, step, clean: clean is not None and seen.append((block, step))):
-        pass
+    watch = lambda block, step, clean: clean is not None and seen.append((block, step))  # noqa: E731
+    rendered(video, model, on_step=watch)
     assert seen == steps and len(seen) == made.steps
-    assert [made.steps_of(block) for block in (2, 3)] == [4, 1]
+    assert [len(made.rows[block].sigmas) for block in (2, 3)] == [4, 1]
 
 
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
     made = plan(name, TWO)
     straight = latents_of(made, backbone)
-    setup = setup_hash(made, "toy", 3, 0, torch.float32, None)
-    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
-    keys = video_keys(made, setup, embeds)
     reused = []
     for stop_after in (8, None, None):
-        with RunFolder(tmp_path, setup, {}) as run:
-            video, model = video_of(made, backbone, run=run, keys=keys, state_seconds=1e-9)
-            reused.append(video.reused)
-            latents = []
-            for block in video.blocks(model):
-                latents.append(block.latents)
-                if len(latents) == stop_after:
-                    break
+        video, model = video_of(made, backbone, runs=tmp_path, state_seconds=1e-9)
+        latents, run = rendered(video, model, stop_after=stop_after)
+        reused.append(len(run.stored))
     assert torch.equal(torch.cat(latents), straight)
     assert reused == [0, 8, made.new_blocks]
     told = "goes on where the cache was last stored, or starts from the beginning"
-    assert (told in describe(made, torch.float32)) == (not made.shape.policy.replays)
-    assert len(list(tmp_path.rglob("state-*"))) == int(made.shape.policy.stores_state)  # only the latest
+    assert (told in describe(made, torch.float32)) == ("blocks" not in made.shape.policy.resumes_from)
+    assert len(list(tmp_path.rglob("state-*"))) == int("state" in made.shape.policy.resumes_from)  # only the latest
 
 
-@pytest.mark.parametrize("name", [name for name in OWN_CACHE if not METHODS[name].policy.replays])
+@pytest.mark.parametrize("name", [name for name in OWN_CACHE if "blocks" not in method_policy(name).resumes_from])
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
 def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_the_blocks_after_it(
     backbone, tmp_path, name, state_seconds
 ):
     made = plan(name, TWO)
-    straight, keys = latents_of(made, backbone), keys_of(made)
-    setup = setup_hash(made, "toy", 3, 0, torch.float32, None)
+    straight = latents_of(made, backbone)
     for last in (5, 8, made.new_blocks):
-        with RunFolder(tmp_path, setup, {}) as run:
-            video, model = video_of(made, backbone, run=run, keys=keys, state_seconds=state_seconds)
-            assert video.reused == (0 if last == 5 or not state_seconds else 5)
+        video, model = video_of(made, backbone, runs=tmp_path, state_seconds=state_seconds)
+        with begin_render(video, model) as render:
             latents = []
-            for block in video.blocks(model):
+            for block in render.blocks():
                 latents.append(block.latents)
                 if len(latents) == 5:
-                    video.state_seconds = 0.0  # blocks after this one are stored without the cache
+                    render.run.state_seconds = 1e9  # blocks after this one are stored without the cache
                 if len(latents) == last:
                     break
+            assert len(render.run.stored) == (0 if last == 5 or not state_seconds else 5)
     assert torch.equal(torch.cat(latents), straight)
 
 
@@ -291,7 +292,8 @@ def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(bac
         3 * block < kept for block in range(straight.blocks)
     ]
     whole = plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3)
-    assert torch.equal(latents_of(whole, backbone), latents_of(plan(name, TWO, seed=3), backbone, seed=7))
+    other = replace(straight, rows=tuple(replace(row, seed=7) for row in straight.rows))
+    assert torch.equal(latents_of(whole, backbone), latents_of(other, backbone))
 
 
 def test_no_seed_changes_how_roles_are_shuffled(backbone):
@@ -303,7 +305,7 @@ def test_no_seed_changes_how_roles_are_shuffled(backbone):
 
 def test_run_folders_of_methods_and_of_their_settings_differ():
     policies = [method_policy(name) for name in OWN_CACHE] + [LongLive(sink_frames=1), InfinityRope(window_frames=9)]
-    setups = {setup_hash(plan(policy), "toy", 3, 0, torch.float32, None) for policy in policies}
+    setups = {setup_hash(plan(policy), "toy", 0, torch.float32, None) for policy in policies}
     assert len(setups) == len(policies)
 
 
@@ -311,20 +313,14 @@ def test_run_folders_of_methods_and_of_their_settings_differ():
 
 
 def keys_of(made: RenderPlan) -> list[str]:
-    embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
-    return video_keys(made, setup_hash(made, "toy", 3, 0, torch.float32, None), embeds)
+    return job_of(made).keys
 
 
-def rolled(tmp_path, made: RenderPlan, backbone, stop_after: int | None = None) -> tuple[VideoRollout, list[Tensor]]:
+def rolled(tmp_path, made: RenderPlan, backbone, stop_after: int | None = None, **options) -> tuple[Run, list[Tensor]]:
     """A render in a run folder, stopped right after a block or not at all."""
-    latents = []
-    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
-        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
-        for block in video.blocks(model):
-            latents.append(block.latents)
-            if len(latents) == stop_after:
-                break
-    return video, latents
+    video, model = video_of(made, backbone, runs=tmp_path)
+    latents, run = rendered(video, model, stop_after=stop_after, **options)
+    return run, latents
 
 
 STEPS_5 = "1, 0.9, 0.8, 0.6, 0.3"
@@ -368,7 +364,8 @@ def test_a_plan_counts_the_whole_window_of_rolling_forcing():
 def test_what_rolling_forcing_cannot_do_is_refused_in_one_sentence(options, words):
     with pytest.raises(HeadForcingError, match=words):
         rolling_plan(**options)
-    assert rolling_plan(TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).blends
+    rows = rolling_plan(TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).rows
+    assert sum(isinstance(row.prompt, Blend) for row in rows) == 2
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 9, 10, 13])
@@ -376,15 +373,14 @@ def test_a_rolling_render_goes_on_to_the_same_bytes_and_makes_no_step_twice(back
     made = rolling_plan(TWO)
     assert made.blocks == 13
     straight, model = video_of(made, backbone)
-    expected = [block.latents for block in straight.blocks(model)]
+    expected = [block.latents for block in make_blocks(straight, model)]
     rolled(tmp_path, made, backbone, stop_after)
-    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
-        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
-        steps = []
-        blocks = list(video.blocks(model, lambda block, step, clean: clean is None or steps.append((block, step))))
-    assert video.reused == stop_after
-    assert all(torch.equal(block.latents, latents) for block, latents in zip(blocks, expected, strict=True))
-    assert video.reused_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
+    steps = []
+    watch = lambda block, step, clean: clean is None or steps.append((block, step))  # noqa: E731
+    run, blocks = rolled(tmp_path, made, backbone, on_step=watch)
+    assert len(run.stored) == stop_after
+    assert all(torch.equal(*pair) for pair in zip(blocks, expected, strict=True))
+    assert run.stored_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
 
 
 def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it():
@@ -408,10 +404,12 @@ def test_a_longer_rolling_render_or_one_with_another_prompt_takes_what_is_the_sa
 ):
     rolled(tmp_path, rolling_plan(TWO), backbone)
     made = rolling_plan(text, seconds)
-    video, latents = rolled(tmp_path, made, backbone)
+    run, latents = rolled(tmp_path, made, backbone)
     straight, model = video_of(made, backbone)
-    assert video.reused == reused
-    assert all(torch.equal(block.latents, other) for block, other in zip(straight.blocks(model), latents, strict=True))
+    assert len(run.stored) == reused
+    assert all(
+        torch.equal(block.latents, other) for block, other in zip(make_blocks(straight, model), latents, strict=True)
+    )
 
 
 def test_a_rolling_render_stops_within_one_model_call_and_loses_no_finished_block(backbone, tmp_path):
@@ -425,14 +423,11 @@ def test_a_rolling_render_stops_within_one_model_call_and_loses_no_finished_bloc
         if len(seen) == 31:
             raise Cancel
 
-    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
-        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
-        with pytest.raises(Cancel):
-            for block in video.blocks(model, on_step):
-                finished = block.index + 1
-    assert len(seen) == 31 and finished == 2
+    with pytest.raises(Cancel):
+        rolled(tmp_path, made, backbone, on_step=on_step)
+    assert len(seen) == 31
     again, _ = rolled(tmp_path, made, backbone)
-    assert again.reused == finished
+    assert len(again.stored) == 2
 
 
 # ----------------------------------------------------------------------------------------------------------- causvid
@@ -453,7 +448,7 @@ def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(
     model.flow = lambda latents, sigma, *args, **options: (
         told.append(1000 * sigma) or flow(latents, sigma, *args, **options)
     )
-    list(video.blocks(model))
+    list(make_blocks(video, model))
     assert told == pytest.approx([1000, 757, 522, 0] * 2, abs=1e-9)
     told.clear()
     video, model = video_of(causvid_plan(1.0), backbone)
@@ -461,7 +456,7 @@ def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(
     model.flow = lambda latents, sigma, *args, **options: (
         told.append(1000 * sigma) or flow(latents, sigma, *args, **options)
     )
-    list(video.blocks(model))
+    list(make_blocks(video, model))
     assert told == pytest.approx([1000, 600, 0] * 2, abs=1e-9)
 
 
@@ -470,9 +465,9 @@ def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae
     assert causvid_plan(60.0).restart_frames == tuple(range(18, 243 - 3, 18))
     assert "rollouts" not in describe(causvid_plan(5.0), torch.float32)
     assert "3 rollouts of 21 latent frames" in describe(causvid_plan(12.0), torch.float32)
-    assert latents_of(causvid_plan(5.0), backbone, reencode=None).isfinite().all()
+    assert latents_of(causvid_plan(5.0), backbone, codec=None).isfinite().all()
     with pytest.raises(HeadForcingError, match=r"vae: this method encodes .* got no VAE .*, or make at most 5\.06 s"):
-        video_of(causvid_plan(5.25), backbone, reencode=None)
+        latents_of(causvid_plan(5.25), backbone, codec=None)
 
 
 def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbone):
@@ -483,7 +478,7 @@ def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbon
         return latents[-1:] + 1
 
     made = causvid_plan(12.0)
-    video = latents_of(made, backbone, reencode=reencode)
+    video = latents_of(made, backbone, codec=SimpleNamespace(reencode=reencode, fingerprint=lambda: ""))
     assert len(video) == made.frames == 51
     assert torch.equal(asked[0], video[:19])
     assert torch.equal(asked[1], torch.cat([video[18:19] + 1, video[19:37]])) and len(asked) == 2
@@ -496,19 +491,16 @@ def test_a_causvid_render_goes_on_to_the_same_bytes_and_makes_no_step_twice(back
     made = causvid_plan(12.0, TWO)
     expected = latents_of(made, backbone)
     rolled(tmp_path, made, backbone, stop_after)
-    with RunFolder(tmp_path, setup_hash(made, "toy", 3, 0, torch.float32, None), {}) as run:
-        video, model = video_of(made, backbone, run=run, keys=keys_of(made))
-        steps = []
-        blocks = list(video.blocks(model, lambda block, step, clean: clean is None or steps.append((block, step))))
-    assert video.reused == stop_after and torch.equal(torch.cat([block.latents for block in blocks]), expected)
-    assert video.reused_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
+    steps = []
+    watch = lambda block, step, clean: clean is None or steps.append((block, step))  # noqa: E731
+    run, blocks = rolled(tmp_path, made, backbone, on_step=watch)
+    assert len(run.stored) == stop_after and torch.equal(torch.cat(blocks), expected)
+    assert run.stored_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
 
 
 def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
     def keys(seconds: float, autoencoder: str, text: str = TWO) -> list[str]:
-        made = causvid_plan(seconds, text)
-        embeds = made.embeddings([word_hash.encode(segment.text) for segment in made.timeline.segments])
-        return video_keys(made, setup_hash(made, "toy", 3, 0, torch.float32, None), embeds, autoencoder)
+        return job_of(causvid_plan(seconds, text), codec=SimpleNamespace(fingerprint=lambda: autoencoder)).keys
 
     one, other = keys(12.0, "one"), keys(12.0, "other")
     assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
@@ -526,7 +518,7 @@ def test_what_causvid_cannot_do_is_refused_in_one_sentence():
         plan(replace(method_policy("causvid"), overlap_frames=4))
     with pytest.raises(HeadForcingError, match="prompt switch is always reset.*got .flush"):
         causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [flush] "))
-    assert causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).blends
+    assert isinstance(causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).rows[6].prompt, Blend)
 
 
 # ------------------------------------------------------------------------------------------------- prompts and roles
@@ -561,7 +553,7 @@ def test_a_recache_is_counted_in_activations_and_reads_the_window_in_one_pass(ba
     video, model = video_of(two, backbone)
     passes, flow = [], model.flow
     model.flow = lambda latents, *args, **options: passes.append(len(latents)) or flow(latents, *args, **options)
-    for _ in video.blocks(model):
+    for _ in make_blocks(video, model):
         pass
     assert passes.count(12) == 1 and set(passes) == {3, 12}
 
@@ -585,7 +577,7 @@ def test_forcing_kv_needs_a_profile_whose_memory_heads_are_dynamic(backbone):
 def test_memflow_fills_its_bank_by_the_number_of_prompts_as_its_authors_two_scripts_do(backbone):
     def stores(text: str) -> list[bool]:
         names = ("memflow", "memflow_sma", "memflow_interactive")
-        return [plan(name, text).shape.policy.stores_every_block for name in names]
+        return [plan(name, text).shape.policy.stores_last_block for name in names]
 
     assert stores(ONE) == [True, True, False] and stores(TWO) == [False] * 3
     one, two = (latents_of(plan("memflow_interactive", text), backbone) for text in (ONE, TWO))
@@ -603,11 +595,10 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
     def groups(seed: int):
         video, model = video_of(plan("dummy_forcing", seconds=4.0, seed=seed), backbone)
         state = torch.get_rng_state()
-        for _ in video.blocks(model):
-            pass
+        cache = rendered(video, model).run.cache
         assert torch.equal(torch.get_rng_state(), state)
-        assert isinstance(video.cache, DummyForcingCache)
-        return video.cache.groups, [video.cache._rows(layer).tolist() for layer in range(3)]
+        assert isinstance(cache, DummyForcingCache)
+        return cache.groups, [cache._rows(layer).tolist() for layer in range(3)]
 
     torch.manual_seed(1)
     first = groups(3)

@@ -27,6 +27,7 @@ from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.kernels.dispatch import Operation
+from scripts import script_of
 from small_engine import BUSY, F, difference, embeds, every_head, mixed, wan
 from thread_peers import together
 
@@ -43,9 +44,9 @@ def shape_of(model, roles, policy=BUSY) -> CacheShape:
 
 def film(model, cache, dtype=torch.float32, forward=None, blocks=BLOCKS, steps=(1.0, 0.6)):
     """Latents, memory decisions and the cache of a video with two prompt switches."""
-    video = WanVideoModel(model, embeds(model), dtype, **({} if forward is None else {"forward": forward}))
-    noise = SeededNoise(3, (F, 16, *SIZE))
-    made = list(rollout(video, cache, Schedule(steps, F), noise, PROMPTS[:blocks], switches=SWITCHES))
+    video = WanVideoModel(model, dtype, **({} if forward is None else {"forward": forward}))
+    script = script_of(PROMPTS[:blocks], Schedule(steps, F), embeds(model), seed=3, switches=SWITCHES)
+    made = list(rollout(video, cache, script, SeededNoise((F, 16, *SIZE))))
     events = [block.event.to_dict() for block in made if block.event is not None]
     return torch.cat([block.latents for block in made]), events
 
@@ -97,7 +98,7 @@ def test_several_ranks_make_the_video_of_one(model, case):
     for latents, decided, cache, _ in on_ranks(model, shape, ranks, division):
         assert difference(latents, expected) <= 1e-5
         assert same_decisions(decided, events)
-        assert cache.memory.sources == alone.memory.sources
+        assert cache.part.memory.sources == alone.memory.sources
         assert cache.occupied == alone.occupied
 
 

@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -29,35 +30,21 @@ from headforcing.headforcing_core.head_profiles.profiler import (
 )
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
-from headforcing.headforcing_core.model import attention_shares
 from headforcing.headforcing_core.model.attention import explicit, sdpa
-from headforcing.headforcing_core.model.attention_shares import frame_shares, lse_backend, with_shares
+from headforcing.headforcing_core.model.attention_shares import frame_shares, with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.recorded.replay import Case
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.replay import Case
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from no_float64 import RefuseFloat64
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from scripts import script_of
 from torch.profiler import ProfilerActivity, profile
-
-
-@pytest.fixture
-def path(request, monkeypatch):
-    """The way shares are computed: from the kernel's log-sum-exp, or with one-hot values where there is none."""
-    if request.param == "lse":
-        assert lse_backend("cpu", torch.float32, 64) is not None, "this PyTorch lost its log-sum-exp kernel for the CPU"
-    else:
-        monkeypatch.setattr(attention_shares, "lse_backend", lambda device, dtype, head_dim: None)
-    return request.param
-
-
-BOTH_PATHS = pytest.mark.parametrize("path", ["lse", "one-hot"], indirect=True)
-
 
 # ------------------------------------------------------------------------------------------------- recorded shares
 
@@ -99,16 +86,17 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measure
         meter.active = measured and block >= 2 and step < len(schedule.sigmas)
         meter.per_frame = step == FRAME_STEP
 
-    video = WanVideoModel(model, case.prompt_embeds(), torch.float32)
-    source = RecordedNoise(noise, case.tensor("renoise"))
-    for _ in rollout(video, cache, schedule, source, [0] * blocks, on_step=watch):
+    source, script = (
+        RecordedNoise(noise, case.tensor("renoise")),
+        script_of([0] * blocks, schedule, case.prompt_embeds()),
+    )
+    for _ in rollout(WanVideoModel(model, torch.float32), cache, script, source, on_step=watch):
         pass
     return seen
 
 
-@BOTH_PATHS
 @pytest.mark.parametrize(("which", "name", "run"), RECORDED, ids=["-".join(recorded) for recorded in RECORDED])
-def test_shares_equal_the_recorded_ones(which, name, run, path, repo_root, shared_dir):
+def test_shares_equal_the_recorded_ones(which, name, run, repo_root, shared_dir):
     """For every recorded block, denoising step, layer and head, to 1e-5."""
     case = recorded_case(which, name, repo_root, shared_dir)
     prefix = f"buckets/{run}/block"
@@ -170,9 +158,8 @@ def attention_map(q, k):
     return (q.double() @ k.double().transpose(1, 2) / q.shape[-1] ** 0.5).softmax(dim=-1)
 
 
-@BOTH_PATHS
 @pytest.mark.parametrize(("first", "last"), [(1, 1), (5, 7), (1, 29), (29, 1), (24, 7)])
-def test_shares_are_sums_over_the_attention_map(path, first, last):
+def test_shares_are_sums_over_the_attention_map(first, last):
     q, k, v = some_heads()
     out, shares = with_shares(sdpa, q, k, v, first, last)
     exact = attention_map(q, k).mean(dim=1)
@@ -182,8 +169,7 @@ def test_shares_are_sums_over_the_attention_map(path, first, last):
     torch.testing.assert_close(out, explicit(q, k, v), rtol=0, atol=1e-5)
 
 
-@BOTH_PATHS
-def test_attention_is_the_same_with_and_without_measuring(path):
+def test_attention_is_the_same_with_and_without_measuring():
     q, k, v = some_heads(keys=100, dim=32)
     torch.testing.assert_close(with_shares(sdpa, q, k, v, 3, 20)[0], sdpa(q, k, v), rtol=0, atol=1e-6)
 
@@ -196,9 +182,8 @@ def test_shares_of_frames_are_sums_over_the_attention_map():
     assert (shares.sum(dim=-1) - 1).abs().max() < 1e-6
 
 
-@BOTH_PATHS
 @pytest.mark.parametrize("part", [0, 2])
-def test_a_head_that_looks_at_one_place_alone_has_shares_a_profile_accepts(path, part):
+def test_a_head_that_looks_at_one_place_alone_has_shares_a_profile_accepts(part):
     """Rounding must not make the empty middle negative: a profile refuses that, after hours of measuring."""
     q, k, v = some_heads(heads=50, queries=11, keys=64, dim=32)
     looked_at = slice(0, 8) if part == 0 else slice(56, None)
@@ -209,8 +194,7 @@ def test_a_head_that_looks_at_one_place_alone_has_shares_a_profile_accepts(path,
     assert shares.min() >= 0 and (shares.sum(dim=-1) - 1).abs().max() < 1e-6
 
 
-@BOTH_PATHS
-def test_bf16_shares_sum_to_one(path):
+def test_bf16_shares_sum_to_one():
     """Even attention over 21 frames, where each share by itself is off by up to 0.2 % in bfloat16."""
     q, k, v = (torch.zeros(2, n, 32, dtype=torch.bfloat16) for n in (30, 210, 210))
     _, shares = with_shares(sdpa, q, k, v, 10, 30)
@@ -227,59 +211,8 @@ def test_nothing_is_float64_on_the_device(monkeypatch):
         frame_shares(sdpa, q, k, 3)
 
 
-# ----------------------------------------------------------------------------------------------------------- kernels
-
-
-@pytest.fixture
-def fresh_choice():
-    """Kernels are tried once per process; here they are tried anew, and once more afterwards."""
-    lse_backend.cache_clear()
-    yield
-    lse_backend.cache_clear()
-
-
-def wrong_lse(q, k, v):
-    out, lse = explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
-    return out, lse * 1.01
-
-
-def natural_as_base_two(q, k, v):
-    out, lse = explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
-    return out, lse / 0.6931
-
-
-def wrong_output(q, k, v):
-    return q, torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
-
-
-def not_a_number(q, k, v):
-    return explicit(q, k, v), torch.full(q.shape[:2], torch.nan)
-
-
-def honest(q, k, v):
-    return explicit(q, k, v), torch.logsumexp(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
-
-
-def refuses(q, k, v):
-    raise RuntimeError("no kernel image is available")
-
-
-@pytest.mark.parametrize("kernel", [wrong_lse, natural_as_base_two, wrong_output, not_a_number, refuses])
-def test_a_kernel_that_lies_or_refuses_is_not_used(fresh_choice, monkeypatch, kernel):
-    monkeypatch.setattr(attention_shares, "_lse_cpu", kernel)
-    assert lse_backend("cpu", torch.float32, 64) is not kernel
-    lse_backend.cache_clear()
-    monkeypatch.setattr(attention_shares, "_lse_flash", honest)  # the next one that tells the truth takes its place
-    assert lse_backend("cpu", torch.float32, 64) is honest
-    q, k, v = some_heads()
-    shares = with_shares(sdpa, q, k, v, 5, 7)[1]
-    torch.testing.assert_close(shares[:, 0], attention_map(q, k).mean(dim=1)[:, :5].sum(-1), rtol=0, atol=1e-6)
-
-
-def test_where_no_kernel_works_shares_come_from_one_hot_values(fresh_choice, monkeypatch):
-    for name in ("_lse_cpu", "_lse_flash", "_lse_efficient"):
-        monkeypatch.setattr(attention_shares, name, refuses)
-    assert lse_backend("cpu", torch.float32, 64) is None
+def test_shares_come_from_values_as_wide_as_keys():
+    """A narrower call would leave the fast kernels."""
     q, k, v = some_heads()
     seen = []
 
@@ -289,7 +222,7 @@ def test_where_no_kernel_works_shares_come_from_one_hot_values(fresh_choice, mon
 
     shares = with_shares(spy, q, k, v, 5, 7)[1]
     torch.testing.assert_close(shares[:, 0], attention_map(q, k).mean(dim=1)[:, :5].sum(-1), rtol=0, atol=1e-6)
-    assert seen == [v.shape] * 2  # as wide as head_dim: a narrower call would leave the fast kernels
+    assert seen == [v.shape] * 2
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
@@ -316,14 +249,7 @@ def extra_bytes(measure) -> int:
 
 
 def test_no_attention_map_is_held():
-    """From the log-sum-exp: at most the output of one more call and a few numbers per query, whatever the keys are."""
-    allowed = 2 * OUTPUT + 8 * HEADS * QUERIES * 8
-    assert extra_bytes(lambda q, k, v: with_shares(sdpa, q, k, v, 200, QUERIES)) < allowed < MAP / 50
-
-
-def test_no_attention_map_is_held_without_log_sum_exp_either(monkeypatch):
     """From one-hot values: two outputs, and the values themselves, which all heads share, with their indices."""
-    monkeypatch.setattr(attention_shares, "lse_backend", lambda device, dtype, head_dim: None)
     allowed = 2 * OUTPUT + 2 * KEYS * DIM * 4 + 8 * HEADS * QUERIES * 8
     assert extra_bytes(lambda q, k, v: with_shares(sdpa, q, k, v, 200, QUERIES)) < allowed < MAP / 10
     assert extra_bytes(lambda q, k, v: frame_shares(sdpa, q, k, 200)) < allowed
@@ -334,16 +260,14 @@ def test_the_yardstick_sees_an_attention_map():
 
 
 def test_extra_memory_at_full_size_is_below_60_mb():
-    """The bounds of the two tests above at 832x480, bf16: 1560 tokens a frame, 4680 queries, 12 heads of 128.
+    """The bound of the test above at 832x480, bf16: 1560 tokens a frame, 4680 queries, 12 heads of 128.
 
-    One output [12, 4680, 128] is 14.4 MB and eight float64 numbers per head and query are 3.6 MB. From the
-    log-sum-exp that is 2 x 14.4 + 3.6 = 32 MB; with one-hot values over 21 frames [32760, 128], 8.4 MB,
-    2 x 14.4 + 2 x 8.4 + 3.6 = 49 MB. An attention map in bf16 would be 3,680 MB.
+    One output [12, 4680, 128] is 14.4 MB, eight float64 numbers per head and query are 3.6 MB, and one-hot values over
+    21 frames [32760, 128] 8.4 MB: 2 x 14.4 + 2 x 8.4 + 3.6 = 49 MB. An attention map in bf16 would be 3,680 MB.
     """
     queries, keys, heads, dim = 3 * 30 * 52, 21 * 30 * 52, 12, 128
     output, numbers, values = heads * queries * dim * 2, 8 * heads * queries * 8, keys * dim * 2
     assert output == pytest.approx(14.4e6, rel=0.01) and values == pytest.approx(8.4e6, rel=0.01)
-    assert 2 * output + numbers == pytest.approx(32e6, rel=0.02)
     assert 2 * output + 2 * values + numbers == pytest.approx(49e6, rel=0.02)
     assert heads * queries * keys * 2 == pytest.approx(3680e6, rel=0.01)
 
@@ -371,16 +295,16 @@ def small() -> WanModel:
     return model
 
 
-def video(model: WanModel, prompts: int = 3) -> WanVideoModel:
+def embeds_of(prompts: Sequence[int]) -> dict[int, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    embeds = [torch.randn(4 + i % 3, 10, generator=generator) for i in range(prompts)]
-    return WanVideoModel(model, embeds, torch.float32)
+    embeds = [torch.randn(4 + i % 3, 10, generator=generator) for i in range(3)]
+    return {prompt: embeds[prompt] for prompt in prompts}
 
 
 def measure(model: WanModel, setup: ProfileSetup = SETUP, prompts=None, into=None, **options) -> HeadShares:
     shares = into or HeadShares(setup)
-    chosen = range(len(setup.prompts)) if prompts is None else prompts
-    profile_heads(video(model), CONFIG, shares, chosen, dtype=torch.float32, **options)
+    chosen = embeds_of(range(len(setup.prompts)) if prompts is None else prompts)
+    profile_heads(WanVideoModel(model, torch.float32), CONFIG, shares, chosen, dtype=torch.float32, **options)
     return shares
 
 
@@ -832,9 +756,8 @@ def demo_profile(prompts: int, seconds: float):
     blocks = BlockClock(3).blocks_for(seconds)
     setup = ProfileSetup(info.fingerprint, 8, 6, texts, blocks, family.sigmas, 3, 64, 64)
     shares = HeadShares(setup)
-    embeds = [word_hash.encode(text) for text in texts]
-    source = WanVideoModel(model, embeds, torch.float32)
-    profile_heads(source, info.config, shares, range(prompts), dtype=torch.float32)
+    embeds = {number: word_hash.encode(text) for number, text in enumerate(texts)}
+    profile_heads(WanVideoModel(model, torch.float32), info.config, shares, embeds, dtype=torch.float32)
     return shares.profile("demo")
 
 
@@ -856,8 +779,7 @@ def test_a_prompt_is_measured_with_noise_of_its_own(small):
     """Two prompts with the same words still differ: each is a video of its own."""
     setup = replace(SETUP, prompts=("same", "same"), blocks=3)
     shares = HeadShares(setup)
-    model = video(small)
-    model.embeds = [model.embeds[0]] * 2
+    model, same = WanVideoModel(small, torch.float32), embeds_of([0])[0]
     for prompt in range(2):
-        measure_prompt(model, CONFIG, shares, prompt, dtype=torch.float32)
+        measure_prompt(model, CONFIG, shares, prompt, same, dtype=torch.float32)
     assert (shares.mean([0]) - shares.mean([1])).abs().max() > 1e-4

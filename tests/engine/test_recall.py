@@ -10,8 +10,9 @@ from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.cache.scenes import (
     MAX_SCENES,
     SCENE_FRAMES,
-    NumberedRecalls,
     most_alike,
+    number_recalls,
+    recalled_scenes,
     scene_features,
 )
 from headforcing.headforcing_core.cache.state import cache_state, restore_cache
@@ -22,12 +23,14 @@ from headforcing.headforcing_core.render.block_keys import setup_hash, video_key
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
-from headforcing.headforcing_core.timeline.switch import Blend, BlendedEmbeddings, Switch
+from headforcing.headforcing_core.timeline.switch import Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from small_engine import (
     BUSY,
+    TWO_STEPS,
     difference,
     film,
     latents,
@@ -62,13 +65,12 @@ def plan_of(tag: str, method: str = "head_forcing", text: str = STORY) -> Render
     return RenderPlan.make(assets.TOY_CONFIG, method_policy(method), schedule("self_forcing"), timeline, 96, 64, seed=3)
 
 
-def embeddings_of(plan: RenderPlan) -> BlendedEmbeddings:
-    return plan.embeddings([word_hash.encode(text) for text in plan.timeline.texts])
+def script_of(plan: RenderPlan) -> Script:
+    return plan.script({text: word_hash.encode(text) for text in plan.timeline.texts})
 
 
 def keys_of(plan: RenderPlan) -> list[str]:
-    setup = setup_hash(plan, "toy", 3, 0, torch.float32, None)
-    return video_keys(plan, setup, embeddings_of(plan))
+    return video_keys(plan, setup_hash(plan, "toy", 0, torch.float32, None), script_of(plan))
 
 
 # --------------------------------------------------------------------------------------------------------- in the cache
@@ -179,7 +181,7 @@ def test_a_restored_cache_recalls_the_same(model, stop):
     film(model, first, stop, prompts=prompts_of(BACK)[:stop], switches=switches)
     again = new_cache(model, mixed(model), BUSY, BLOCKS)
     restore_cache(again, cache_state(first))
-    rest = film_of(model, again, made=[block.latents for block in straight[:stop]])
+    rest = film_of(model, again, given=[block.latents for block in straight[:stop]])
     assert torch.equal(latents(rest), latents(straight))
     assert [recall.scene for recall in again.recalls] == [1]
 
@@ -217,28 +219,32 @@ def test_a_recall_changes_the_keys_of_its_scene_alone_and_by_likeness_they_are_t
 def test_the_most_alike_scene_is_found_without_the_words_that_prompts_share():
     shared = "a wide static shot of "
     plan = plan_of("[recall]", text="\n".join(line.replace("} ", "} " + shared) for line in STORY.splitlines()))
-    embeds = embeddings_of(plan)
-    assert len(embeds.compared) == 3 and len(plan.timeline.texts) == 6
-    assert NumberedRecalls(plan.switches, embeds, plan.prompts)[8].recall == 1
+    assert len(plan.alike) == 3 and len(plan.timeline.texts) == 6
+    assert script_of(plan).rows[8].switch.recall == 1
 
 
 def test_without_encoded_words_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
-    embeds = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([[0.9, 0.1], [0.0, 0.0]])]
-    blended = BlendedEmbeddings(embeds, [Blend(1, 2, 0.1)])
-    features = scene_features(blended, [0, 0, 1, 3, 2], {2: Switch(), 3: Switch(blend_blocks=1, recall=0)})
+    embeds = {"a": [[1.0, 0.0]], "b": [[0.0, 1.0]], "c": [[0.9, 0.1], [0.0, 0.0]]}
+    switches = {2: Switch(), 3: Switch(blend_blocks=1, recall=0)}
+    rows = lay_out_rows(["a", "a", "b", Blend("b", "c", 0.1), "c"], TWO_STEPS, switches=switches)
+    script = Script(rows, {text: torch.tensor(rows) for text, rows in embeds.items()})
+    features = scene_features(script)
     assert most_alike(features) == 0 and features[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
-    numbered = NumberedRecalls({2: Switch(), 3: Switch(recall=0)}, blended, [0, 0, 1, 3, 2])
-    assert numbered[3].recall == 1 and numbered[2].recall is None
+    assert recalled_scenes(script) == {3: (1,)}
+    numbered = number_recalls(script, recalled_scenes(script))
+    assert [row.switch and row.switch.recall for row in numbered.rows] == [None, None, None, 1, None]
+    assert numbered.rows[3].recall == (1, 0, 2, 3), "its number, and where the scenes up to it begin"
 
 
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
     text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
     plan = plan_of("[recall]", "echo_forcing", text)
-    embeds, opposite = embeddings_of(plan), torch.tensor([[1.0, 0.0]])
-    embeds.compared = [opposite, -opposite, opposite]
+    opposite = torch.tensor([[1.0, 0.0]])
+    signs = dict(zip(plan.alike.values(), (1, -1, 1), strict=True))
+    script = Script(plan.rows, {text: sign * opposite for text, sign in signs.items()}, plan.alike)
     by_words = replace(plan.policy, compares_words=True)
-    outcomes = [policy.recalled(embeds, plan.prompts, plan.switches) for policy in (plan.policy, by_words)]
-    assert outcomes == [{8: [0, 0]}, {8: [1, outcomes[1][8][1]]}]
+    outcomes = [policy.recalled(script) for policy in (plan.policy, by_words)]
+    assert outcomes == [{8: (1, 0)}, {8: (2, outcomes[1][8][1])}]
     assert keys_of(plan_of("[recall 1]", "echo_forcing", text)) != keys_of(plan_of("[recall 2]", "echo_forcing", text))
 
 

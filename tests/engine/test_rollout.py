@@ -10,8 +10,10 @@ from headforcing.headforcing_core.methods.causvid import overlapping_rollouts
 from headforcing.headforcing_core.methods.rolling_forcing import rolling_rollout
 from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.overlap import Overlap
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from scripts import script_of
 from small_engine import (
     BUSY,
     HEIGHT,
@@ -55,14 +57,14 @@ def test_a_longer_video_begins_with_the_bytes_of_the_shorter_one(model):
 
 def test_the_noise_of_the_next_block_is_drawn_ahead(model, monkeypatch):
     drawn, ahead = [], SeededNoise.ahead
-    monkeypatch.setattr(SeededNoise, "ahead", lambda self, block: [drawn.append(block), ahead(self, block)])
+    monkeypatch.setattr(SeededNoise, "ahead", lambda self, *row: [drawn.append(row), ahead(self, *row)])
     make(model, mixed(model), BUSY, 3)
-    assert drawn == [1, 2]
+    assert drawn == [(1, 3), (2, 3)]
 
 
 def test_videos_of_a_batch_differ(model):
-    one, other = (SeededNoise(3, (F, 16, HEIGHT, WIDTH), video) for video in (0, 1))
-    assert difference(one.initial(0), other.initial(0)) > 0.5
+    one, other = (SeededNoise((F, 16, HEIGHT, WIDTH), video) for video in (0, 1))
+    assert difference(one.initial(0, 3), other.initial(0, 3)) > 0.5
 
 
 @pytest.mark.parametrize("start_blocks", [1, 4, 9])
@@ -70,16 +72,15 @@ def test_extending_a_video_is_the_same_as_never_having_stopped(model, start_bloc
     roles, prompts = mixed(model), [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0]
     whole = make(model, roles, BUSY, 11, prompts=prompts)
     cache = new_cache(model, roles, BUSY, 11)
-    extended = film(model, cache, 11, prompts=prompts, start_latents=whole[:start_blocks].flatten(0, 1))
-    assert [block.index for block in extended] == list(range(start_blocks, 11))
-    assert torch.equal(latents(extended), whole[start_blocks:])
+    extended = film(model, cache, 11, prompts=prompts, start=whole[:start_blocks].flatten(0, 1))
+    assert [block.index for block in extended] == list(range(11))
+    assert torch.equal(latents(extended), whole)
 
     stopped, resumed = (new_cache(model, roles, BUSY, 11) for _ in range(2))
     film(model, stopped, start_blocks, prompts=prompts[:start_blocks])
-    nothing_more = film(
-        model, resumed, start_blocks, prompts=prompts[:start_blocks], start_latents=whole[:start_blocks].flatten(0, 1)
-    )
-    assert not nothing_more
+    start = whole[:start_blocks]
+    nothing_more = film(model, resumed, start_blocks, prompts=prompts[:start_blocks], start=start.flatten(0, 1))
+    assert torch.equal(latents(nothing_more), start)
     assert_same_contents(stopped, resumed)
 
 
@@ -92,7 +93,7 @@ def test_start_frames_that_do_not_fill_blocks_are_refused_before_the_model_runs(
             model,
             new_cache(model, mixed(model), CachePolicy(), 5),
             5,
-            start_latents=start,
+            start=start,
             on_step=lambda *step: calls.append(step),
         )
     assert not calls
@@ -113,10 +114,9 @@ class CountingModel(WanVideoModel):
 
 
 def counting_rollout(model, blocks, **options):
-    video = CountingModel(model, embeds(model), torch.float32)
-    noise = SeededNoise(0, (F, 16, HEIGHT, WIDTH))
+    video, script = CountingModel(model, torch.float32), script_of([0] * blocks, TWO_STEPS, embeds(model))
     cache = new_cache(model, mixed(model), CachePolicy(), blocks)
-    return video, rollout(video, cache, TWO_STEPS, noise, [0] * blocks, **options)
+    return video, rollout(video, cache, script, SeededNoise((F, 16, HEIGHT, WIDTH)), **options)
 
 
 @pytest.mark.parametrize(("block", "step", "calls"), [(0, 0, 0), (0, 1, 1), (0, 2, 2), (2, 1, 7), (3, 0, 9)])
@@ -137,16 +137,17 @@ def test_a_start_video_can_be_stopped_between_its_blocks_too(model):
         if block == 2:
             raise Stop
 
-    video, blocks = counting_rollout(model, 6, start_latents=torch.zeros(12, 16, HEIGHT, WIDTH), on_step=stop)
+    start = torch.zeros(12, 16, HEIGHT, WIDTH).split(F)
+    video, blocks = counting_rollout(model, 6, given=start, on_step=stop)
     with pytest.raises(Stop):
-        next(blocks)
+        list(blocks)
     assert video.calls == 2
 
 
 class Elsewhere:
     """A cache and a model on a device that holds no data, which count what is written."""
 
-    device, block, prompt = torch.device("meta"), 0, None
+    device, block, prompt, backbone = torch.device("meta"), 0, None, None
 
     def __init__(self):
         self.written = []
@@ -159,6 +160,9 @@ class Elsewhere:
 
     begin_block = rewind = begin
 
+    def switch_blocks(self, switch):
+        return 0
+
     def write_clean(self, latents, cache):
         self.written.append(latents.device.type)
 
@@ -166,12 +170,16 @@ class Elsewhere:
         return None
 
 
+def unread(blocks, steps=TWO_STEPS):
+    return script_of([0] * blocks, steps, [torch.zeros(1, 1)])
+
+
 LOOPS = {
-    "rollout": lambda there, made: rollout(there, there, TWO_STEPS, None, [0] * 6, made=made),
+    "rollout": lambda there, made: rollout(there, there, unread(6), None, made),
     "rolling_forcing": lambda there, made: rolling_rollout(
-        there, there, TWO_STEPS, None, [0] * 6, made, [torch.zeros_like(made[0])]
+        there, there, unread(6), None, made, [torch.zeros_like(made[0])]
     ),
-    "causvid": lambda there, made: overlapping_rollouts(there, there, TWO_STEPS, None, [0] * 8, None, made=made),
+    "causvid": lambda there, made: overlapping_rollouts(there, there, unread(8), None, None, Overlap(), made),
 }
 
 
@@ -214,11 +222,9 @@ def test_1200_latent_frames_need_no_more_memory_than_120_and_stay_finite():
     model = wan(layers=1, heads=3, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
     size = (2, 4)
     cache = new_cache(model, [["local", "anchor", "memory"]], BUSY, 400, size=size)
-    video = WanVideoModel(model, embeds(model), torch.float32)
-    noise = SeededNoise(0, (F, 16, *size))
-    prompts = [block // 50 % 2 for block in range(400)]
+    script = script_of([block // 50 % 2 for block in range(400)], Schedule((1.0,), F), embeds(model))
     held = {}
-    for block in rollout(video, cache, Schedule((1.0,), F), noise, prompts):
+    for block in rollout(WanVideoModel(model, torch.float32), cache, script, SeededNoise((F, 16, *size))):
         assert block.latents.isfinite().all()
         if block.index in (39, 398):  # the last block has no noise of a next one beside it
             slots = [len(group.sources) for group in cache.groups]

@@ -10,18 +10,18 @@ from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.block_keys import block_keys, video_keys
+from headforcing.headforcing_core.render.block_keys import video_keys
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, BlendedEmbeddings, Switch, read_tag, write_tag
+from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch, read_tag, write_tag
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from scripts import script_of
 from small_engine import (
     BUSY,
     HEIGHT,
@@ -180,8 +180,8 @@ def test_a_cut_leaves_local_and_memory_heads_as_they_were(model):
 
 
 def replayed(model, cache, blocks, prompt):
-    video = WanVideoModel(model, embeds(model), torch.float32)
-    video.use_prompt(prompt)
+    video = WanVideoModel(model, torch.float32)
+    video.use_prompt(embeds(model)[prompt])
     for block in blocks:
         cache.begin_block()
         video.write_clean(block, cache)
@@ -201,10 +201,9 @@ def stopped_before(model, policy, block, switch, roles=None):
             raise Stop
 
     with pytest.raises(Stop):
-        noise = SeededNoise(3, (F, 16, HEIGHT, WIDTH))
-        video = WanVideoModel(model, embeds(model), torch.float32)
-        prompts = [int(b >= block) for b in range(9)]
-        for done in rollout(video, cache, TWO_STEPS, noise, prompts, on_step=stop, switches={block: switch}):
+        prompts, noise = [int(b >= block) for b in range(9)], SeededNoise((F, 16, HEIGHT, WIDTH))
+        script = script_of(prompts, TWO_STEPS, embeds(model), seed=3, switches={block: switch})
+        for done in rollout(WanVideoModel(model, torch.float32), cache, script, noise, on_step=stop):
             made.append(done.latents)
     return cache, made
 
@@ -278,10 +277,9 @@ def test_a_block_that_is_written_again_sees_no_frame_of_its_past_twice(model):
 @pytest.mark.slow
 def test_only_as_many_finished_blocks_are_held_as_a_recache_needs(model):
     cache = new_cache(model, mixed(model), CachePolicy(), 30)
-    video = WanVideoModel(model, embeds(model), torch.float32)
-    noise = SeededNoise(3, (F, 16, HEIGHT, WIDTH))
-    made = []
-    for block in rollout(video, cache, TWO_STEPS, noise, [0] * 30, switches={29: Switch("recache")}):
+    script = script_of([0] * 30, TWO_STEPS, embeds(model), switches={29: Switch("recache")})
+    noise, made = SeededNoise((F, 16, HEIGHT, WIDTH)), []
+    for block in rollout(WanVideoModel(model, torch.float32), cache, script, noise):
         made.append(weakref.ref(block.latents))
         del block
         gc.collect()
@@ -307,11 +305,11 @@ def test_a_recache_can_be_stopped_before_each_of_its_passes(model, passes):
             if len(seen) > passes:
                 raise Stopped
 
-    video = Counting(model, embeds(model), torch.float32)
     cache = new_cache(model, mixed(model), CachePolicy(), 6)
-    noise = SeededNoise(3, (F, 16, HEIGHT, WIDTH))
+    script = script_of([0] * 6, TWO_STEPS, embeds(model), switches={4: Switch("recache")})
+    noise = SeededNoise((F, 16, HEIGHT, WIDTH))
     with pytest.raises(Stopped):
-        list(rollout(video, cache, TWO_STEPS, noise, [0] * 6, on_step=stop, switches={4: Switch("recache")}))
+        list(rollout(Counting(model, torch.float32), cache, script, noise, on_step=stop))
     assert seen == [12 + i for i in range(passes + 1)]  # four blocks of two steps and a clean pass
 
 
@@ -344,8 +342,8 @@ def test_a_film_with_switches_is_extended_as_if_it_had_never_stopped(model, seed
     for blocks in (1, min(switches), max(switches) + 1):
         cache = new_cache(model, mixed(model), BUSY, 12)
         start = whole[:blocks].flatten(0, 1)
-        extended = film(model, cache, 12, prompts=prompts, switches=switches, start_latents=start)
-        assert torch.equal(latents(extended) if extended else whole[:0], whole[blocks:])
+        extended = film(model, cache, 12, prompts=prompts, switches=switches, start=start)
+        assert torch.equal(latents(extended), whole)
 
 
 def test_a_stored_state_keeps_how_far_the_past_reaches(model):
@@ -380,9 +378,9 @@ def test_models_without_memory_heads_can_be_flushed(model, kind):
 def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
     shape = new_cache(model, mixed(model), BUSY, 9).shape
     cache = AutoProfileCache(shape, AutoProfile(), torch.float32)
-    for action in (cache.flush, cache.re_anchor, cache.close, lambda: cache.rewind(1)):
+    for switch in (Switch("flush"), Switch("recache"), Switch(re_anchor=True), Switch(recall=1)):
         with pytest.raises(HeadForcingError, match="while head roles are being measured; load a head profile"):
-            action()
+            cache.apply_switch(switch, lambda latents: None, [])
 
 
 # --------------------------------------------------------------------------------------------------------------- blends
@@ -390,19 +388,9 @@ def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
 
 def test_a_blend_is_the_weighted_sum_and_the_shorter_text_counts_as_padded():
     old, new = torch.tensor([[4.0, 8.0]]), torch.tensor([[0.0, 4.0], [8.0, 0.0]])
-    assert Blend(0, 1, 0.25).of([old, new]).tolist() == [[3.0, 7.0], [2.0, 0.0]]
-    assert Blend(1, 0, 0.25).of([old, new]).tolist() == [[1.0, 5.0], [6.0, 0.0]]
-    assert Blend(0, 1, 0.5).of([old.bfloat16(), new.bfloat16()]).dtype == torch.bfloat16
-
-
-def test_blended_embeddings_are_a_sequence_of_the_prompts_and_then_the_blends():
-    rows = [torch.full((2, 3), float(i)) for i in range(2)]
-    made = BlendedEmbeddings(rows, [Blend(0, 1, 0.25), Blend(0, 1, 0.75)])
-    assert len(made) == 4 and made[1] is rows[1]
-    assert [float(row[0, 0]) for row in made] == [0, 1, 0.25, 0.75]
-    assert [float(row[0, 0]) for row in made[1:3]] == [1, 0.25] and float(made[-1][0, 0]) == 0.75
-    with pytest.raises(IndexError):
-        made[4]
+    assert Blend("a", "b", 0.25).interpolate({"a": old, "b": new}).tolist() == [[3.0, 7.0], [2.0, 0.0]]
+    assert Blend("b", "a", 0.25).interpolate({"a": old, "b": new}).tolist() == [[1.0, 5.0], [6.0, 0.0]]
+    assert Blend("a", "b", 0.5).interpolate({"a": old.bfloat16(), "b": new.bfloat16()}).dtype == torch.bfloat16
 
 
 TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
@@ -416,25 +404,16 @@ def plan(text, seconds=0.0, method="self_forcing", **options):
 
 def test_a_blend_goes_over_evenly_and_ends_with_the_new_prompt_alone():
     made = plan("0:00 a\n0:03 [blend 3] b\n0:06 [blend 1] c", 9)
-    assert made.prompts == (0,) * 4 + (3, 4, 5) + (1,) + (6,) + (2,) * 4
-    assert made.blends == (Blend(0, 1, 0.25), Blend(0, 1, 0.5), Blend(0, 1, 0.75), Blend(1, 2, 0.5))
-    rows = [torch.full((1, 2), float(10**i)) for i in range(3)]
-    assert [float(rows[0, 0]) for rows in made.embeddings(rows)] == [1, 10, 100, 3.25, 5.5, 7.75, 55]
+    script = made.script({text: torch.full((1, 2), float(10**i)) for i, text in enumerate("abc")})
+    first = [float(script.embedding(block)[0, 0]) for block in range(13)]
+    assert first == [1] * 4 + [3.25, 5.5, 7.75, 10] + [55] + [100] * 4
     assert [made.segment_index(block) for block in (0, 3, 4, 7, 8, 12)] == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize(("seconds", "prompts"), [(4.4, [2, 3, 1]), (4.0, [2, 1]), (3.2, [1])])
-def test_a_blend_leaves_the_new_prompt_a_block_of_its_own_however_short_it_is(seconds, prompts):
-    made = plan("0:00 a\n0:03 [blend 16] b", seconds)
-    first = made.prompts.index(prompts[0])
-    assert list(made.prompts[first:]) == prompts
-    assert [blend.weight for blend in made.blends] == [(i + 1) / len(prompts) for i in range(len(prompts) - 1)]
-
-
-def test_without_blends_the_embeddings_are_those_of_the_prompts_that_are_reached():
-    made = plan("0:00 a\n0:03 [recache] b\n0:06 c", 5)
-    rows = [torch.zeros(1), torch.ones(1), torch.ones(1)]
-    assert list(made.embeddings(rows)) == rows[:2] and made.blends == () and set(made.prompts) == {0, 1}
+@pytest.mark.parametrize(("seconds", "blended"), [(4.4, 2), (4.0, 1), (3.2, 0)])
+def test_a_blend_leaves_the_new_prompt_a_block_of_its_own_however_short_it_is(seconds, blended):
+    made = [row.prompt for row in plan("0:00 a\n0:03 [blend 16] b", seconds).rows[4:]]
+    assert made == [*(Blend("a", "b", (i + 1) / (blended + 1)) for i in range(blended)), "b"]
 
 
 # ------------------------------------------------------------------------------------------------------- plans and keys
@@ -458,7 +437,8 @@ def test_switches_survive_a_model_with_other_blocks():
     made = RenderPlan.make(TINY, preset("self_forcing"), schedule("causal_forcing_framewise"), timeline, 64, 64)
     assert made.switches == {5: Switch("flush", 2)}
     assert [segment.text for segment in made.timeline.segments] == ["a", "b", "[recache] c"]
-    assert made.prompts == (0,) * 5 + (3, 4) + (1,) * 2 + (2,) * 4
+    third = [Blend("a", "b", 1 / 3), Blend("a", "b", 2 / 3)]
+    assert [row.prompt for row in made.rows] == ["a"] * 5 + third + ["b"] * 2 + ["[recache] c"] * 4
 
 
 def test_keys_of_blocks_change_from_their_first_switch_on_and_plain_ones_are_as_they_always_were():
@@ -466,11 +446,9 @@ def test_keys_of_blocks_change_from_their_first_switch_on_and_plain_ones_are_as_
 
     def keys(tag, other=""):
         made = plan(f"0:00 a\n0:03 {tag} b\n0:06 {other} c", 9)
-        return video_keys(made, "setup", made.embeddings(rows))
+        return video_keys(made, "setup", made.script(dict(zip("abc", rows, strict=True))))
 
-    hashes = [digest(row) for row in rows]
     plain = keys("[reset]")
-    assert plain == block_keys("setup", [hashes[i] for i in (0,) * 4 + (1,) * 4 + (2,) * 5])
     tags = ("[recache]", "[flush]", "[re-anchor]", "[flush, re-anchor]", "[blend 1]", "[blend 2]", "[recache, blend 1]")
     others = [keys(tag) for tag in tags]
     for i, one in enumerate([plain, *others]):

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.replay import Case, read_run
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
@@ -56,9 +58,12 @@ def reference_run(case: Case) -> tuple[Tensor, list[dict[str, Any]], list[list[i
     """The latents float32 of the case's run, the memory events, and the entries' source frames at the end."""
     run, config = read_run(case, RUN), case.dimensions()
     weights, _ = load_state_dict(case.folder / case.config["weights"], num_heads=config.num_heads)
-    model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float64), run.embeds, torch.float64)
+    model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float64), torch.float64)
     shape = run.policy.shape(config, run.roles, ROWS, COLUMNS, run.schedule.frames_per_block, FRAMES)
-    cache = run.policy.reference_cache(shape, torch.float64, "cpu")
-    blocks = list(rollout(model, cache, run.schedule, run.noise, run.prompts))
+    cache = ReferenceCache(shape, torch.float64, "cpu")
+    prompts = [str(prompt) for prompt in run.prompts]
+    embeds = {str(number): embedding for number, embedding in enumerate(run.embeds)}
+    script = Script(lay_out_rows(prompts, run.schedule), embeds)
+    blocks = list(rollout(model, cache, script, run.noise))
     events = [block.event.to_dict() for block in blocks if block.event]
     return torch.cat([block.latents for block in blocks]), events, cache.memory.sources

@@ -16,12 +16,13 @@ from attention_cases import WHOLE_LAYER
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.model.attention import BACKENDS
+from headforcing.headforcing_core.recorded.replay import Case, Replay, replay
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.replay import Case, Replay, replay
 from safetensors.torch import load_file
+from scripts import script_of
 
 TOLERANCE = 1e-4
 WINDOW_RUNS = ["full", "full_from_initial", "window21", "window6", "window9_sink3", "window7_sink1"]
@@ -157,9 +158,10 @@ def test_every_single_model_output_is_the_recorded_one(golden, which, name):
     policy = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
     size = case.tensors["noise"].shape[-2:]
     cache = HeadCache(CacheShape.for_model(model.config, heads, policy, *size, 3, 3 * blocks), torch.float32)
-    video = RecordingModel(model, [case.tensors["prompt_embeds_0"]], torch.float32)
+    video = RecordingModel(model, torch.float32)
     noise = RecordedNoise(case.tensors["noise"], case.tensors["renoise"])
-    for _ in rollout(video, cache, SCHEDULES["self_forcing"], noise, [0] * blocks):
+    script = script_of([0] * blocks, SCHEDULES["self_forcing"], [case.tensors["prompt_embeds_0"]])
+    for _ in rollout(video, cache, script, noise):
         pass
     flows = torch.stack(video.flows)
     assert flows.shape == expected.shape

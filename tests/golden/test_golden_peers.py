@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.method import VideoFacts
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodCache
@@ -21,10 +22,12 @@ from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.methods.memrope import MemRoPECache
 from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, Heads
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.recorded.replay import Case, new_cache, read_run, replay
+from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
+from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.replay import Case, new_cache, read_run, replay
 from safetensors.torch import load_file
+from scripts import script_of
 
 TOLERANCE = 1e-4
 RUNS = {
@@ -190,15 +193,19 @@ def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
 def test_what_people_choose_by_name_is_what_was_recorded(peers, name, method, run):
     case = peers(method)
     prompts = 1 + len(case.run(run).get("switch", []))
-    assert method_policy(name).for_video(seed=0, prompts=prompts) == read_run(case, run).policy
+    assert (
+        method_policy(name).for_video(VideoFacts(schedule("self_forcing"), 9, prompts=prompts))
+        == read_run(case, run).policy
+    )
 
 
 def roll_out(case: Case, run_name: str) -> MethodCache:
     """A whole run, and the cache it ends with."""
     run = read_run(case, run_name)
     cache = new_cache(case, run, "cpu", "sdpa")
-    model = WanVideoModel(case.model(), run.embeds, torch.float32)
-    for _ in rollout(model, cache, run.schedule, run.noise, run.prompts, run.start, switches=run.switches):
+    start = split_start_latents(run.start, run.schedule.frames_per_block)
+    script = script_of(run.prompts, run.schedule, run.embeds, switches=run.switches, start_blocks=len(start))
+    for _ in rollout(WanVideoModel(case.model(), torch.float32), cache, script, run.noise, start):
         pass
     assert isinstance(cache, MethodCache)
     return cache
@@ -266,8 +273,9 @@ def test_every_slot_holds_the_recorded_frame_at_the_recorded_position(peers, met
         return event
 
     cache.write, cache.commit = note_pass, note_slots
-    model = WanVideoModel(case.model(), recorded.embeds, torch.float32)
-    for _ in rollout(model, cache, recorded.schedule, recorded.noise, recorded.prompts, recorded.start):
+    start = split_start_latents(recorded.start, recorded.schedule.frames_per_block)
+    script = script_of(recorded.prompts, recorded.schedule, recorded.embeds, start_blocks=len(start))
+    for _ in rollout(WanVideoModel(case.model(), torch.float32), cache, script, recorded.noise, start):
         pass
     frames, positions = (case.tensor(f"slot_{name}/{run}").tolist() for name in ("frames", "positions"))
     first_pass = method == "memrope" and run == "w10_s4"  # frame 3 stays as its noisiest pass made it

@@ -15,16 +15,24 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.causvid import overlapping_rollouts
-from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingCache, context, rolling_rollout
+from headforcing.headforcing_core.methods.rolling_forcing import (
+    SCHEDULE,
+    RollingCache,
+    check_window,
+    context,
+    rolling_rollout,
+)
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
 from headforcing.headforcing_core.rollout.overlap import Overlap
+from headforcing.headforcing_core.rollout.rows import Script
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.replay import Case, replay
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import load_file
+from scripts import script_of
 from switching_reference import SwitchingReferenceCache
 
 TOLERANCE = 1e-4
@@ -93,10 +101,12 @@ class Rolling:
         self.cache = RollingCache(case.shape(frames))
         self.schedule = case.schedule(name)
         self.noise = RecordedNoise(case.tensors["noise"][0], case.tensors["renoise"])
-        self.model = WanVideoModel(case.backbone, [case.tensors["prompt_embeds"][0]], torch.float32)
+        self.model = WanVideoModel(case.backbone, torch.float32)
+        self.embeds = [case.tensors["prompt_embeds"][0]]
 
     def __call__(self, **options):
-        return rolling_rollout(self.model, self.cache, self.schedule, self.noise, [0] * self.blocks, **options)
+        script = script_of([0] * self.blocks, self.schedule, self.embeds)
+        return rolling_rollout(self.model, self.cache, script, self.noise, **options)
 
 
 @pytest.mark.parametrize("name", ROLLING_RUNS, ids=[f"rolling_forcing-{name}" for name in ROLLING_RUNS])
@@ -133,7 +143,8 @@ class Tiny:
         torch.manual_seed(0)
         config = WanConfig(dim=32, ffn_dim=48, num_layers=2, num_heads=2, freq_dim=16, text_dim=8, text_len=4)
         self.config = config
-        self.video = model_class(WanModel(config).requires_grad_(False), list(torch.randn(2, 3, 8)), torch.float32)
+        self.video = model_class(WanModel(config).requires_grad_(False), torch.float32)
+        self.embeds = list(torch.randn(2, 3, 8))
         self.calls: list[str] = []
         for name in ("denoise", "denoise_jointly", "write_clean"):
             if hasattr(self.video, name):
@@ -150,7 +161,10 @@ class Tiny:
         return CacheShape.for_model(self.config, [["memory"] * 2] * 2, causvid.POLICY, 4, 6, FRAMES_PER_BLOCK, frames)
 
     def noise(self) -> SeededNoise:
-        return SeededNoise(3, (FRAMES_PER_BLOCK, 16, 4, 6))
+        return SeededNoise((FRAMES_PER_BLOCK, 16, 4, 6))
+
+    def script(self, prompts: list[int], schedule: Schedule = SCHEDULE) -> Script:
+        return script_of(prompts, schedule, self.embeds, seed=3)
 
 
 class Stop(Exception):
@@ -168,7 +182,9 @@ def test_a_rolling_video_makes_no_model_call_after_a_stop(stop_at):
 
     with pytest.raises(Stop):
         list(
-            rolling_rollout(tiny.video, RollingCache(tiny.shape(24)), SCHEDULE, tiny.noise(), [0] * 8, on_step=on_step)
+            rolling_rollout(
+                tiny.video, RollingCache(tiny.shape(24)), tiny.script([0] * 8), tiny.noise(), on_step=on_step
+            )
         )
     assert len(counts) == stop_at and len(tiny.calls) == counts[-1]
 
@@ -176,7 +192,7 @@ def test_a_rolling_video_makes_no_model_call_after_a_stop(stop_at):
 def test_between_two_reports_of_a_rolling_video_lies_at_most_one_model_call():
     tiny, seen = Tiny(), []
     options = {"on_step": lambda *report: seen.append(len(tiny.calls))}
-    list(rolling_rollout(tiny.video, RollingCache(tiny.shape(24)), SCHEDULE, tiny.noise(), [0] * 8, **options))
+    list(rolling_rollout(tiny.video, RollingCache(tiny.shape(24)), tiny.script([0] * 8), tiny.noise(), **options))
     pieces = [tiny.calls[a:b] for a, b in zip([0, *seen], seen, strict=False)]
     assert {tuple(piece) for piece in pieces} == {(), ("denoise_jointly",), ("write_clean",)}
     assert tiny.calls.count("denoise_jointly") == 8 + 5 - 1 and tiny.calls.count("write_clean") == 8
@@ -185,7 +201,7 @@ def test_between_two_reports_of_a_rolling_video_lies_at_most_one_model_call():
 def test_every_block_of_a_rolling_video_reports_each_of_its_steps_once():
     tiny, reports = Tiny(), []
     options = {"on_step": lambda block, step, latents: reports.append((block, step, latents is not None))}
-    list(rolling_rollout(tiny.video, RollingCache(tiny.shape(18)), SCHEDULE, tiny.noise(), [0] * 6, **options))
+    list(rolling_rollout(tiny.video, RollingCache(tiny.shape(18)), tiny.script([0] * 6), tiny.noise(), **options))
     steps = [(block, step) for block, step, done in reports if done]
     assert sorted(steps) == [(block, step) for block in range(6) for step in range(1, 6)]
 
@@ -194,7 +210,7 @@ def test_a_long_rolling_video_holds_no_more_than_a_short_one():
     tiny = Tiny()
     cache = RollingCache(tiny.shape(120))
     held = []
-    for block in rolling_rollout(tiny.video, cache, SCHEDULE, tiny.noise(), [0] * 40):
+    for block in rolling_rollout(tiny.video, cache, tiny.script([0] * 40), tiny.noise()):
         held.append((len(cache.held), cache.occupied, cache.bytes, sum(len(x) for x in block.unfinished)))
         assert cache.held[0] == 0 and cache.block == block.index + 1
         assert all(x.untyped_storage().nbytes() == x.nbytes for x in (block.latents, *block.unfinished))
@@ -207,7 +223,7 @@ def test_the_end_of_a_rolling_video_decides_only_about_its_last_blocks():
     def video(blocks: int) -> list[torch.Tensor]:
         tiny = Tiny()
         cache = RollingCache(tiny.shape(3 * blocks))
-        return [x.latents for x in rolling_rollout(tiny.video, cache, SCHEDULE, tiny.noise(), [0] * blocks)]
+        return [x.latents for x in rolling_rollout(tiny.video, cache, tiny.script([0] * blocks), tiny.noise())]
 
     short, long = video(7), video(9)
     assert all(torch.equal(short[i], long[i]) for i in range(3))
@@ -218,7 +234,7 @@ def test_a_change_of_prompt_in_a_rolling_video_reaches_the_blocks_under_way_and_
     def video(prompts: list[int]) -> list[torch.Tensor]:
         tiny = Tiny()
         cache = RollingCache(tiny.shape(30))
-        return [x.latents for x in rolling_rollout(tiny.video, cache, SCHEDULE, tiny.noise(), prompts)]
+        return [x.latents for x in rolling_rollout(tiny.video, cache, tiny.script(prompts), tiny.noise())]
 
     plain, changed = video([0] * 10), video([0] * 7 + [1] * 3)
     assert [torch.equal(*pair) for pair in zip(plain, changed, strict=True)] == [True] * 3 + [False] * 7
@@ -230,19 +246,19 @@ def test_a_rolling_video_goes_on_from_finished_and_unfinished_blocks(count):
         tiny = Tiny()
         prompts = [0] * 4 + [1] * 6
         return list(
-            rolling_rollout(tiny.video, RollingCache(tiny.shape(30)), SCHEDULE, tiny.noise(), prompts, **options)
+            rolling_rollout(tiny.video, RollingCache(tiny.shape(30)), tiny.script(prompts), tiny.noise(), **options)
         )
 
     whole = video()
     made, unfinished = [block.latents for block in whole[:count]], whole[count - 1].unfinished
-    for one, other in zip(whole, video(made=made, unfinished=unfinished), strict=True):
-        assert (one.index, one.prompt) == (other.index, other.prompt)
+    for one, other in zip(whole, video(given=made, unfinished=unfinished), strict=True):
+        assert one.index == other.index
         assert torch.equal(one.latents, other.latents)
         if one.index >= count - 1:
             assert all(torch.equal(*pair) for pair in zip(one.unfinished, other.unfinished, strict=True))
     if count < 10:
         with pytest.raises(HeadForcingError, match=f"after {count} of 10 blocks needs the 4 unfinished ones"):
-            video(made=made)
+            video(given=made)
 
 
 def test_what_a_rolling_pass_attends_to():
@@ -257,18 +273,12 @@ def test_what_a_rolling_pass_attends_to():
 
 
 def test_videos_that_no_rolling_window_fits_are_refused():
-    tiny = Tiny()
-
-    def begin(schedule: Schedule, blocks: int):
-        next(rolling_rollout(tiny.video, RollingCache(tiny.shape(30)), schedule, tiny.noise(), [0] * blocks))
-
     with pytest.raises(HeadForcingError, match="5 steps needs a video of at least 5 blocks .* got 4"):
-        begin(SCHEDULE, 4)
+        check_window(SCHEDULE, 4)
     with pytest.raises(HeadForcingError, match="at most 6 steps fit, got 7"):
-        begin(Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10)
+        check_window(Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10)
     with pytest.raises(HeadForcingError, match="same noise levels"):
-        begin(Schedule.warped([1000, 500], first=[1000]), 10)
-    assert not tiny.calls
+        check_window(Schedule.warped([1000, 500], first=[1000]), 10)
 
 
 @pytest.mark.parametrize("cache_class", [HeadCache, SwitchingReferenceCache])
@@ -283,7 +293,7 @@ def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_
         torch.cat([tensors["renoise"][0], *(tensors["renoise"][r, given:] for r in later)]),
     )
     schedule = causvid.SCHEDULES["4_steps" if run["warp"] else "3_steps"]
-    asked = []
+    asked, count = [], layout.blocks + layout.stride * (rollouts - 1)
 
     def reencode(rollout: int, latents: torch.Tensor) -> torch.Tensor:
         asked.append((rollout, latents))
@@ -291,16 +301,15 @@ def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_
 
     blocks = list(
         overlapping_rollouts(
-            WanVideoModel(overlapped.backbone, [tensors["prompt_embeds"][0]], torch.float32),
+            WanVideoModel(overlapped.backbone, torch.float32),
             cache_class(overlapped.shape(21), torch.float32),
-            schedule,
+            script_of([0] * count, schedule, [tensors["prompt_embeds"][0]]),
             noise,
-            [0] * (layout.blocks + layout.stride * (rollouts - 1)),
             reencode,
             layout,
         )
     )
-    assert [block.index for block in blocks] == list(range(layout.blocks + layout.stride * (rollouts - 1)))
+    assert [block.index for block in blocks] == list(range(count))
     assert [rollout for rollout, _ in asked] == list(range(rollouts - 1))
     for number in range(rollouts):
         own = [block for block in blocks if block.rollout == number]
@@ -329,9 +338,8 @@ def tiny_overlaps(blocks: int, made=(), counted=None, **options):
     for block in overlapping_rollouts(
         tiny.video,
         cache,
-        causvid.SCHEDULES["3_steps"],
+        tiny.script([0] * blocks, causvid.SCHEDULES["3_steps"]),
         tiny.noise(),
-        [0] * blocks,
         lambda rollout, latents: latents[-1:] + rollout,
         Overlap(12, 6),
         made,
@@ -390,12 +398,6 @@ def test_an_overlap_that_is_not_whole_blocks_is_refused(overlap):
 def test_other_settings_that_rollouts_cannot_be_laid_over_with_are_refused():
     with pytest.raises(HeadForcingError, match="frames must be whole blocks of 3, got 20"):
         Overlap(20)
-    tiny = Tiny(WanVideoModel)
-    parts = (tiny.video, HeadCache(tiny.shape(21), torch.float32), causvid.SCHEDULES["4_steps"], tiny.noise())
-    with pytest.raises(HeadForcingError, match="blocks of the same length, got 1 and 3"):
-        next(overlapping_rollouts(*parts, [0] * 7, lambda r, p: torch.zeros(()), Overlap(21, 3, 1)))
-    with pytest.raises(HeadForcingError, match="needs a prompt for every block"):
-        next(overlapping_rollouts(*parts, [], lambda r, p: torch.zeros(())))
 
 
 # ------------------------------------------------------------------------------------------------------------- replay

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.studies.replay import Case
+from headforcing.headforcing_core.recorded.replay import Case
 
 GOLDEN = Path(__file__).parent
 MOST_BYTES = 12 * 2**20

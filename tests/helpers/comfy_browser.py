@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
-from playwright.sync_api import Dialog, Route, sync_playwright
+from playwright.sync_api import Dialog, Page, Route, sync_playwright
 
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -69,10 +69,10 @@ class Browser:
         try:
             self._browser = self._playwright.chromium.launch(executable_path=str(executable), args=_FLAGS)
             viewport = {"width": self._size[0], "height": self._size[1]}
-            self.page = self._browser.new_page(viewport=viewport, bypass_csp=self._any_source)
-            self.page.route("**/*", self._only_local)
-            self.page.on("pageerror", lambda error: self.page_errors.append(str(error)[:400]))
-            self.page.on("dialog", self._note_alert)
+            self._context = self._browser.new_context(viewport=viewport, bypass_csp=self._any_source)
+            self._context.route("**/*", self._only_local)
+            self._context.on("weberror", lambda error: self.page_errors.append(str(error.error)[:400]))
+            self._context.on("dialog", self._note_alert)
             settings = {
                 "Comfy.TutorialCompleted": True,
                 "Comfy.Minimap.Visible": False,
@@ -80,9 +80,7 @@ class Browser:
             }
             for name, value in settings.items():
                 self.server.post(f"/settings/{name}", value)
-            self.page.goto(self.server.url, wait_until="domcontentloaded")
-            self.page.wait_for_function("window.app?.graph && window.app?.api && window.app?.canvas", timeout=60_000)
-            self.page.wait_for_timeout(1500)  # the page restores its last workflow after this point
+            self.page = self.open_page()
             self.page.evaluate(_LISTEN)
         except BaseException:
             self._playwright.stop()
@@ -92,6 +90,14 @@ class Browser:
     def __exit__(self, *exc: object) -> None:
         self._browser.close()
         self._playwright.stop()
+
+    def open_page(self) -> Page:
+        """Another tab with the editor."""
+        page = self._context.new_page()
+        page.goto(self.server.url, wait_until="domcontentloaded")
+        page.wait_for_function("window.app?.graph && window.app?.api && window.app?.canvas", timeout=60_000)
+        page.wait_for_timeout(1500)  # it restores its last workflow after this point
+        return page
 
     def load_workflow(self, path: Path) -> None:
         """Open an editor-format workflow file, as dropping it on the canvas does."""

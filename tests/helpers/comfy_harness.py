@@ -83,7 +83,7 @@ class ComfyServer:
             (nodes / PACK_FOLDER).symlink_to(self._pack_dir, target_is_directory=True)
         for name, source in self._custom_nodes.items():
             (nodes / name).write_text(source)
-        self.port = _free_port()
+        self.port = self.port or _free_port()  # the same after it was stopped
         command = [str(self.install.python), *self._program, "--listen", "127.0.0.1", "--port", str(self.port)]
         command += ["--base-directory", str(self.base_dir), "--disable-api-nodes", *self._args]
         command += ["--cache-classic"]  # 0.30.0 else forgets results when the machine's memory is in use elsewhere

@@ -17,7 +17,7 @@ from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.move import in_sequence, move_frames, roll
 from headforcing.kernels.pool import pooled_keys
-from headforcing.kernels.quantise import quantise
+from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.rotations import rotation_table
 from headforcing.kernels.write import write_block
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 OPERATIONS: list[Operation] = [
     write_block, move_frames, pooled_keys, merge_frames, norm_modulate, residual_norm_modulate, attend, attend_turning,
-    feature_frames, quantise,
+    feature_frames, quantise, quantise_gelu,
 ]  # fmt: skip
 
 ROLE_MAPS = {
@@ -97,8 +97,10 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         if operation is norm_modulate:
             return dict(x=x, **affine)
         return dict(x=x, y=y, gate=None if plain else rows[:, 2], **affine)
-    if operation is quantise:
+    if operation in (quantise, quantise_gelu):
         x = noise(s, 150 * head_dim)  # one tile and a part, and several
+        if operation is quantise_gelu:  # few values: where one lies between two numbers of 8 bits, exponentials decide
+            x = (4 * x).round() / 4
         x[seed % s, 7], x[3], x[5, -1] = torch.nan, 0, torch.inf
         return dict(x=x)
     if operation is feature_frames:
@@ -197,7 +199,7 @@ class FlatCache(HeadCache):
 
     def __init__(self, shape: CacheShape, device: str = "cpu"):
         super().__init__(shape, torch.float32, device, attention=explicit)
-        self.groups = [FlatGroup(self, g.policy, g.heads, g.k, g.v, self.rope, g.reencode) for g in self.groups]
+        self.groups = [FlatGroup(self, g.policy, g.heads, g.k, g.v, g.ropes, g.reencode) for g in self.groups]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
         layers, heads, s = len(shape.roles), len(shape.roles[0]), self.rope.frame_tokens
         self.owner = {

@@ -11,14 +11,14 @@ import tempfile
 from pathlib import Path
 
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
-from headforcing.headforcing_core.drift.report import report_video
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
-from headforcing.headforcing_core.plots.drift import drift_picture
-from headforcing.headforcing_core.plots.head_profile import profile_picture
-from headforcing.headforcing_core.plots.latents import run_picture
-from headforcing.headforcing_core.plots.page import THEMES
+from headforcing.headforcing_core.report.drift import report_video
+from headforcing.headforcing_core.report.drift_plot import drift_picture
+from headforcing.headforcing_core.report.latents_plot import run_picture
+from headforcing.headforcing_core.report.page import THEMES
+from headforcing.headforcing_core.report.profile_plot import profile_picture
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.video.contact_sheet import font
+from headforcing.headforcing_core.video.sheets import font
 from make_thumbnails import BACKGROUND, FOLDER, Frame, frames
 from PIL import Image, ImageDraw
 

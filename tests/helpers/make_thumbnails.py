@@ -15,8 +15,8 @@ import av
 from headforcing.headforcing_core.commands.cli import main as headforcing
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
-from headforcing.headforcing_core.plots.head_profile import profile_picture
-from headforcing.headforcing_core.video.contact_sheet import font
+from headforcing.headforcing_core.report.profile_plot import profile_picture
+from headforcing.headforcing_core.video.sheets import font
 from PIL import Image, ImageDraw
 from workflow_stories import COMPARE_PROMPTS, TAKES
 

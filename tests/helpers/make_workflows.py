@@ -17,7 +17,7 @@ from comfy_harness import ComfyServer
 from comfy_setup import ensure
 from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
-from workflow_blueprint import blueprint, stable_id
+from workflow_blueprint import blueprint
 from workflow_graphs import SELF_FORCING, WORKFLOWS
 from workflow_layout import Places, Workflow, arrange
 from workflow_sources import FRAMEWISE_MODEL, add_sources, write
@@ -148,7 +148,7 @@ def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
         needed = {node: room[name][number] for node, number in numbers_of(workflow).items()}
         lay_out(graphs[name], workflow, arrange(workflow, needed))
         add_sources(graphs[name])
-        graphs[name]["id"] = stable_id(name)
+        del graphs[name]["id"]  # each time a template is opened it is a workflow of its own
         write(graphs[name], FOLDER / f"{name}.json")
     if BLUEPRINT_OF in graphs:
         SUBGRAPHS.mkdir(exist_ok=True)

@@ -10,10 +10,11 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from scripts import script_of
 from switching_reference import SwitchingReferenceCache
 
 F = 3
@@ -62,11 +63,26 @@ def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32,
     return kind(CacheShape.for_model(model.config, roles, policy, *size, f, blocks * f), dtype)
 
 
-def film(model, cache, blocks, *, seed=3, schedule=TWO_STEPS, prompts=None, size=(HEIGHT, WIDTH), **options):
-    """The finished blocks of one video, start blocks not among them."""
-    noise = SeededNoise(seed, (schedule.frames_per_block, 16, *size))
-    video = WanVideoModel(model, embeds(model), torch.float32)
-    return list(rollout(video, cache, schedule, noise, prompts or [0] * blocks, **options))
+def film(
+    model,
+    cache,
+    blocks,
+    *,
+    seed=3,
+    schedule=TWO_STEPS,
+    prompts=None,
+    size=(HEIGHT, WIDTH),
+    switches=None,
+    start=None,
+    **options,
+):
+    """The finished blocks of one video; `start` are the latents of its start blocks."""
+    noise = SeededNoise((schedule.frames_per_block, 16, *size))
+    given = [*split_start_latents(start, schedule.frames_per_block), *options.pop("given", ())]
+    begun = 0 if start is None else len(start) // schedule.frames_per_block
+    told = dict(seed=seed, switches=switches, start_blocks=begun)
+    script = script_of(prompts or [0] * blocks, schedule, embeds(model), **told)
+    return list(rollout(WanVideoModel(model, torch.float32), cache, script, noise, given, **options))
 
 
 def latents(blocks) -> torch.Tensor:

@@ -1,13 +1,12 @@
 """The specification of what a prompt switch may do to head-wise caches; none of it is the paper's."""
 
 import torch
-from headforcing.headforcing_core.cache.head_cache import FLUSHED_TO_FRAMES, CacheShape
+from headforcing.headforcing_core.cache.head_cache import FLUSHED_TO_FRAMES, CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import RolePolicy
 from headforcing.headforcing_core.cache.reference import ReferenceCache
-from headforcing.headforcing_core.cache.switching import RoleSwitching
 
 
-class SwitchingReferenceCache(ReferenceCache, RoleSwitching):
+class SwitchingReferenceCache(ReferenceCache):
     """Drop-in for `HeadCache`.
 
     Attributes:
@@ -18,6 +17,8 @@ class SwitchingReferenceCache(ReferenceCache, RoleSwitching):
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
         super().__init__(shape, dtype, device)
         self.origin = self.oldest = 0
+
+    switch_blocks, apply_switch = HeadCache.switch_blocks, HeadCache.apply_switch  # in the order of a `HeadCache`
 
     def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
         return policy.history(frames_seen, self.origin, self.oldest)

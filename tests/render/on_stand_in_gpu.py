@@ -22,8 +22,8 @@ from headforcing.headforcing_core.commands.arguments import pick_device
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.studies.replay import Case, replay
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file
@@ -34,7 +34,7 @@ WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
 RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
 # once for every block: its latents are stored, looked at for NaN, and counted in the report
-EACH_BLOCK = {"render/sinks.py", "drift/latents.py", "finite.py"}
+EACH_BLOCK = {"render/sinks.py", "report/latents.py", "finite.py"}
 
 
 @pytest.fixture(autouse=True)
@@ -139,8 +139,8 @@ def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
         model.to(device)
         for part, modulation in zip((model.head, *model.blocks), held, strict=True):
             part.modulation = torch.nn.Parameter(modulation.cpu(), requires_grad=False)
-        video = WanVideoModel(model, [torch.ones(4, 10)], torch.float32, device)
-        video.use_prompt(0)
+        video = WanVideoModel(model, torch.float32, device)
+        video.use_prompt(torch.ones(4, 10))
         policy, roles = preset("no_episodic_memory"), [["local", "anchor", "memory", "memory"]] * 2
         cache = HeadCache(CacheShape.for_model(config, roles, policy, 4, 6, 3, 9), torch.float32, device)
         cache.begin_block()

@@ -26,11 +26,12 @@ from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from scripts import script_of
 
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
 SIGMAS = (1.0, 0.8, 0.4)
@@ -58,10 +59,9 @@ def model() -> WanModel:
     return model
 
 
-def video(model: WanModel) -> WanVideoModel:
+def embeds() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    embeds = [torch.randn(4 + i, 10, generator=generator) for i in range(2)]
-    return WanVideoModel(model, embeds, torch.float32)
+    return [torch.randn(4 + i, 10, generator=generator) for i in range(2)]
 
 
 def shape_of(policy: CachePolicy, frames: int, f: int = 3) -> CacheShape:
@@ -69,11 +69,18 @@ def shape_of(policy: CachePolicy, frames: int, f: int = 3) -> CacheShape:
     return CacheShape.for_model(CONFIG, roles, policy, HEIGHT, WIDTH, f, frames)
 
 
-def film(model, cache, blocks, f=3, **options):
+def film(model, cache, blocks, f=3, start=None, given=(), prompts=None, **options):
     """The finished blocks; the prompt changes with block 4."""
-    noise = SeededNoise(3, (f, 16, HEIGHT, WIDTH))
-    prompts = options.pop("prompts", [int(block >= 4) for block in range(blocks)])
-    return list(rollout(video(model), cache, Schedule(SIGMAS, f), noise, prompts, **options))
+    given = [*split_start_latents(start, f), *given]
+    prompts = [int(block >= 4) for block in range(blocks)] if prompts is None else prompts
+    script = script_of(
+        prompts, Schedule(SIGMAS, f), embeds(), seed=3, start_blocks=0 if start is None else len(start) // f
+    )
+    return list(
+        rollout(
+            WanVideoModel(model, torch.float32), cache, script, SeededNoise((f, 16, HEIGHT, WIDTH)), given, **options
+        )
+    )
 
 
 def latents(blocks) -> torch.Tensor:
@@ -153,8 +160,8 @@ def test_the_first_21_frames_are_plain_self_forcing(model):
 def test_finished_blocks_do_not_change_at_the_switch(model):
     cache = AutoProfileCache(shape_of(BUSY, 27), AutoProfile(), torch.float32)
     copies, kept = [], []
-    noise = SeededNoise(3, (3, 16, HEIGHT, WIDTH))
-    for block in rollout(video(model), cache, Schedule(SIGMAS, 3), noise, [0] * 9):
+    script, noise = script_of([0] * 9, Schedule(SIGMAS, 3), embeds(), seed=3), SeededNoise((3, 16, HEIGHT, WIDTH))
+    for block in rollout(WanVideoModel(model, torch.float32), cache, script, noise):
         kept.append(block.latents)
         copies.append(block.latents.clone())
         assert (cache.profile is not None) == (block.index >= 6)
@@ -184,8 +191,8 @@ def test_the_caches_hold_what_they_would_had_the_roles_been_known_from_the_start
     generator = torch.Generator().manual_seed(9)
     start = torch.randn(given, 16, HEIGHT, WIDTH, generator=generator) if given else None
     auto = AutoProfileCache(shape_of(policy, 60, f), AutoProfile(), torch.float32)
-    made = film(model, auto, 21 // f, f, start_latents=start)
-    recorded, _ = plain(model, 21, f, start_latents=start)
+    made = film(model, auto, 21 // f, f, start=start)
+    recorded, _ = plain(model, 21, f, start=start)
     roles = auto.profile.roles
     assert {role for layer in roles for role in layer} == {"local", "anchor", "memory"}
 
@@ -205,10 +212,8 @@ def test_the_next_block_is_the_one_that_caches_with_these_roles_would_make(model
     ours = film(model, auto, 8)[-1].latents
     recorded, _ = plain(model, 21)
     cache, _ = fed(replace(shape_of(policy, 60), roles=auto.profile.roles), recorded)
-    noise = SeededNoise(3, (3, 16, HEIGHT, WIDTH))
     made = [torch.zeros(3, 16, HEIGHT, WIDTH)] * 7  # the cache holds these blocks, so they are not looked at
-    prompts = [int(block >= 4) for block in range(8)]
-    *_, last = rollout(video(model), cache, Schedule(SIGMAS, 3), noise, prompts, made=made)
+    last = film(model, cache, 8, given=made)[-1]
     assert (ours - last.latents).abs().max() < 1e-4
 
 
@@ -218,7 +223,7 @@ def test_the_roles_are_those_of_a_measurement_of_the_same_passes(model):
     size = WIDTH * 8, HEIGHT * 8
     setup = ProfileSetup("00", 3, 5, ("one",), 7, SIGMAS, 3, *size, sink_frames=0, window_frames=21, seed=3)
     offline = HeadShares(setup)
-    measure_prompt(video(model), CONFIG, offline, 0, dtype=torch.float32)
+    measure_prompt(WanVideoModel(model, torch.float32), CONFIG, offline, 0, embeds()[0], dtype=torch.float32)
     torch.testing.assert_close(torch.tensor(auto.profile.shares).double(), offline.mean(), rtol=0, atol=1e-6)
     assert auto.profile.roles == classify(offline.mean().tolist(), 0.4, 0.2)
     assert auto.profile.counts() == {"local": 3, "anchor": 6, "memory": 6}
@@ -239,7 +244,7 @@ def test_given_blocks_are_not_measured(model):
         return watch(layer, group, attention)
 
     auto.meter.watch = spy
-    film(model, auto, 7, start_latents=start)
+    film(model, auto, 7, start=start)
     assert auto._passes == 3 * len(SIGMAS)
     assert counted.count(4) == counted.count(6) == len(SIGMAS) + 1  # measured in the clean pass, too, but not counted
 

@@ -1,20 +1,24 @@
 """Decoding and encoding in threads: the same file, errors raised where the video is wanted, no thread left behind."""
 
+import gc
 import sys
 import threading
 import time
+import weakref
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 from flat_colour import FlatColourDecoder, decoded, latents
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
-from headforcing.headforcing_core.video.encoding import WAITING_CHUNKS
-from headforcing.headforcing_core.video.stream import VideoStream
+from headforcing.headforcing_core.video.stream import WAITING_CHUNKS, VideoStream
 from headforcing.headforcing_core.video.writer import VideoWriter
 
 
@@ -201,6 +205,35 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled_with_the_s
     assert (decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")).all()
 
 
-def test_a_vae_device_that_is_not_there_is_refused(tmp_path, capsys):
-    assert main(["demo", "--out", str(tmp_path), "--device", "cpu", "--vae-device", "cuda:77"]) == 2
-    assert "--vae-device 'cuda:77' cannot be used here" in capsys.readouterr().err
+@pytest.mark.parametrize("device", ["cuda:77", "meta"])
+def test_a_vae_device_that_is_not_there_or_holds_no_numbers_is_refused(device, tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path), "--device", "cpu", "--vae-device", device]) == 2
+    assert f"--vae-device '{device}' cannot be used here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [(), ("--vae-device", "cpu:0"), ("--runs", "runs")])
+def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path, monkeypatch):
+    """At once, not when Python looks for circles of objects: on a GPU the next render needs the room."""
+    monkeypatch.chdir(tmp_path)
+    kept, make = [], RenderPlan.make_cache
+
+    def noted(*given, **named):
+        cache = make(*given, **named)
+        kept.append(weakref.ref(cache))
+        return cache
+
+    def render() -> None:
+        args = ["demo", "--device", "cpu", "--seconds", "2", "--out", ".", "--json", *options]
+        source = Source.demo(_parser("demo").parse_args(args))
+        job, loaded = source.job(source.plan(), source.encode()), source.load()
+        kept.extend([weakref.ref(loaded.backbone), weakref.ref(loaded.codec.network)])
+        loaded.render(job, Path("video.mp4"), Path("latents.safetensors"))
+
+    monkeypatch.setattr(RenderPlan, "make_cache", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        render()
+        assert [reference() for reference in kept] == [None] * 3
+    finally:
+        gc.enable()

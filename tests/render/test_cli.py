@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.cli import RESEARCH, main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -21,7 +20,7 @@ from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 BALL = "a red ball bouncing in the teal plain room"
 CHANGE = "0:00 a green apple\n0:01 a red apple"
@@ -311,11 +310,6 @@ WRONG = {
     "a prompts file that is not there": ("demo|--prompts|@{tmp}/none.txt|--out|{tmp}", "none.txt"),
     "a checkpoint to inspect that is not there": ("inspect|{tmp}/none.pt", "none.pt"),
     "a folder as checkpoint": ("inspect|{tmp}", "folder"),
-    "a case that is not there": ("replay|{tmp}|--run|full|--out|{tmp}/x", "config.json"),
-    "an unknown run": (
-        "replay|{golden}/head_forcing_tiny_d32|--run|nope|--out|{tmp}/x",
-        "no run 'nope'; it has paper_def",
-    ),
     "a timeline that goes back": (
         "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x",
         "line 2: 0:05 does not come after",
@@ -373,12 +367,8 @@ def test_a_mistake_shows_no_traceback_in_a_real_process_either(golden, tmp_path)
         sys.executable,
         "-m",
         "headforcing.headforcing_core",
-        "replay",
+        "inspect",
         str(tmp_path / "none"),
-        "--run",
-        "x",
-        "--out",
-        "y",
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
@@ -386,7 +376,7 @@ def test_a_mistake_shows_no_traceback_in_a_real_process_either(golden, tmp_path)
     assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["fly"], ["demo", "--method", "magic"], ["replay", "case"]])
+@pytest.mark.parametrize("command", [[], ["fly"], ["demo", "--method", "magic"], ["generate"]])
 def test_options_that_do_not_exist_are_explained_by_the_parser(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main(command)
@@ -394,88 +384,14 @@ def test_options_that_do_not_exist_are_explained_by_the_parser(command, capsys):
     assert "usage: headforcing" in capsys.readouterr().err
 
 
-@pytest.fixture
-def case(golden: Path, tmp_path: Path):
-    """A copy of a recorded case whose config a test may spoil, and what replaying it says."""
-    folder = tmp_path / "case"
-    shutil.copytree(golden / "head_forcing_tiny_d32", folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["weights"] = str(golden / "self_forcing_tiny_d32" / "model.safetensors")
-    config["run"] = config["runs"]["paper_defaults"]
-
-    def replay_spoiled(spoil, capsys) -> tuple[int, str]:
-        spoil(config, folder)
-        (folder / "config.json").write_text(json.dumps(config))
-        code = main(["replay", str(folder), "--run", "paper_defaults", "--out", str(tmp_path / "out.safetensors")])
-        return code, capsys.readouterr().err
-
-    return replay_spoiled
-
-
-def put(*path_and_value):
-    *path, key, value = path_and_value
-
-    def spoil(config, folder):
-        for part in path:
-            config = config[part]
-        config[key] = value
-
-    return spoil
-
-
-def without(*path):
-    def spoil(config, folder):
-        for part in path[:-1]:
-            config = config[part]
-        del config[path[-1]]
-
-    return spoil
-
-
-def garbage_tensors(config, folder):
-    (folder / "golden.safetensors").write_bytes(b"not a safetensors file " * 20)
-
-
-def tensors_without_noise(config, folder):
-    tensors = load_file(folder / "golden.safetensors")
-    del tensors["noise"]
-    save_file(tensors, folder / "golden.safetensors")
-
-
-RUN = ("runs", "paper_defaults")
-SPOILED = {
-    "an unknown rope": (put(*RUN, "rope", "spiral"), "rope"),
-    "an unknown method": (put(*RUN, "method", "magic"), "method"),
-    "weights that are gone": (put("weights", "none.safetensors"), "none.safetensors"),
-    "roles for another model": (put(*RUN, "roles", [["local"] * 4]), "roles"),
-    "a fast memory within a block": (put(*RUN, "fast_frames", 4), "whole blocks"),
-    "no runs": (without("runs"), "runs"),
-    "no block size": (without("frames_per_block"), "frames_per_block"),
-    "no patch size": (without("model", "patch_size"), "patch_size"),
-    "no roles": (without(*RUN, "roles"), "roles"),
-    "an unknown role": (put(*RUN, "roles", [["boss"] * 4] * 4), "boss"),
-    "more frames than noise": (put(*RUN, "frames", 300), "300"),
-    "frames that are no number": (put(*RUN, "frames", "many"), "frames"),
-    "frames within a block": (put(*RUN, "frames", 10), "10"),
-    "a prompt that is not there": (put(*RUN, "prompt_schedule", [{"block": 0, "prompt": 7}]), "7"),
-    "no prompt for the first block": (put(*RUN, "prompt_schedule", [{"block": 3, "prompt": 0}]), "prompt"),
-    "start frames that were not recorded": (put(*RUN, "initial_latent", True), "initial_latent"),
-    "dimensions of another model": (put("model", "text_dim", 47), "text_embedding"),
-    "tensors that are garbage": (garbage_tensors, "golden.safetensors"),
-    "tensors without noise": (tensors_without_noise, "noise"),
-}
-
-
-@pytest.mark.parametrize("what", SPOILED)
-def test_a_spoiled_case_is_refused_in_one_sentence(what, case, capsys):
-    spoil, expected = SPOILED[what]
-    code, error = case(spoil, capsys)
-    assert code == 2
-    assert len(error.splitlines()) == 1 and expected in error
-
-
 @pytest.mark.skipif(os.name == "nt", reason="needs a path below a file, spelled the POSIX way")
-@pytest.mark.parametrize("command", ["replay|{golden}/self_forcing_tiny_d32|--run|window6|--out|{weights}/x"])
+@pytest.mark.parametrize("command", ["convert|{weights}|{weights}/x"])
 def test_an_output_that_cannot_be_written_is_refused_in_one_sentence(command, golden, tmp_path, capsys):
     assert main(arguments(command, golden, tmp_path)) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", RESEARCH)
+def test_a_command_of_research_says_where_it_is(name, capsys):
+    assert main([name, "--help"]) == 2
+    assert capsys.readouterr().err.endswith(f"this is a command of a checkout: python -m headforcing.research {name}\n")

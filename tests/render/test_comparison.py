@@ -15,17 +15,17 @@ from headforcing.headforcing_core.commands import compare as compare_command
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.compare import fitting
 from headforcing.headforcing_core.demo import assets
-from headforcing.headforcing_core.drift.report import report_video
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.methods.registry import method_names
+from headforcing.headforcing_core.render import comparison
+from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.runs.folder import RunFolder
-from headforcing.headforcing_core.studies import comparison
-from headforcing.headforcing_core.studies.comparison import TABLE_COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
-from headforcing.headforcing_core.video.side_by_side import returned, side_by_side
+from headforcing.headforcing_core.video.sheets import returned, side_by_side
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -245,7 +245,7 @@ def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs: Path | 
             return super().run(function, jobs)
 
     monkeypatch.setattr(compare_command, "render_compared", lambda job: job.seed)
-    jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=runs), seed=name * 2) for name in "abc"}
+    jobs = {name: SimpleNamespace(runs=runs, seed=name * 2) for name in "abc"}
     setups = {"a": "one", "b": "other", "c": "one"}
     assert dict(compare_command.run_compared(jobs, setups, Recording())) == {"a": "aa", "b": "bb", "c": "cc"}
     assert given == turns
@@ -261,7 +261,7 @@ def test_a_video_that_fails_names_itself_after_those_that_its_worker_has_made(mo
         parallel = True
 
     monkeypatch.setattr(compare_command, "render_compared", made)
-    jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=Path("runs")), seed=name * 2) for name in "acd"}
+    jobs = {name: SimpleNamespace(runs=Path("runs"), seed=name * 2) for name in "acd"}
     rows = compare_command.run_compared(jobs, dict.fromkeys("acd", "one"), Parallel())
     assert next(rows) == ("a", "aa")
     with pytest.raises(HeadForcingError, match="^c: no room$"):
@@ -385,3 +385,13 @@ def test_the_memory_of_a_grid_does_not_grow_with_its_length(tmp_path: Path):
         assert video_frames == length
         peaks.append(peak)
     assert peaks[1] - peaks[0] < 40e6  # all pictures of the longer one would be 176 MB more
+
+
+@pytest.mark.slow
+def test_a_comparison_of_the_demo_shows_a_full_cache_a_window_and_head_forcing(tmp_path):
+    given = ["--seconds", "2", "--scale", "1", "--device", "cpu", "--json"]
+    assert main(["compare", "--demo", "--out", str(tmp_path), *given]) == 0
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert [row["entry"]["label"] for row in found["rows"]] == list(assets.COMPARED.values())
+    assert found["about"]["prompts"][0] == "a red ball bouncing in the navy checkerboard room"
+    assert (tmp_path / "picture.png").exists()

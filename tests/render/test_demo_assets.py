@@ -6,12 +6,13 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.demo.rooms import Look, render
 from headforcing.headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
-from headforcing.headforcing_core.demo.rooms_judge import STORIES, RoomsJudge
-from headforcing.headforcing_core.demo.training.release import fit_preview_factors
+from headforcing.headforcing_core.demo.words import Look
 from headforcing.headforcing_core.head_profiles.profile import default_profile
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+from headforcing.research.rooms.judge import STORIES, RoomsJudge
+from headforcing.research.rooms.scenes import render
+from headforcing.research.training.release import fit_preview_factors
 
 
 @pytest.fixture(scope="module")

@@ -227,6 +227,25 @@ def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path)
     assert rows(run(tmp_path, lines))["long"]["reused_blocks"] == stored
 
 
+@linux
+def test_workers_end_within_seconds_of_a_batch_that_is_killed(tmp_path):
+    mark = f"STARTED_FOR={tmp_path}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headforcing.headforcing_core", *command(tmp_path, [LONG, {**LONG, "seed": 1}])]
+        + ["--farm", "local", "--farm-workers", "2"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **dict([mark.split("=", 1)])},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for(lambda: min(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) >= 1, process)
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 30
+    while (left := running_with(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
+    assert max(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) < 17
+
+
 def running_with(variable: str) -> list[str]:
     """The processes that were started with this variable in their environment."""
     found = []

@@ -13,7 +13,7 @@ from headforcing.headforcing_core.commands.cli import main
 
 ONE = ("--prompts", "a red ball bouncing in the teal plain room")
 STORY = "0:00 a red ball bouncing in the teal plain room\n0:01 a yellow cross circling in the navy checkerboard room"
-MOST_TRIES = {"render": 3, "auto": 1, "tables": 1, "profile": 1, "prune": 10, "list": 10}  # of one point; others 2
+MOST_TRIES = {"render": 3, "auto": 1, "compare": 1, "profile": 1, "prune": 10, "list": 10}  # of one point; others 2
 
 
 def render(folder: Path, seconds: str = "2", *more: str) -> list[str]:
@@ -45,12 +45,13 @@ COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] 
     "prune": (rendered, lambda folder: ["runs", "prune", str(folder / "runs"), "--keep-gb", "0"]),
     "list": (rendered, lambda folder: ["runs", "list", str(folder / "runs")]),
     "report": (rendered, lambda folder: ["report", str(folder / "out" / "demo.mp4"), "--plot", str(folder / "p.png")]),
-    "tables": (
+    "compare": (
         nothing,
         lambda folder: [
-            "tables",
-            "rope",
+            "compare",
             "--demo",
+            "--methods",
+            "head_forcing,self_forcing",
             *ONE,
             "--seconds",
             "1",

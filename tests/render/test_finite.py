@@ -1,6 +1,7 @@
 """NaN and infinity stop a render with one sentence that names the place; what was finished before stays."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -67,19 +68,22 @@ def test_a_block_that_is_not_finite_stops_the_render_and_the_next_one_goes_on(ba
     render = Render(backbone, tmp_path / "runs")
     straight = Render(backbone, tmp_path / "straight").go()
     with pytest.raises(HeadForcingError) as stopped:
-        render.go(model=BreaksAt(backbone, render.embeds, torch.float32, call=4 * 2 + 3))
+        render.go(model=BreaksAt(backbone, torch.float32, call=4 * 2 + 3))
     assert re.match(r"block 3 of 13, denoising step 3 of 4: NaN or infinity in the latents;", str(stopped.value))
     assert "bf16 or float32 (now float32)" in str(stopped.value)
-    assert torch.equal(render.go(), straight) and render.video.reused == 2
+    assert torch.equal(render.go(), straight) and render.reused == 2
 
 
 def test_a_weight_that_is_not_finite_is_named():
     layer = torch.nn.Linear(2, 2)
-    check = FiniteCheck(torch.float16)
-    check.check(Block(0, 0, torch.zeros(1), None), 5, layer)
+    check, run = FiniteCheck(torch.float16), SimpleNamespace(is_made=lambda index: index > 0)
+    job, model = SimpleNamespace(plan=SimpleNamespace(blocks=5)), SimpleNamespace(backbone=layer)
+    check.begin(SimpleNamespace(run=run, job=job, model=model))
+    check.add(Block(0, torch.full((1,), float("nan"))))  # which an earlier render has made
+    check.add(Block(1, torch.zeros(1)))
     layer.weight.data[0, 0] = float("nan")
     with pytest.raises(HeadForcingError, match="block 2 of 5: NaN or infinity, because the weight weight holds some"):
-        check.check(Block(1, 0, torch.full((1,), float("nan")), None), 5, layer)
+        check.add(Block(1, torch.full((1,), float("nan"))))
 
 
 def test_weights_with_nan_are_refused_before_anything_is_made(tmp_path, capsys):

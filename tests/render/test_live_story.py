@@ -1,14 +1,17 @@
 """A story that changes while it is rendered: the same video as the new story from the beginning, or one sentence."""
 
+import gc
 import json
 import os
 import sys
 import time
+import weakref
 from dataclasses import replace
 
 import av
 import pytest
 import torch
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.follow import FollowedFile
 from headforcing.headforcing_core.commands.loaded import ProgressBar
@@ -17,13 +20,14 @@ from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
-from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.render.job import RenderJob, Watcher
-from headforcing.headforcing_core.render.live_story import Story
+from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.provenance import about_video, file_tags
+from headforcing.headforcing_core.render.render import Listener, Place
 from headforcing.headforcing_core.render.resources import check_growth
-from headforcing.headforcing_core.render.sinks import KeptLatents, Mp4File
+from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
+from headforcing.headforcing_core.render.video import make_video
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -47,7 +51,9 @@ def job(backbone, tmp_path):
     """Makes the job of a text, which keeps its blocks in a run folder."""
 
     def make(text: str, method="head_forcing", start=None, seconds=SECONDS) -> RenderJob:
-        config, policy = backbone.config, method_policy(method).with_memory(5, 3, 0.99, 1)  # admits much and often
+        config, policy = backbone.config, method_policy(method)
+        if isinstance(policy, CachePolicy):
+            policy = policy.with_memory(5, 3, 0.99, 1)  # admits much and often
         profile = HeadProfile("toy", config.num_layers, config.num_heads, default_profile(8, 6).roles[:2])
         plan = RenderPlan.make(
             config,
@@ -56,15 +62,14 @@ def job(backbone, tmp_path):
             parse_timeline(text, seconds),
             64,
             64,
-            profile=profile if policy.needs_profile else None,
+            profile=profile if policy.heads_by else None,
             start_frames=0 if start is None else len(start),
+            seed=3,
         )
         return RenderJob(
             plan,
-            plan.embeddings([word_hash.encode(segment.text) for segment in plan.timeline.segments]),
+            {text: word_hash.encode(text) for text in plan.timeline.texts},
             "toy",
-            3,
-            torch.float32,
             start_latents=start,
             codec=toy_codec(torch.device("cpu")),
             runs=tmp_path / "runs",
@@ -104,20 +109,20 @@ class Stop(Exception):
     """Ends a render."""
 
 
-class StopAt(Watcher):
+class StopAt(Listener):
     def __init__(self, block):
         self.block = block
 
-    def finished(self, block):
+    def add(self, block):
         if block.index == self.block:
             raise Stop
 
 
-def render(backbone, job, story=None, sinks=(), watcher=None):
+def render(backbone, job, story=None, listeners=()):
     """The latents and the result."""
     kept = KeptLatents()
-    model = WanVideoModel(backbone, job.embeds, torch.float32)
-    result = job.run(model, torch.device("cpu"), sdpa, [kept, *sinks], watcher, story=story)
+    edits = [] if story is None else [LiveEdits(story)]
+    result = make_video(job, WanVideoModel(backbone, torch.float32), Place(), [*listeners, kept, *edits])
     return torch.cat(kept.blocks), result
 
 
@@ -146,8 +151,9 @@ def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(ba
     straight, expected = fresh(backbone, wanted)
     assert torch.equal(latents, straight)
     assert not torch.equal(latents, fresh(backbone, job(PLANNED, method))[0])
-    assert result.plan == wanted.plan and result.events == expected.events
-    assert torch.equal(torch.cat(list(result.embeds)), torch.cat(list(wanted.embeds)))
+    shape = replace(result.plan.shape, policy=wanted.plan.policy)  # may count scenes, for the size of the cache
+    assert replace(result.plan, shape=shape) == wanted.plan and result.events == expected.events
+    assert result.embeds.keys() == wanted.embeds.keys()
     again, found = render(backbone, wanted)
     assert found.reused_blocks == wanted.plan.blocks and torch.equal(again, straight)
 
@@ -175,6 +181,7 @@ def test_a_seed_re_rolls_from_a_prompt_that_has_not_begun(backbone, job):
 def test_the_run_folder_notes_the_story_that_was_rendered_and_forgets_the_one_that_was_not(backbone, job, tmp_path):
     render(backbone, job(PLANNED), Told({5: CHANGED}))
     (video,) = stored_videos(tmp_path / "runs")
+    assert video.take.number == 1, "the same take"
     assert video.about["prompts"] == [RED, CROSS, CUBE, RED] and video.about["switches"][2] == "blend 1"
     assert video.about["starts_seconds"] == job(CHANGED).about["starts_seconds"]
 
@@ -182,7 +189,7 @@ def test_the_run_folder_notes_the_story_that_was_rendered_and_forgets_the_one_th
 def test_a_video_that_was_there_before_stays_listed(backbone, job, tmp_path):
     """The plan's video was rendered as far as block 3 and stopped, then goes on with another story."""
     with pytest.raises(Stop):
-        render(backbone, job(PLANNED), watcher=StopAt(3))
+        render(backbone, job(PLANNED), listeners=[StopAt(3)])
     story = Told({0: CHANGED})
     render(backbone, job(PLANNED), story)
     assert story.changes == [6]
@@ -192,7 +199,7 @@ def test_a_video_that_was_there_before_stays_listed(backbone, job, tmp_path):
 @pytest.mark.parametrize("method", ["head_forcing", "rolling_forcing"])
 def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
     with pytest.raises(Stop):
-        render(backbone, job(PLANNED, method), Told({1: CHANGED}), watcher=StopAt(6))
+        render(backbone, job(PLANNED, method), Told({1: CHANGED}), listeners=[StopAt(6)])
     latents, result = render(backbone, job(CHANGED, method))
     assert result.reused_blocks == 7
     assert torch.equal(latents, fresh(backbone, job(CHANGED, method))[0])
@@ -209,7 +216,7 @@ def test_after_start_frames_blocks_are_counted_with_them(backbone, job):
 def test_the_file_holds_the_story_that_was_rendered(backbone, job, tmp_path):
     planned = job(PLANNED)
     path = tmp_path / "video.mp4"
-    mp4 = Mp4File(path, planned.plan, planned.codec.decoder(), 1, file_tags(planned.about))
+    mp4 = VideoFile(path, planned.plan, planned.codec.decoder, file_tags(planned.about))
     _, result = render(backbone, planned, Told({3: CHANGED}), [mp4])
     with av.open(str(path)) as container:
         tags = json.loads(container.metadata["head_forcing"])
@@ -256,7 +263,7 @@ def test_a_story_may_become_longer_or_shorter(backbone, job, tmp_path, seconds, 
     files = []
     for path, made, story in (("told", planned, Told({4: story_of_it}, seconds)), ("straight", wanted, None)):
         path = tmp_path / f"{path}.mp4"
-        mp4 = Mp4File(path, made.plan, made.codec.decoder(), 1, file_tags(made.about))
+        mp4 = VideoFile(path, made.plan, made.codec.decoder, file_tags(made.about))
         latents, result = render(backbone, made if story else replace(made, runs=None), story, [mp4])
         files.append((latents, result.plan, result.about["pictures"], path.read_bytes()[-4000:], mp4.info.video_frames))
         assert story is None or story.refusals == [] and len(story.changes) == 1
@@ -311,6 +318,38 @@ def test_a_story_whose_switches_need_more_memory_than_there_is_is_refused(backbo
     story = Small({1: f"0:00 {RED}\n0:05 {CROSS}"})
     _, result = render(backbone, planned, story)
     assert "not enough memory" in story.refusals[0] and result.plan == planned.plan
+
+
+def test_prompts_that_a_story_gives_up_leave_memory_and_those_it_brings_are_counted(backbone, job):
+    """Every block but the first begins with an edit of the last prompt; embeddings of umT5 take 8 MB each."""
+    seconds, alive, most, counted = 15.0, weakref.WeakSet(), [], []
+
+    class Edited(Told):
+        def encode(self, texts):
+            embeds = super().encode(texts)
+            alive.update(embeds)
+            return embeds
+
+        def check(self, plan, more):
+            counted.append(more)
+
+        def taken(self, plan, block):
+            super().taken(plan, block)
+            gc.collect()
+            most.append(len(alive))
+
+    texts = {block: f"0:00 {RED}\n0:05 [blend 1] {CROSS}\n0:14 a cube, {block}" for block in range(1, 19)}
+    texts[10] = texts[10] + " and a cone\n0:14.5 a star"
+    planned = job(texts[1], seconds=seconds)
+    story = Edited(texts, seconds)
+    latents, result = render(backbone, planned, story)
+    assert len(story.changes) == 17 and len(story.encoded) == 18
+    assert result.embeds.keys() == {RED, CROSS, "a cube, 18"}
+    assert max(most) <= 2, "those of the story that is told, and no others"
+    one = backbone.config.text_len * backbone.config.text_dim * 4
+    assert [more // one for more in counted] == [1 if block != 10 else 2 for block in range(2, 19)]
+    assert torch.equal(latents, fresh(backbone, job(texts[18], seconds=seconds))[0])
+    render(backbone, replace(planned, runs=None))  # the first story is still there
 
 
 def test_blocks_of_a_rolling_window_have_begun(backbone, job):
@@ -370,7 +409,7 @@ def follow(written, tmp_path, monkeypatch, capsys):
 
     def run(text, actions):
         path = written(text)
-        monkeypatch.setattr(ProgressBar, "finished", lambda self, block: actions.get(block.index, lambda: None)())
+        monkeypatch.setattr(ProgressBar, "add", lambda self, block: actions.get(block.index, lambda: None)())
         folders = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
         options = ["--seconds", str(SECONDS), "--scale", "1", "--device", "cpu", "--json"]
         assert main(["demo", "--follow", str(path), *folders, *options]) == 0

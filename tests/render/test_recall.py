@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +11,10 @@ from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.live_story import Story
+from headforcing.headforcing_core.render.live_story import LiveEdits, Story
+from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.render.sinks import KeptLatents
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.render.video import make_video
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from toy_renders import Render, toy_model
@@ -45,8 +45,8 @@ def test_a_stopped_render_with_a_recall_goes_on_to_the_same_bytes(backbone, tmp_
         render.go(stop_after=stop_after)
         assert torch.equal(render.go(), expected)
         # while roles are being found nothing can be reused
-        assert render.video.reused == (0 if profile is not None and stop_after < third else stop_after)
-        (recall,) = render.video.recalls
+        assert render.reused == (0 if profile is not None and stop_after < third else stop_after)
+        (recall,) = render.run.recalls
         assert (recall.block, recall.scene) == (third, 1) and recall.frames[-1] == 3 * second - 1
 
 
@@ -56,7 +56,7 @@ def test_a_recall_added_to_a_story_that_was_begun_without_one_reuses_the_blocks_
     render = render_of(backbone, tmp_path, "[recall 1]")
     expected = render.straight()
     assert torch.equal(render.go(), expected)
-    assert render.video.reused == render.plan.timeline.segments[2].start_block
+    assert render.reused == render.plan.timeline.segments[2].start_block
     assert not torch.equal(plain.straight(), expected)
 
 
@@ -82,7 +82,7 @@ def test_a_state_of_a_story_with_other_scenes_is_not_used(backbone, tmp_path, ca
     one.go(stop_after=6, on_step=lambda block, step, latents: touched.append(block))
     assert min(touched) == 5 and not caplog.text  # its own state is used
     assert torch.equal(other.go(), other.straight())
-    assert other.video.reused == 6 and "a story whose scenes begin with latent frames" in caplog.text
+    assert other.reused == 6 and "a story whose scenes begin with latent frames" in caplog.text
 
 
 def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does_not_fit(backbone, tmp_path):
@@ -94,7 +94,7 @@ def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does
     assert sum(event.after_block < 2 for event in events) == 1  # start blocks made one of them
     for reused in (5, render.plan.new_blocks):  # the cache is rebuilt, then restored
         render.go()
-        assert (render.video.reused, render.video.events) == (reused, events)
+        assert (render.reused, render.events) == (reused, events)
     assert stored_videos(tmp_path)[0].report().events == events
 
 
@@ -104,15 +104,15 @@ def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_rep
     render = render_of(backbone, tmp_path / "runs", "[recall 1]", start=start, policy=policy)
 
     def told():
-        video = render.video
-        report = video.report().to_dict()
-        return video.events, video.recalls, report, video.guards, video.seconds_per_block, video.begun
+        run = render.run
+        report = run.meter.report(run.events).to_dict()
+        return run.events, run.recalls, report, run.guards, run.seconds_per_block
 
     latents, steps = render.go(), []
-    first, no_model = told(), object()
-    assert all(first) and first[-1] == render.plan.blocks
+    first, no_model = told(), SimpleNamespace(backbone=None)
+    assert all(first)
     assert torch.equal(render.go(model=no_model, on_step=lambda *step: steps.append(step)), latents)
-    assert told() == first and render.video.reused == len(steps) == render.plan.new_blocks
+    assert told() == first and render.reused == render.plan.new_blocks and len(steps) == render.plan.blocks
     next(render.folder.rglob("opening-*")).unlink()  # what only a cache can tell is missing
     with pytest.raises(AttributeError):
         render.go(model=no_model)
@@ -144,10 +144,8 @@ class Told(Story):
 
 
 def run(backbone, render: Render, story: Story | None = None):
-    job = RenderJob(render.plan, render.embeds, "toy", 3, torch.float32, runs=render.folder if story else None)
-    kept = KeptLatents()
-    model = WanVideoModel(backbone, job.embeds, torch.float32)
-    result = job.run(model, torch.device("cpu"), sdpa, [kept], story=story)
+    job, kept = replace(render.job, runs=render.folder if story else None), KeptLatents()
+    result = make_video(job, render.model(), Place(), [kept] if story is None else [kept, LiveEdits(story)])
     return torch.cat(kept.blocks), result
 
 
@@ -192,6 +190,5 @@ def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_re
 def test_the_embeddings_of_a_story_with_a_recall_include_those_of_its_telling_words(backbone, tmp_path):
     render = render_of(backbone, tmp_path, "[recall 1]")
     assert render.timeline.texts[3:] == ["red ball teal room", "yellow cross navy room", "red ball again"]
-    assert len(render.embeds) == 3 and len(render.embeds.compared) == 3 and len(render.embeds.texts) == 6
-    cut = replace(render.plan, timeline=replace(render.timeline, segments=render.timeline.segments[:2]))
-    assert not cut.timeline.recalls and not cut.embeddings(render.embeds.texts).compared
+    assert list(render.plan.alike.values()) == render.timeline.texts[3:] and len(render.embeds) == 6
+    assert not render_of(backbone, tmp_path, "").plan.alike

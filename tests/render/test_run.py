@@ -7,15 +7,15 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.render.block_keys import finished_blocks, video_keys
-from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.render.render import Place
+from headforcing.headforcing_core.render.video import begin_render
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import stored_videos
@@ -48,11 +48,11 @@ def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, setting,
     assert torch.equal(first, expected[: len(first)])
     assert torch.equal(render.go(), expected)
     found_early = "found" in setting and stop_after == 1  # measuring needs every pass: nothing can be reused
-    assert render.video.reused == (0 if found_early else stop_after)
-    assert render.video.events == render.straight_events
+    assert render.reused == (0 if found_early else stop_after)
+    assert render.events == render.straight_events
     calls = []
     assert torch.equal(render.go(on_step=lambda block, step, latents: calls.append(latents is not None)), expected)
-    assert render.video.reused == render.plan.new_blocks and not any(calls), "nothing was left to denoise"
+    assert render.reused == render.plan.new_blocks and not any(calls), "nothing was left to denoise"
 
 
 SWITCHED = {
@@ -90,11 +90,11 @@ def test_a_render_with_a_switch_goes_on_to_the_same_bytes_right_before_and_after
         first = render.go(stop_after=stop_after)
         assert torch.equal(first, expected[: len(first)])
         assert torch.equal(render.go(), expected)
-        assert render.video.reused == stop_after
-        assert render.video.events == render.straight_events
+        assert render.reused == stop_after
+        assert render.events == render.straight_events
     plain = Render(backbone, tmp_path, STORY.replace("0:05 ", "0:05.06 "), **SWITCHED[setting])
     made = plain.go()
-    assert plain.video.reused == at, "what comes before the switch is the same video"
+    assert plain.reused == at, "what comes before the switch is the same video"
     assert not torch.equal(made[-3:], expected[-3:])
 
 
@@ -119,20 +119,19 @@ def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path)
 
 
 def test_finished_blocks_wait_in_the_hosts_memory(backbone, tmp_path):
-    render, given = Render(backbone, tmp_path), []
+    render = Render(backbone, tmp_path)
     render.go(stop_after=2)
-    with RunFolder(tmp_path, render.setup, {}) as run:
-        video = VideoRollout(render.plan, 3, dtype=torch.float32, device="meta", run=run, keys=render.keys)
-        video.method = SimpleNamespace(rollout=lambda model, cache, inputs: given.extend(inputs.made) or iter(()))
-        assert list(video.blocks(None)) == []
-    assert [latents.device.type for latents in given] == ["cpu"] * 2
+    with begin_render(render.job, render.model(), Place("meta")) as again:
+        again.run.resume(None, lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
+        assert again.run.cache.device.type == "meta"
+        assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
 
 
 def test_extending_equals_rendering_at_once(backbone, tmp_path):
     short, long = (Render(backbone, tmp_path, seconds=seconds) for seconds in (6.0, 10.0))
     short.go()
     extended = long.go()
-    assert long.video.reused == short.plan.new_blocks
+    assert long.reused == short.plan.new_blocks
     assert torch.equal(extended, long.straight())
 
 
@@ -142,12 +141,12 @@ def test_a_state_fits_longer_and_shorter_versions_of_the_video(backbone, tmp_pat
     one, other = (Render(backbone, tmp_path, text, seconds, state_seconds=1e-9) for seconds in (first, then))
     one.go(stop_after=1)
     assert torch.equal(other.go(), other.straight())
-    assert other.video.reused == 1
+    assert other.reused == 1
 
 
 def test_a_state_that_does_not_fit_is_made_again_from_the_blocks(backbone, tmp_path, monkeypatch, caplog):
     render = Render(backbone, tmp_path, state_seconds=1e-9)
-    monkeypatch.setattr(CachePolicy, "state", lambda policy, cache: ({}, {"groups": []}))
+    monkeypatch.setattr(HeadCache, "state", lambda cache: ({}, {"groups": []}))
     render.go(stop_after=5)
     assert torch.equal(render.go(), render.straight())
     assert "rebuilt from the finished blocks" in caplog.text
@@ -156,14 +155,14 @@ def test_a_state_that_does_not_fit_is_made_again_from_the_blocks(backbone, tmp_p
 def test_a_changed_prompt_renders_again_only_from_its_first_block(backbone, tmp_path):
     first, second = Render(backbone, tmp_path), Render(backbone, tmp_path, text=OTHER)
     before = first.go()
-    switch = first.plan.prompts.index(1)
+    switch = first.plan.timeline.segments[1].start_block
     after = second.go()
-    assert second.video.reused == switch
+    assert second.reused == switch
     assert torch.equal(after[: 3 * switch], before[: 3 * switch])
     assert torch.equal(after, second.straight())
     assert not torch.equal(after[3 * switch :], before[3 * switch :])
     first.go()
-    assert first.video.reused == first.plan.new_blocks, "the first version is still there"
+    assert first.reused == first.plan.new_blocks, "the first version is still there"
 
 
 def test_start_frames_are_part_of_the_setup(backbone, tmp_path):
@@ -183,8 +182,8 @@ def test_decisions_of_a_warm_up_after_start_frames_are_counted_once(backbone, tm
     for stop_after in (6, None):
         render.go(stop_after=stop_after)
     (video,) = stored_videos(tmp_path / "runs")
-    assert render.video.reused == 6 and render.straight_events
-    assert render.video.events == video.report().events == render.straight_events
+    assert render.reused == 6 and render.straight_events
+    assert render.events == video.report().events == render.straight_events
 
 
 @pytest.mark.parametrize(
@@ -222,7 +221,7 @@ def test_a_full_disk_ends_with_one_sentence_and_loses_nothing(backbone, tmp_path
     monkeypatch.setattr(run_files, "save_file", save)
     assert not list(render.folder.glob("*/.*.tmp"))
     assert torch.equal(render.go(), render.straight())
-    assert render.video.reused == 4
+    assert render.reused == 4
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(backbone, tmp_path):
@@ -244,7 +243,7 @@ def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, at,
     with pytest.raises(kind):
         render.go(on_step=interrupt)
     assert torch.equal(render.go(), render.straight())
-    assert render.video.reused == at[0]
+    assert render.reused == at[0]
 
 
 @pytest.mark.slow
@@ -274,7 +273,7 @@ def test_twenty_kills_at_random_moments_lose_nothing(tmp_path, record_property):
     assert kills == 20
     record_property("renders killed", kills)
     assert torch.equal(render.go(), expected)
-    assert render.video.events == render.straight_events
+    assert render.events == render.straight_events
     assert render.problems == []
     assert not list(Path(tmp_path).glob("*/.*.tmp"))
 
@@ -321,9 +320,9 @@ def test_only_a_video_that_was_begun_counts_as_begun(backbone, tmp_path):
 def test_roles_are_found_in_one_render_and_recalled_in_the_next(backbone, tmp_path):
     render = Render(backbone, tmp_path, profile=AutoProfile())
     render.go(stop_after=9)
-    assert render.video.found_now
+    assert render.run.found_now
     render.go()
-    assert render.video.found_profile is not None and not render.video.found_now
+    assert render.run.found_profile is not None and not render.run.found_now
 
 
 def test_a_renamed_folder_can_be_loaded_and_missing_start_frames_are_named(backbone, tmp_path):
@@ -354,6 +353,7 @@ def test_stored_videos_are_listed_with_what_is_finished(backbone, tmp_path):
 
 def test_a_block_key_depends_on_every_prompt_before_it(backbone, tmp_path):
     render = Render(backbone, tmp_path)
-    other = replace(render.plan, prompts=(1, *render.plan.prompts[1:]))
-    keys = video_keys(other, render.setup, render.embeds)
+    first, *rest = render.plan.rows
+    other = replace(render.plan, rows=(replace(first, prompt=rest[-1].prompt), *rest))
+    keys = video_keys(other, render.setup, other.script(render.embeds))
     assert not set(keys) & set(render.keys)

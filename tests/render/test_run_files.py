@@ -70,8 +70,8 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
     if kind == "state":  # which a video that is known to be finished does not need
         of_kind(render, "seconds")[0].unlink()
     assert torch.equal(render.go(), expected)
-    assert render.video.seconds_per_block is None or kind != "seconds"
-    assert [problem for problem in render.video.problems if f"{path.name} is damaged" in problem]
+    assert render.run.seconds_per_block is None or kind != "seconds"
+    assert [problem for problem in render.run.problems if f"{path.name} is damaged" in problem]
     assert path.name in caplog.text
     assert all(file_hash(found) == found.stem.rpartition("-")[2] for found in files(render))
 
@@ -130,11 +130,11 @@ def test_the_same_render_again_leaves_the_same_files(finished, tmp_path):
     for path in of_kind(render, "block")[2:] + of_kind(render, "state"):
         path.unlink()
     assert torch.equal(render.go(), expected)
-    assert render.video.reused == 2 and names(render) == before
+    assert render.reused == 2 and names(render) == before
     of_kind(render, "block")[0].unlink()
     of_kind(render, "state")[0].unlink()
     render.go(stop_after=1)
-    assert torch.equal(render.go(), expected) and render.video.reused == len(expected) // 3
+    assert torch.equal(render.go(), expected) and render.reused == len(expected) // 3
     assert render.problems == [], "what goes on from equal bytes is as good as it was"
 
 
@@ -148,7 +148,7 @@ def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
     render.go(stop_after=stop_after)
     render.attention = None
     again = render.go()
-    assert render.video.reused == (stop_after or render.plan.new_blocks)
+    assert render.reused == (stop_after or render.plan.new_blocks)
     assert len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
     assert torch.equal(again[:9], first[:9]) and not torch.equal(again[9:], first[9:])
     if stop_after:

@@ -11,30 +11,30 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from headforcing.headforcing_core.commands import loaded as loaded_command
 from headforcing.headforcing_core.commands import render as render_command
+from headforcing.headforcing_core.commands import several
 from headforcing.headforcing_core.commands import source as source_command
 from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.ranks import check_rank_memory, check_ranks
+from headforcing.headforcing_core.commands.ranks import check_rank_memory, check_ranks, rank_place
 from headforcing.headforcing_core.commands.several import _as_rank
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.parallel.cache import parallel_forward
 from headforcing.headforcing_core.parallel.outcome import say
 from headforcing.headforcing_core.parallel.peers import PeersLost
 from headforcing.headforcing_core.parallel.start import RESTARTS, joined, start
-from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.video_rollout import VideoRollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.runs.folder import RunFolder
 from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
-from toy_renders import Render
+from toy_renders import Render, rendered
 
 SECONDS, BLOCKS = 12, 17
 MODULE = "headforcing.headforcing_core"
@@ -170,7 +170,7 @@ def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print
     assert sum(heads) == 48 and heads[1] > 1.5 * heads[0] and heads[1] > 1.5 * heads[2]
     assert all(rank["weight_bytes"] <= 0.4 * alone["needs"]["weights"] for rank in found["ranks"]["ranks"])
     made = load_file(latents)["latents"]
-    assert len(made) >= 18 and (made - alone["made"][: len(made)]).abs().max() <= 1e-5
+    assert len(made) >= 18 and (made - alone["made"][: len(made)]).abs().max() <= 1e-4  # sums in another order
     assert decisions(found) == decisions(alone)[: len(decisions(found))] and len(decisions(found)) > 1
 
 
@@ -252,6 +252,50 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
 
 @linux
 @pytest.mark.slow
+@pytest.mark.parametrize("when", ["rendering", "importing"])
+@pytest.mark.repeat("importing")
+def test_ranks_end_within_seconds_of_the_process_that_started_them(when, tmp_path):
+    """Killed while they render, or before they have imported PyTorch."""
+    runs = tmp_path / "runs"
+    process = begun("--gpus", 2, "--seconds", 60, "--out", tmp_path, "--runs", runs)
+    if when == "rendering":
+        wait_for_blocks(process, runs, 2)
+    else:
+        until = time.monotonic() + 60
+        while len(rank_pids()) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+    assert len(rank_pids()) == 2
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 10
+    while rank_pids() and time.monotonic() < until:
+        time.sleep(0.1)
+    process.stdout.close(), process.stderr.close()
+    left = rank_pids()
+    for pid in left.values():
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "still rendering"
+
+
+@linux
+@pytest.mark.slow
+def test_an_interrupt_that_is_held_until_the_end_says_what_one_says(tmp_path):
+    """Ranks end two seconds after the first, and rank 0 says what is kept."""
+    program = f"from {MODULE}.parallel.start import start; print(start(2, 'interrupted_rank', []))"
+    environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "BEGUN": str(tmp_path)}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment, start_new_session=True, **streams)
+    while len(list(tmp_path.iterdir())) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    while process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    assert (process.returncode, *process.communicate()) == (0, "(130, 'interrupted; all is kept')\n", "")
+
+
+@linux
+@pytest.mark.slow
 def test_a_rank_that_breaks_when_all_is_done_changes_nothing(monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     assert start(2, "breaking_rank", []) == (0, "made")
@@ -261,10 +305,10 @@ def test_a_rank_that_breaks_when_all_is_done_changes_nothing(monkeypatch, capfd)
 @pytest.mark.slow
 def test_what_all_ranks_refuse_is_said_once(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    options = ["--gpus", "2", "--method", "rolling_forcing", "--seconds", "3", "--out", str(tmp_path)]
+    options = ["--gpus", "2", "--vae-device", "meta", "--seconds", "3", "--out", str(tmp_path)]
     assert main(["demo", "--device", "cpu", "--json", *options]) == 2
     said = capfd.readouterr()
-    assert said.out == "" and said.err.count("error: ") == said.err.count("has a cache of its own") == 1
+    assert said.out == "" and said.err.count("error: ") == said.err.count("cannot be used here") == 1
     told = [line for line in said.err.splitlines() if line and "ProcessGroupGloo" not in line]
     assert len(told) == 1, "besides what PyTorch says where one rank ends before the other has reached it"
 
@@ -282,12 +326,34 @@ def test_what_all_ranks_refuse_is_said_once(tmp_path, monkeypatch, capfd):
         (("--gpus", "2", "--device", "cpu", "--cuda-graph"), "--cuda-graph is not possible on several GPUs"),
         (("--gpus", "2", "--device", "cpu", "--follow", "story.txt"), "--follow is not possible on several GPUs"),
         (("--gpus", "2", "--device", "cpu", "--shard-weights", "--compile"), "--compile with --shard-weights"),
+        (("--gpus", "2", "--device", "cpu", "--shard-weights", "--fp8-linears"), "--fp8-linears with --shard-weights"),
+        (("--gpus", "100000", "--device", "cpu"), "this machine has 8 processor cores, got --gpus 100000"),
+        (("--gpus", "7", "--device", "cpu"), "7 GPUs leave one without a head"),
+        (("--gpus", "2", "--device", "cpu", "--method", "rolling_forcing"), "has a cache of its own"),
+        (("--gpus", "2", "--device", "cpu", "--profile", "auto"), "head roles cannot be found on several GPUs"),
+        (("--gpus", "2", "--device", "cpu", "--prompts", "@missing.txt"), "missing.txt"),
+        (("--gpus", "2", "--device", "cpu", "--prompts", "0:02 a\n0:01 b"), "0:01"),
+        (("--gpus", "2", "--device", "cpu", "--sigmas", "2"), "sigmas"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_starts(options, message, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert main(["demo", "--out", str(tmp_path), *options]) == 2
-    assert message in capsys.readouterr().err
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(several, "start", lambda *_: pytest.fail("ranks were started"))
+    found = [] if "--profile" not in options else ["--found-profiles", str(tmp_path)]
+    assert main(["demo", "--out", str(tmp_path), *found, *options]) == 2
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1
+
+
+def test_ranks_that_do_not_fit_into_memory_together_are_refused_before_anything_starts(capsys, monkeypatch, tmp_path):
+    """Each of them would fit alone."""
+    monkeypatch.setattr(several, "start", lambda *_: (0, "started"))
+    for room, code in ((450_000_000, 2), (600_000_000, 0)):
+        monkeypatch.setattr(several, "free_memory", lambda device, room=room: room)
+        assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu", "--seconds", "3"]) == code
+        said = capsys.readouterr()
+        assert ("not enough memory: 2 ranks need 54" in said.err) == bool(code) and (said.out == "") == bool(code)
 
 
 def test_a_pytorch_without_nccl_is_refused(capsys, monkeypatch, tmp_path):
@@ -369,7 +435,7 @@ def test_out_of_memory_names_the_rank(monkeypatch):
         raise torch.OutOfMemoryError
 
     source = Source.demo(planned(ThreadPeers(1, 2, Meeting(2))))
-    monkeypatch.setattr(RenderJob, "run", full)
+    monkeypatch.setattr(loaded_command, "make_video", full)
     plan = source.plan()
     with pytest.raises(HeadForcingError, match=r"^rank 1 of 2 \(cpu\): out of memory: choose [^;]*$"):
         source.load(decodes=False).render(source.job(plan, source.encode()), None)
@@ -396,25 +462,20 @@ def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
     render.go(stop_after=3)
 
     def rank(peers):
-        run = RunFolder(render.folder, render.setup, {}).__enter__() if peers.leads else None
-        video = VideoRollout(
-            render.plan, render.seed, dtype=torch.float32, run=run, keys=render.keys, peers=peers, state_seconds=1e-9
-        )
-        model = WanVideoModel(render.backbone, render.embeds, torch.float32, forward=parallel_forward)
-        made = [next(blocks).latents for blocks in [video.blocks(model)] for _ in range(6)]
-        if run is not None:
-            run.__exit__(None, None, None)
-        return video.reused, torch.cat(made)
+        job = render.job if peers.leads else replace(render.job, runs=None)
+        model = WanVideoModel(render.backbone, torch.float32, forward=parallel_forward)
+        made, run = rendered(job, model, rank_place(peers, torch.device("cpu"), sdpa, "sdpa"), stop_after=6)
+        return len(run.stored), torch.cat(made)
 
     for reused, latents in together(2, rank):
         assert reused == 3 and (latents - straight[: len(latents)]).abs().max() <= 1e-5
     latents = render.go()
-    assert render.video.reused == 6 and (latents - straight).abs().max() <= 1e-5
+    assert render.reused == 6 and (latents - straight).abs().max() <= 1e-5
 
     def finished(peers):
-        with RunFolder(render.folder, render.setup, {}) if peers.leads else nullcontext() as run:
-            video = VideoRollout(render.plan, 3, dtype=torch.float32, run=run, keys=render.keys, peers=peers)
-            return torch.cat([block.latents for block in video.blocks(object())])
+        job = render.job if peers.leads else replace(render.job, runs=None)
+        place = rank_place(peers, torch.device("cpu"), sdpa, "sdpa")
+        return torch.cat(rendered(job, SimpleNamespace(backbone=None), place).blocks)
 
     for again in together(2, finished):
         assert torch.equal(again, latents), "no rank calls the model"

@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import av
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core import devices
-from headforcing.headforcing_core.commands import model_files, source
+from headforcing.headforcing_core.commands import loaded, model_files, source
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.render.resources import MARGIN, room_on
@@ -109,3 +112,88 @@ def test_free_memory_is_what_is_free_not_what_the_card_has(monkeypatch):
     assert room_on(torch.device("cuda")) == 3_700_000_000 - MARGIN
     if Path("/proc/meminfo").exists():
         assert 1e6 < (devices.free_memory("cpu") or 0) < 1e14
+
+
+GROUPS = {
+    "no group": ({}, 9_216_000),
+    "a container": ({"": (6_000_000, 5_000_000)}, 2_000_000),
+    "its own group": ({"a/b": (6_000_000, 5_500_000)}, 1_500_000),
+    "a group around it": ({"": ("max", 1), "a": (4_000_000, 3_000_000), "a/b": (8_000_000, 100)}, 2_000_000),
+    "a group that is full": ({"a/b": (1_000_000, 9_000_000)}, 0),
+    "another group": ({"c": (1_000_000, 900_000)}, 9_216_000),
+}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("case", GROUPS)
+def test_free_memory_of_a_host_is_what_its_control_groups_leave(case, version, tmp_path, monkeypatch):
+    """Pages of files that a group holds count as free: 1 MB here."""
+    limits, wanted = GROUPS[case]
+    base = tmp_path / ("sys/fs/cgroup/memory" if version == 1 else "sys/fs/cgroup")
+    names = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
+    for group, numbers in limits.items():
+        (base / group).mkdir(parents=True, exist_ok=True)
+        for name, number in zip(names, numbers, strict=True):
+            number = 2**63 - 4096 if version == 1 and number == "max" else number
+            (base / group / f"memory.{name}").write_text(f"{number}\n")
+        prefix = "total_" if version == 1 else ""
+        (base / group / "memory.stat").write_text(
+            f"anon 5\nactive_file 1\ninactive_file 2\n{prefix}active_file 400000\n{prefix}inactive_file 600000\n"
+        )
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000 kB\nSwapFree: 1000 kB\nHugePages_Total:  3\n")
+    (tmp_path / "proc/self/cgroup").write_text("5:cpu:/\n4:memory:/a/b\n" if version == 1 else "5:cpu:/\n0::/a/b\n")
+    monkeypatch.setattr(devices, "ROOT", tmp_path)
+    assert devices.free_memory("cpu") == wanted
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from headforcing.headforcing_core.commands.cli import main
+import av, headforcing.headforcing_core.demo.assets
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 45_000_000, resource.RLIM_INFINITY))  # as `ulimit -v` does
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
+def test_a_render_that_does_not_fit_into_the_memory_of_a_process_is_refused(tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        LIMITED,
+        "demo",
+        "--device",
+        "cpu",
+        "--method",
+        "self_forcing",
+        "--out",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 2 and done.stderr.startswith("error: not enough memory: 64x64 needs"), done.stderr
+
+
+def more_than_there_is(*_, **__):
+    torch.empty(10**15)
+
+
+def refused_by_python(*_, **__):
+    raise MemoryError
+
+
+@pytest.mark.parametrize("full", [more_than_there_is, refused_by_python])
+@pytest.mark.parametrize("place", ["model is loaded", "render"])
+def test_memory_of_a_host_that_runs_out_is_one_sentence(full, place, tmp_path, monkeypatch, capsys):
+    owner, name = (source.Source, "load") if place == "model is loaded" else (loaded, "make_video")
+    monkeypatch.setattr(owner, name, full)
+    assert main(["demo", "--device", "cpu", "--seconds", "3", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("error: out of memory: c")
+
+
+def test_an_error_that_is_about_something_else_is_not_called_out_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(loaded, "make_video", lambda *_, **__: torch.ones(2) + torch.ones(3))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        main(["demo", "--device", "cpu", "--seconds", "3", "--out", str(tmp_path)])

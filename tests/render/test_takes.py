@@ -25,6 +25,15 @@ def six(backbone, folder, **tags):
     return Render(backbone, folder, story(**tags), seed=3)
 
 
+def first_block(plan, scene):
+    """Number of the first block of a scene, which is counted from 0, after the start blocks."""
+    return plan.timeline.segments[scene].start_block
+
+
+def seeds(plan):
+    return [row.seed for row in plan.rows]
+
+
 def blocks_on_disk(render):
     return {path.name: path.read_bytes() for path in files(render) if path.name.startswith("block-")}
 
@@ -35,8 +44,8 @@ def test_re_rolling_scene_4_reuses_the_blocks_before_it_and_keeps_both_takes(bac
     before = first.go()
     stored = blocks_on_disk(first)
     after = second.go()
-    scene_4 = first.plan.prompts.index(3)
-    assert 0 < second.video.reused == scene_4 < first.plan.new_blocks
+    scene_4 = first_block(first.plan, 3)
+    assert 0 < second.reused == scene_4 < first.plan.new_blocks
     assert torch.equal(after, second.straight())
     assert torch.equal(after[: 3 * scene_4], before[: 3 * scene_4])
     for block in range(scene_4, first.plan.new_blocks):
@@ -48,15 +57,14 @@ def test_re_rolling_scene_4_reuses_the_blocks_before_it_and_keeps_both_takes(bac
     made = []
     for take, expected in ((first, before), (second, after)):  # going back costs nothing
         assert torch.equal(take.go(on_step=lambda block, step, latents: made.append(latents is not None)), expected)
-        assert take.video.reused == take.plan.new_blocks and not any(made)
+        assert take.reused == take.plan.new_blocks and not any(made)
     assert blocks_on_disk(first) == now
 
 
 def test_a_seed_holds_until_the_next_one_and_the_same_again_changes_nothing(backbone, tmp_path):
     plain, rolled = six(backbone, tmp_path), six(backbone, tmp_path, scene_3="[seed 7]", scene_5="[seed 3]")
-    starts = [plain.plan.prompts.index(scene) for scene in (2, 4)]
-    seeds = [rolled.plan.later_seeds(3), rolled.plan.later_seeds(7)]
-    assert seeds == [{starts[0]: 7, starts[1]: 3}, {starts[1]: 3}]
+    starts = [first_block(plain.plan, scene) for scene in (2, 4)]
+    assert seeds(rolled.plan) == [3] * starts[0] + [7] * (starts[1] - starts[0]) + [3] * (plain.plan.blocks - starts[1])
     again = six(backbone, tmp_path, scene_1="[seed 3]", scene_3="[seed 7]", scene_4="[seed 7]", scene_5="[seed 3]")
     assert again.keys == rolled.keys != plain.keys
     assert six(backbone, tmp_path, scene_1="[seed 3]", scene_4="[seed 3]").keys == plain.keys
@@ -80,23 +88,23 @@ SETTINGS = {
 def test_a_take_that_was_stopped_goes_on_to_the_same_bytes(backbone, tmp_path, setting):
     options = {"text": STORY.replace("0:05 ", "0:05 [seed 7] "), **SETTINGS[setting]}
     take = Render(backbone, tmp_path, **options)
-    scene_2 = take.plan.prompts.index(1)
+    scene_2 = first_block(take.plan, 1)
     Render(backbone, tmp_path, **{**SETTINGS[setting], "text": STORY}).go()
     expected = take.straight()
     take.go(stop_after=scene_2 + 1)
-    assert take.video.reused == scene_2
+    assert take.reused == scene_2
     assert torch.equal(take.go(), expected)
-    assert take.video.reused == scene_2 + 1
-    assert take.video.events == take.straight_events
+    assert take.reused == scene_2 + 1
+    assert take.events == take.straight_events
 
 
 def test_seeds_are_counted_from_the_end_of_the_start_frames(backbone, tmp_path):
     start = Render(backbone, tmp_path).straight()[:6]
     plain, take = (Render(backbone, tmp_path, story(scene_4=tag), start=start) for tag in ("", "[seed 7]"))
-    scene_4 = plain.plan.timeline.segments[3].start_block
-    assert take.plan.later_seeds(3) == {scene_4 + 2: 7}
+    scene_4 = first_block(plain.plan, 3)
+    assert seeds(take.plan) == [3] * (2 + scene_4) + [7] * (take.plan.new_blocks - scene_4)
     before, after = plain.go(), take.go()
-    assert take.video.reused == scene_4
+    assert take.reused == scene_4
     assert not torch.equal(before[3 * scene_4 : 3 * scene_4 + 3], after[3 * scene_4 : 3 * scene_4 + 3])
     assert torch.equal(after, take.straight())
 
@@ -136,6 +144,15 @@ def test_takes_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbo
         assert numbers(tmp_path) == expected
     begun = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
     assert [begun[number] for number in (1, 2, 3)] == [1_000_000, 1_000_001, 1_000_002] and begun[4] > 1e9
+
+
+def test_a_take_never_gets_the_number_of_another_that_is_there(backbone, tmp_path):
+    takes = [six(backbone, tmp_path, **tag) for tag in ({}, {"scene_6": "[seed 7]"}, {"scene_6": "[seed 8]"})]
+    for take in takes[:2]:
+        take.go(stop_after=1)
+    next(tmp_path.glob(f"*/video-{takes[0].keys[-1][:16]}-*")).unlink()
+    takes[2].go(stop_after=1)
+    assert sorted(numbers(tmp_path).values()) == [2, 3]
 
 
 def test_the_command_line_lists_takes(backbone, tmp_path, capsys):

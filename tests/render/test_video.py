@@ -16,7 +16,8 @@ from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video import writer as video_writer
-from headforcing.headforcing_core.video.stream import Chunks, VideoStream, contact_sheet, write_video
+from headforcing.headforcing_core.video.sheets import contact_sheet
+from headforcing.headforcing_core.video.stream import Chunks, VideoStream, write_video
 from headforcing.headforcing_core.video.writer import VideoWriter
 from hypothesis import given
 from hypothesis import strategies as st
@@ -323,7 +324,8 @@ def test_memory_does_not_grow_with_length():
         import sys, tempfile, torch
         sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
         from peak_memory import peak_bytes
-        from headforcing.headforcing_core.video.stream import contact_sheet, write_video
+        from headforcing.headforcing_core.video.sheets import contact_sheet
+        from headforcing.headforcing_core.video.stream import write_video
         class Noise:
             def reset(self): self.first = True
             def decode(self, latents):

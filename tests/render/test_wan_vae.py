@@ -11,7 +11,7 @@ import torch
 from counted_memory import CountsMemory, NoLaunch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import wan_decoder
-from headforcing.headforcing_core.video.encoding import to_host
+from headforcing.headforcing_core.video.queue_thread import to_host
 from headforcing.headforcing_core.video.stream import StreamingDecoder, write_video
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder, load_codec
 from headforcing.kernels import feature_frames
@@ -148,6 +148,22 @@ def test_every_order_of_the_weights_in_memory_gives_the_same(vae_path, latents, 
     torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
     monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
     torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
+
+
+def test_outputs_that_are_added_for_tensor_cores_are_left_out_again(vae_path, latents, one_shot, monkeypatch):
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    conv = decoder._network.decoder["head"]["2"]
+    weight = torch.full((8, *conv.weight.shape[1:]), 7.0)  # not zeros, which would not show
+    weight[:3] = conv.weight
+    conv.weight.data = weight
+    monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
+    torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
+    for _ in range(2):  # the second time there is nothing to add
+        conv.to("meta").rearrange()
+        assert conv.weight.shape[0] == 8 and conv.out_channels == 3
+    with torch.device("meta"):
+        network = wan_decoder.WanDecoder().prepare()
+    assert all(len(layer.weight) % 8 == 0 for layer in network.modules() if isinstance(layer, wan_decoder.CausalConv))
 
 
 def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(vae_path, latents, one_shot, monkeypatch):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import preset
-from headforcing.headforcing_core.drift.video_tags import read_tags
 from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.provenance import about_video, attention_name, file_tags
+from headforcing.headforcing_core.report.video_tags import read_tags
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.versions import VERSION, versions
@@ -44,8 +44,7 @@ def test_the_tag_of_a_file_is_read_back_with_times_of_that_file(about, fps):
 
 
 def test_a_backend_has_its_own_name_or_that_of_the_choice():
-    cpu = (torch.device("cpu"), torch.float32, 32)
-    assert attention_name(explicit, "explicit", *cpu) == "explicit"
-    assert attention_name(attention_function("auto", *cpu), "auto", *cpu) == "sdpa"
+    assert attention_name(explicit, "explicit") == "explicit"
+    assert attention_name(attention_function("auto", "cpu", torch.float32, 32), "auto") == "sdpa"
     named = type("Named", (), {"name": "the host's", "__call__": staticmethod(sdpa)})()
-    assert attention_name(named, "auto", *cpu) == "the host's"
+    assert attention_name(named, "auto") == "the host's"

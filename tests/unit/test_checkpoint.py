@@ -422,9 +422,8 @@ def test_a_look_alike_gets_one_clear_sentence_at_once(case: str, tmp_path: Path)
         inspect_checkpoint(path)
     assert time.process_time() - start < 1
     message = str(caught.value)
-    assert (
-        path.name.replace("\0", r"\x00") in message and "\n" not in message and len(message) < 400 + 2 * len(str(path))
-    )
+    name = path.name.replace("\0", r"\x00")[:60]  # of a longer one the message has the beginning
+    assert name in message and "\n" not in message and len(message) < 400 + 2 * len(str(path))
     for word in words:
         assert word in message, message
 

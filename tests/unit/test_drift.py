@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from headforcing.headforcing_core.drift.meter import (
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.report.learned.base import Numbers
+from headforcing.headforcing_core.report.meter import (
     DriftMeter,
     colour,
     detail_share,
@@ -14,9 +16,8 @@ from headforcing.headforcing_core.drift.meter import (
     laplacian_variance,
     motion,
 )
-from headforcing.headforcing_core.drift.metrics import GROUPS, Numbers, numbers_of, ratio, slope_per_minute
-from headforcing.headforcing_core.drift.thumbnails import Thumbnails, repetition, self_similarity
-from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.report.metrics import GROUPS, numbers_of, ratio, slope_per_minute
+from headforcing.headforcing_core.report.thumbnails import Thumbnails, repetition, self_similarity
 from headforcing.headforcing_core.timeline.clock import BlockClock
 
 SHAPE = (36, 64)  # height, width

@@ -16,6 +16,7 @@ from headforcing.headforcing_core.cache.memory import (
 from headforcing.headforcing_core.cache.policy import EpisodicPolicy
 from headforcing.headforcing_core.model.wan import PromptKV
 from small_engine import difference
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def unit(degrees: float, heads: int = 1) -> torch.Tensor:
@@ -33,6 +34,16 @@ def test_similarity_is_the_cosine_of_each_head_averaged_over_heads():
     found = similarities([unit(0, heads=2), mixed_heads])
     assert float(found[0, 1]) == pytest.approx((cosine(10) + 0) / 2, abs=1e-6)
     assert difference(found, found.T) < 1e-6 and difference(found.diag(), torch.ones(2)) < 1e-6
+
+
+def test_similarities_hold_no_matrix_product_that_a_gpu_may_round_to_10_bits():
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert func.overloadpacket.__name__ not in ("mm", "bmm", "addmm", "baddbmm", "dot"), func
+            return func(*args, **(kwargs or {}))
+
+    with Watched():
+        similarities([torch.randn(3, 8) for _ in range(4)], center=True)
 
 
 def test_centred_keys_forget_what_all_frames_share():

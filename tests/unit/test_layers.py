@@ -11,32 +11,27 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_FLOORS = 11
 MOST_ROOT_FILES = 8
 
-_ENGINE = (
-    "files model timeline metrics weights rollout cache methods head_profiles video drift plots runs render "
-    "studies demo"
-)
+_ENGINE = "files model timeline weights rollout cache methods head_profiles video report runs render demo"
 # From the leaves up. A folder may import itself and what its line names; `files` are the modules beside the folders.
 MAY_IMPORT = {
     "files": "",
     "kernels": "",
     "model": "files kernels",
     "timeline": "files",
-    "metrics": "files",
     "weights": "files model",
     "rollout": "files model timeline",
     "cache": "files kernels model timeline rollout",
-    "parallel": "files model cache",
+    "parallel": "files model timeline cache",
     "methods": "files model timeline cache rollout",
-    "head_profiles": "files model cache rollout",
+    "head_profiles": "files model timeline cache rollout",
     "video": "files kernels timeline weights",
-    "drift": "files timeline metrics cache rollout video",
-    "plots": "files timeline head_profiles drift",
-    "runs": "files timeline cache drift",
-    "render": "files kernels model timeline weights cache rollout parallel methods head_profiles video drift runs",
-    "studies": "files model timeline metrics weights rollout cache methods head_profiles video drift render",
-    "demo": "files model timeline weights rollout cache methods head_profiles render",
+    "report": "files timeline cache rollout head_profiles video",
+    "runs": "files timeline cache report",
+    "render": "files kernels model timeline weights cache rollout parallel methods head_profiles video report runs",
+    "demo": "model timeline weights",
+    "recorded": "files model timeline weights rollout cache head_profiles methods",
     "farm": "files",
-    "commands": f"{_ENGINE} farm parallel",
+    "commands": f"{_ENGINE} recorded farm parallel",
     "nodes": _ENGINE,
 }
 
@@ -112,6 +107,16 @@ def test_few_floors_lie_between_the_command_line_and_the_leaves():
 def test_no_file_imports_itself_through_others():
     sorter = TopologicalSorter({file: imports(file) for file in FILES})
     sorter.prepare()  # raises CycleError, which names the circle
+
+
+def test_nothing_imports_research():
+    """The product does without what measures it."""
+    for file in FILES:
+        depth = file.count("/") + 1  # dots that lead to the root of the pack
+        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == depth:
+                names = (node.module or " ".join(name.name for name in node.names)).split(".")[0].split()
+                assert "research" not in names, file
 
 
 def test_few_files_lie_beside_the_folders():

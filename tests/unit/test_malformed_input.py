@@ -19,13 +19,16 @@ from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError, o
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.render.sinks import load_latents
 from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES, parse_timeline
-from headforcing.headforcing_core.video import contact_sheet
+from headforcing.headforcing_core.video import sheets
+from headforcing.headforcing_core.video.codec import load_codec
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
 from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from headforcing.headforcing_core.weights.umt5_file import sizes_of
 from peak_memory import peak_bytes
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan_vae
 
 WEIGHTS = files.wan_weights()
 MOST_SECONDS, MOST_BYTES = 5.0, 1_000_000_000
@@ -92,6 +95,55 @@ def test_a_long_message_keeps_its_beginning_and_what_to_do() -> None:
     assert len(message) <= MAX_MESSAGE and message.startswith("the profile ")
     assert message.endswith("was not found: choose another")
     assert one_line("a" * 50, 50) == "a" * 50 and len(one_line("a" * 51, 50)) == 50
+
+
+def test_a_quoted_value_is_short_and_what_stands_around_it_stays() -> None:
+    for value in ("9" * 5000, "a cat " * 900):
+        message = str(HeadForcingError(f"--size must look like 832x480, got {value!r}: choose another"))
+        assert len(message) < 300 and message.startswith(f"--size must look like 832x480, got '{value[:50]}")
+        assert message.endswith(f"{value[-20:]}': choose another")
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("batch", "jobs.jsonl", "--out", "out", "--shard", f"1/{LONG}"),
+        ("batch", "jobs.jsonl", "--out", "out", "--shard", f"{LONG}/{LONG}"),
+        ("memory", "--cards", LONG),
+        ("memory", "--cards", "nan"),
+        ("memory", "--cards", "-1"),
+        ("profiles", "plot", "toy_world", "x.png", "--head", f"{LONG},{LONG}"),
+        ("demo", "--episodic-frames", LONG),
+        ("demo", "--seconds", LONG),
+    ],
+)
+def test_a_number_of_5000_digits_is_one_short_sentence(
+    argv: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.jsonl").write_text('{"demo": true}')
+    code, err = run(*argv)
+    assert code == 2 and len(err.splitlines()[-1]) < 500 and "Traceback" not in err, err
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        '{"pictures": 1e999}',
+        f'{{"pictures": {LONG}}}',
+        '{"pictures": 10}',
+        '{"pictures": 0}',
+        '{"restart_frames": [3]}',
+    ],
+)
+def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(about: str, tmp_path: Path) -> None:
+    file = tmp_path / "latents.safetensors"
+    save_file({"latents": torch.zeros(3, 16, 8, 8)}, file, {"head_forcing": about})
+    code, err = run("decode", str(file), str(tmp_path / "video.mp4"), "--demo", "--device", "cpu")
+    assert code == 2 and "does not say what its latents are of" in err
 
 
 @pytest.mark.parametrize(
@@ -325,6 +377,34 @@ def test_other_latents_are_refused(case: str, tmp_path: Path) -> None:
     assert "x.safetensors" in refusal(lambda: load_latents(path, (16, 16)))
 
 
+VAES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "NaN": (lambda tensor: torch.full_like(tensor, torch.nan), "NaN or infinity in decoder.conv1.weight"),
+    "infinity": (lambda tensor: torch.full_like(tensor, -torch.inf), "NaN or infinity"),
+    "more than float16 holds": (lambda tensor: torch.full_like(tensor, 1e5), "read as torch.float16"),
+    "whole numbers": (torch.Tensor.int, "in torch.int32, not in floating point"),
+    "complex numbers": (lambda tensor: tensor.to(torch.complex64), "not in floating point"),
+    "no channels": (lambda tensor: tensor[:0], "expected"),
+}
+
+
+@pytest.mark.parametrize("case", VAES)
+@pytest.mark.parametrize("kind", ["wan", "tiny"])
+def test_a_vae_that_holds_no_finite_numbers_is_refused(
+    kind: str, case: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """It would decode every video to black, or to nothing that is seen, without a word."""
+    change, why = VAES[case]
+    if kind == "wan":
+        weights, name = load_file(wan_vae(tmp_path / "good.safetensors")), "decoder.conv1.weight"
+    else:
+        weights, name = TinyDecoder((8, 8, 8, 8)).state_dict(), "decoder.1.weight"
+    load_codec(saved(tmp_path / "x.pt", weights), torch.device("cpu"), torch.float16, encodes=False)
+    path = saved(tmp_path / "x.pt", {**weights, name: change(weights[name])})
+    message = refusal(lambda: load_codec(path, torch.device("cpu"), torch.float16, encodes=False))
+    assert path.name in message and (why.replace("decoder.conv1.weight", name) in message or case == "no channels")
+    assert not recwarn.list
+
+
 def damaged(good: bytes, rng: random.Random, number: int) -> bytes:
     """The bytes cut, or some of them replaced, more often near the beginning and the end."""
     if number % 5 == 0:
@@ -338,7 +418,7 @@ def damaged(good: bytes, rng: random.Random, number: int) -> bytes:
     return bytes(bad)
 
 
-def test_damage_anywhere_in_embeddings_latents_and_loras_is_one_sentence_or_harmless(
+def test_damage_anywhere_in_embeddings_latents_loras_and_vaes_is_one_sentence_or_harmless(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     save_embeddings(tmp_path / "e.safetensors", {"a red ball": ROWS, "b": ROWS})
@@ -354,6 +434,7 @@ def test_damage_anywhere_in_embeddings_latents_and_loras_is_one_sentence_or_harm
             saved(tmp_path / "x.pt", factors(torch.ones(2, 128), torch.ones(128, 2))),
             lambda path: load_state_dict(model, lora=path),
         ),
+        "vae": (wan_vae(tmp_path / "v.safetensors"), lambda path: load_codec(path, torch.device("cpu"), torch.float32)),
     }
     rng, refused, tried = random.Random(5), 0, 0
     for path, use in good.values():
@@ -367,7 +448,7 @@ def test_damage_anywhere_in_embeddings_latents_and_loras_is_one_sentence_or_harm
                 except HeadForcingError:
                     refused += 1
     record_property("malformed files and texts tried", tried)
-    assert tried == 240 and refused > 80
+    assert tried == 300 and refused > 100
 
 
 # ---- videos ---------------------------------------------------------------------------------------------------------
@@ -417,7 +498,7 @@ def test_a_reports_lines_cannot_be_forged_by_a_videos_tags(own: str, tmp_path: P
 
 def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = 0
-    real = contact_sheet.font
+    real = sheets.font
 
     class Counting:
         def __init__(self, size: int):
@@ -428,13 +509,13 @@ def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch
             measured += len(text)
             return self.real.getlength(text)
 
-    monkeypatch.setattr(contact_sheet, "font", Counting)
-    text = contact_sheet.fitted("a quick brown fox " * 280, 14, 300)
+    monkeypatch.setattr(sheets, "font", Counting)
+    text = sheets.fitted("a quick brown fox " * 280, 14, 300)
     assert text.endswith("...") and measured < 5000
     assert real(14).getlength(text) <= 300 < real(14).getlength(text + "mm")
-    assert contact_sheet.fitted("a fox", 14, 300) == "a fox" and contact_sheet.fitted("fox", 14, 0) == "..."
+    assert sheets.fitted("a fox", 14, 300) == "a fox" and sheets.fitted("fox", 14, 0) == "..."
     measured = 0
-    contact_sheet.fitted("\u0301" * 1_000_000, 14, 300)
+    sheets.fitted("\u0301" * 1_000_000, 14, 300)
     assert measured < 5000
 
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.drift.report import report_frames, report_video
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.metrics import models as files
-from headforcing.headforcing_core.metrics.base import MeasuredVideo, Panel, PanelMeasurement
-from headforcing.headforcing_core.metrics.consistency import ConsistencyMeasurement
-from headforcing.headforcing_core.metrics.flow import FlowMeasurement, magnitudes
-from headforcing.headforcing_core.metrics.images import CLIP, IMAGENET, ImageEncoder
-from headforcing.headforcing_core.metrics.registry import COLUMNS, METRICS, found_metrics, load_panel, stamps
-from headforcing.headforcing_core.metrics.text import TextMeasurement
-from headforcing.headforcing_core.studies.questions import COLUMNS as TABLE_COLUMNS
+from headforcing.headforcing_core.report.drift import report_frames, report_video
+from headforcing.headforcing_core.report.learned import models as files
+from headforcing.headforcing_core.report.learned.base import MeasuredVideo, Panel, PanelMeasurement
+from headforcing.headforcing_core.report.learned.consistency import ConsistencyMeasurement
+from headforcing.headforcing_core.report.learned.flow import FlowMeasurement, magnitudes
+from headforcing.headforcing_core.report.learned.frame_scores import TextMeasurement
+from headforcing.headforcing_core.report.learned.images import CLIP, IMAGENET, ImageEncoder
+from headforcing.headforcing_core.report.learned.registry import COLUMNS, METRICS, found_metrics, load_panel, stamps
 from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.research.questions import COLUMNS as TABLE_COLUMNS
 from metric_models import tiny_models
 from torch.nn import functional
 
@@ -33,11 +33,21 @@ def frames(count: int, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -
     return np.stack([(a + (b - a) * i / max(count - 1, 1)).astype(np.uint8) for i in range(count)])
 
 
-def measured(measurement, video: np.ndarray, chunk: int = 5):
-    panel = PanelMeasurement([measurement])
+def measured(name: str, measurement, video: np.ndarray, chunk: int = 5):
+    panel = PanelMeasurement({METRICS[name]: measurement})
     for start in range(0, len(video), chunk):
         panel.add(video[start : start + chunk])
     return panel.numbers()
+
+
+def consistency(video: np.ndarray, fps: float, encoder: ImageEncoder | None = None) -> list[float | None]:
+    """Of the whole video, in clips of 2 s, and across them."""
+    measurement = ConsistencyMeasurement(encoder or plain_encoder(), MeasuredVideo(fps))
+    return list(measured("subject", measurement, video).values())
+
+
+def flows(flow, video: np.ndarray, fps: float, chunk: int = 5) -> dict[str, float | None]:
+    return measured("flow", FlowMeasurement(flow, MeasuredVideo(fps)), video, chunk)
 
 
 def plain_encoder() -> ImageEncoder:
@@ -71,27 +81,27 @@ def panel(folder: Path) -> Panel:
 @pytest.mark.parametrize("count", [2, 8, 9, 16, 21])
 def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
     video, encoder = frames(count), plain_encoder()
-    found = measured(ConsistencyMeasurement("c", encoder, fps=4), video)
+    whole, within, across = consistency(video, 4, encoder)
     features = encoder(torch.from_numpy(video))
-    assert found["c"] == pytest.approx(consistency_in_a_loop(features), abs=1e-6)
+    assert whole == pytest.approx(consistency_in_a_loop(features), abs=1e-6)
     clips = [features[start : start + 8] for start in range(0, count - 7, 8)] + ([features[-8:]] if count % 8 else [])
     if count <= 8:
-        assert found["c_within"] is None and found["c_across"] is None
+        assert within is None and across is None
         return
-    assert found["c_within"] == pytest.approx(np.mean([consistency_in_a_loop(clip) for clip in clips]), abs=1e-6)
+    assert within == pytest.approx(np.mean([consistency_in_a_loop(clip) for clip in clips]), abs=1e-6)
     firsts = torch.stack([clip[0] for clip in clips])
-    assert found["c_across"] == pytest.approx(consistency_in_a_loop(firsts), abs=1e-6)
+    assert across == pytest.approx(consistency_in_a_loop(firsts), abs=1e-6)
 
 
 def test_a_still_video_is_consistent_and_another_scene_lowers_it():
     still = np.repeat(frames(1), 12, axis=0)
     cut = np.concatenate([still[:6], 255 - still[:6]])
-    found = [measured(ConsistencyMeasurement("c", plain_encoder(), 16), video)["c"] for video in (still, cut)]
+    found = [consistency(video, 16)[0] for video in (still, cut)]
     assert found[0] == pytest.approx(1.0, abs=1e-6) and found[1] < 0.97
 
 
 def test_one_frame_has_no_consistency():
-    assert measured(ConsistencyMeasurement("c", plain_encoder(), 16), frames(1))["c"] is None
+    assert consistency(frames(1), 16)[0] is None
 
 
 # --- flow -------------------------------------------------------------------------------------------------------------
@@ -124,7 +134,7 @@ def degree_in_a_loop(lengths, side, sampled):
 def test_the_dynamic_degree_is_vbenchs_rule_and_the_flow_stands_beside_it(moving):
     lengths = [3.01] * moving + [2.99] * (15 - moving)  # the threshold of a shorter side of 128 is 3
     video = frames(32, size=(128, 160))  # 16 a second: every second frame, 16 of them
-    found = measured(FlowMeasurement(flow_of(lengths), fps=16), video)
+    found = flows(flow_of(lengths), video, 16)
     assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, 16) == (moving >= 4)
     assert found["top_flow"] == pytest.approx(2 * np.mean(lengths), abs=1e-5)
     assert found["mean_flow"] == pytest.approx(2 * np.mean(lengths) * (0.05 + 0.95 / 2), abs=1e-4)
@@ -135,7 +145,9 @@ def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_s
     """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips belong to none."""
     sampled = len(range(0, count, 2))
     lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))
-    found = measured(FlowMeasurement(flow_of(lengths), fps=16), frames(count, size=(128, 128)), chunk=7)
+    found = measured(
+        "flow", FlowMeasurement(flow_of(lengths), MeasuredVideo(16)), frames(count, size=(128, 128)), chunk=7
+    )
     firsts = list(range(0, sampled - 15, 16)) + ([sampled - 16] if sampled % 16 else [])
     clips = [degree_in_a_loop(lengths[first : first + 15], 128, 16) for first in firsts]
     assert found["dynamic_degree_within"] == (None if count == 32 else pytest.approx(np.mean(clips)))
@@ -144,11 +156,11 @@ def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_s
 
 def test_a_long_video_that_moves_in_one_clip_of_four_says_so_and_what_is_held_does_not_grow():
     lengths = ([3.01] * 15 + [0.0] * 49) * 9
-    measurement = FlowMeasurement(flow_of(lengths), fps=16)
-    assert measured(measurement, np.zeros((64, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.5
-    assert measured(measurement, np.zeros((64, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.25
+    measurement = FlowMeasurement(flow_of(lengths), MeasuredVideo(16))
+    assert measured("flow", measurement, np.zeros((64, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.5
+    assert measured("flow", measurement, np.zeros((64, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.25
     assert len(measurement._last) == 15
-    assert measured(measurement, np.zeros((512, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.25
+    assert measured("flow", measurement, np.zeros((512, 128, 128, 3), np.uint8))["dynamic_degree_within"] == 0.25
     assert len(measurement._last) == 15
 
 
@@ -159,9 +171,9 @@ def test_large_frames_are_halved_before_raft_and_their_flow_counts_the_same():
         seen.append(before.shape[-2:])
         return torch.full((1, 2, *before.shape[-2:]), 5.0 / 2**0.5)
 
-    found = measured(FlowMeasurement(flow, 8), np.zeros((2, 2160, 3840, 3), np.uint8))
+    found = flows(flow, np.zeros((2, 2160, 3840, 3), np.uint8), 8)
     assert seen == [(544, 960)] and found["mean_flow"] == pytest.approx(5.0 * 256 / 540)
-    measured(FlowMeasurement(flow, 8), np.zeros((2, 130, 8200, 3), np.uint8))
+    flows(flow, np.zeros((2, 130, 8200, 3), np.uint8), 8)
     assert seen[1] == (136, 8200), "RAFT takes no frame below 128"
 
 
@@ -180,9 +192,9 @@ def test_frames_are_padded_for_raft_and_frames_that_are_too_small_have_no_flow()
         seen.append(before.shape[-2:])
         return torch.zeros(1, 2, *before.shape[-2:])
 
-    found = measured(FlowMeasurement(flow, 16), frames(5, size=(129, 140)))
+    found = flows(flow, frames(5, size=(129, 140)), 16)
     assert seen == [(136, 144)] * 2 and found["mean_flow"] == found["dynamic_degree"] == 0.0
-    assert set(measured(FlowMeasurement(flow, 16), frames(3)).values()) == {None}
+    assert set(flows(flow, frames(3), 16).values()) == {None}
 
 
 def test_raft_is_read_from_torchvisions_file_and_a_still_video_has_one_flow(tmp_path):
@@ -191,7 +203,7 @@ def test_raft_is_read_from_torchvisions_file_and_a_still_video_has_one_flow(tmp_
     raft = optical_flow.raft_large(weights=None).eval()
     torch.save(raft.state_dict(), tmp_path / files.RAFT.paths[0])
     assert found_metrics(tmp_path) == ["flow"]
-    flow = files.Models(tmp_path).flow()
+    flow = files.Models(tmp_path).flow
     image = torch.from_numpy(frames(1, size=(128, 128))).permute(0, 3, 1, 2)
     with torch.inference_mode():
         expected = raft(image / 255 * 2 - 1, image / 255 * 2 - 1, num_flow_updates=20)[-1]
@@ -272,7 +284,9 @@ def test_a_long_prompt_is_cut_and_a_video_without_prompts_has_no_text_score(pane
 def test_two_metrics_with_one_encoder_run_it_once_for_a_batch():
     runs = []
     encoder = ImageEncoder(lambda x: runs.append(len(x)) or x, lambda x: x.float().reshape(len(x), -1)[:, :96], "cpu")
-    measurement = PanelMeasurement([ConsistencyMeasurement("a", encoder, 4), ConsistencyMeasurement("b", encoder, 4)])
+    measurement = PanelMeasurement(
+        {METRICS[name]: ConsistencyMeasurement(encoder, MeasuredVideo(4)) for name in ("subject", "background")}
+    )
     measurement.add(frames(20))
     measurement.numbers()
     assert runs == [8, 8, 4]
@@ -280,7 +294,7 @@ def test_two_metrics_with_one_encoder_run_it_once_for_a_batch():
 
 def test_a_measurement_holds_no_more_for_a_longer_video():
     def held(count: int) -> int:
-        measurement = ConsistencyMeasurement("c", plain_encoder(), 2)
+        measurement = ConsistencyMeasurement(plain_encoder(), MeasuredVideo(2))
         for frame in frames(count):
             measurement.add(torch.from_numpy(frame[None]))
         return sum(isinstance(value, torch.Tensor) for value in measurement._last) + len(vars(measurement))
@@ -443,5 +457,5 @@ def test_frames_before_the_first_prompt_have_no_text_score():
         def texts(texts):
             return functional.normalize(torch.ones(len(texts), 96), dim=-1)
 
-    found = measured(TextMeasurement(Clip(), MeasuredVideo(4, [(1.0, "late")])), frames(4))
+    found = measured("text", TextMeasurement(Clip(), MeasuredVideo(4, [(1.0, "late")])), frames(4))
     assert found == {"text_score": None}

@@ -87,19 +87,19 @@ def test_the_estimate_is_near_what_a_render_really_takes(ffn_dim):
         from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
         from headforcing.headforcing_core.rollout.schedule import schedule
         from headforcing.headforcing_core.timeline.timeline import parse_timeline
-        from headforcing.headforcing_core.render.video_rollout import VideoRollout
+        from headforcing.headforcing_core.render.job import RenderJob
+        from headforcing.headforcing_core.render.video import make_blocks
         from headforcing.headforcing_core.model.wan import WanConfig, WanModel
         def render(width, height):
             plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),
                 parse_timeline("x", 1.3), width, height, profile=profile)
-            video = VideoRollout(plan, 0, dtype=torch.float32)
-            for _ in video.blocks(model):
+            for _ in make_blocks(RenderJob(plan, {{"x": torch.randn(9, 64)}}), model):
                 pass
             return needs_of(plan, torch.float32, 0).memory
         torch.set_num_threads(1)
         config = WanConfig(dim=768, ffn_dim={ffn_dim}, num_layers=1, num_heads=6, text_dim=64, text_len=16)
         profile = HeadProfile("six", 1, 6, (("local", "anchor", "memory") * 2,))
-        model = WanVideoModel(WanModel(config).requires_grad_(False), [torch.randn(9, 64)], torch.float32)
+        model = WanVideoModel(WanModel(config).requires_grad_(False), torch.float32)
         render(64, 64)  # what torch itself takes at the first use
         before = peak_bytes()
         expected = render(640, 384)

@@ -92,6 +92,17 @@ def test_a_video_that_grows_in_two_servers_has_two_names_and_one_when_it_is_made
         assert again == one and again.path.exists()
 
 
+def test_no_number_is_taken_whose_name_is_a_link_to_another_file(folders, tmp_path):
+    folder, loaded = tmp_path / "output", tmp_path / "loaded.mp4"
+    folder.mkdir()
+    loaded.write_text("loaded")
+    (folder / "x_00001_.mp4").symlink_to(loaded)
+    (folder / "x_00002_.mp4").hardlink_to(loaded)
+    with folders.output_file("x", ".mp4", 64, 64) as file:
+        write(file.path)
+    assert file.name == "x_00003_.mp4" and loaded.read_text() == "loaded"
+
+
 def test_growing_videos_that_nobody_went_on_with_for_a_day_are_removed(folders):
     kept = ["x_vffffffff.part.mp4", "y_v0123abcd.part.mp4", "x_v0123abcd.mp4", "x_vacation.part.mp4"]
     with folders.growing_file("x", "aaaaaaaa", 64, 64) as file:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
-from headforcing.headforcing_core.drift.latents import describe_events
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import describe, format_bytes
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.report.latents import describe_events
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
@@ -28,6 +28,12 @@ def plan(text=TWO_PROMPTS, config=None, method="head_forcing", family="self_forc
 
 
 # ------------------------------------------------------------------------------------------------------ length
+
+
+def prompts_of(made: RenderPlan) -> list[int]:
+    """Per block the number of its prompt."""
+    texts = [segment.text for segment in made.timeline.segments]
+    return [texts.index(row.prompt) for row in made.rows]
 
 
 def test_a_minute_is_81_blocks_trimmed_to_960_pictures():
@@ -61,25 +67,25 @@ def test_an_impossible_length_is_refused(seconds):
 
 def test_a_shorter_length_cuts_the_timeline():
     cut = plan(seconds=8)
-    assert set(cut.prompts) == {0}
+    assert prompts_of(cut) == [0] * cut.blocks
     assert cut.blocks == 11  # 129 pictures for 128
     both = plan(seconds=12)
-    assert both.prompts == (0,) * 14 + (1,) * 3
-    assert both.prompts == plan(seconds=20).prompts[:17]
+    assert prompts_of(both) == [0] * 14 + [1] * 3
+    assert both.rows == plan(seconds=20).rows[:17]
 
 
 def test_a_longer_length_holds_the_last_prompt():
     held = plan(seconds=40)
     whole = plan(seconds=20)
-    assert held.prompts[: whole.blocks] == whole.prompts
-    assert set(held.prompts[whole.blocks :]) == {1}
+    assert held.rows[: whole.blocks] == whole.rows
+    assert set(prompts_of(held)[whole.blocks :]) == {1}
     assert held.blocks == 54
 
 
 def test_a_framewise_model_gets_the_prompt_change_at_its_own_nearest_block():
     chunkwise, framewise = plan(), plan(family="causal_forcing_framewise")
-    assert chunkwise.prompts.index(1) == 14  # picture 165; 10 s is picture 160, block 13 starts at 153
-    assert framewise.prompts.index(1) == 41  # picture 161
+    assert prompts_of(chunkwise).index(1) == 14  # picture 165; 10 s is picture 160, block 13 starts at 153
+    assert prompts_of(framewise).index(1) == 41  # picture 161
     assert (framewise.frames, framewise.timeline.clock.frames_per_block) == (81, 1)
     assert framewise.block_shape[0] == 1
     assert [segment.text for segment in framewise.timeline.segments] == ["a cat wakes up", "the cat jumps"]
@@ -99,8 +105,8 @@ def test_start_frames_come_first_and_are_counted_in_the_pictures(seconds, new_bl
     assert made.video_frames == 45 + math.ceil((seconds or 20) * 16)
     assert 4 * (made.frames - 1) + 1 >= made.video_frames > 4 * (made.frames - 4) + 1
     assert made.steps == 4 * new_blocks
-    assert made.prompts[:4] == (0, 0, 0, 0)
-    assert made.prompts[4:] == tuple(int(block >= 13) for block in range(new_blocks))  # 13 * 12 = 156 pictures, 9.75 s
+    assert prompts_of(made)[:4] == [0, 0, 0, 0]
+    assert prompts_of(made)[4:] == [int(block >= 13) for block in range(new_blocks)]  # 13 * 12 = 156 pictures, 9.75 s
 
 
 @pytest.mark.parametrize("frames", [1, 4, 11])
@@ -219,9 +225,9 @@ def test_memory_events_are_a_line_for_every_frame_remembered_and_one_for_the_res
         MemoryEvent(13, 36, 0.981, False),
     ]
     assert describe_events(events).splitlines() == [
-        "after block 1: remembered frame 0",
-        "after block 7: remembered frame 18 (similarity 0.500), merged the summary of 2 frames and frame 9",
-        "after block 10: remembered frame 27 (similarity 0.250), forgot frame 6",
+        "after block 1: admitted frame 0",
+        "after block 7: admitted frame 18 (similarity 0.500), merged the summary of 2 frames and frame 9",
+        "after block 10: admitted frame 27 (similarity 0.250), forgot frame 6",
         "2 of 5 candidates were not novel enough (similarity 0.964 to 0.981)",
     ]
     assert describe_events([]) == ""

@@ -19,8 +19,9 @@ from headforcing.headforcing_core.head_profiles.profile import (
 )
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
-from headforcing.headforcing_core.plots import head_profile, page
-from headforcing.headforcing_core.plots.head_shares import stability_panel
+from headforcing.headforcing_core.report import page
+from headforcing.headforcing_core.report import profile_plot as head_profile
+from headforcing.headforcing_core.report.shares_plot import stability_panel
 
 BOTH_THEMES = pytest.mark.parametrize("theme", sorted(page.THEMES))
 
@@ -240,7 +241,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing)
 @pytest.mark.slow
 def test_drawing_touches_neither_pyplot_nor_global_settings():
     program = (
-        "import sys, headforcing.headforcing_core.plots.head_profile as plots\n"
+        "import sys, headforcing.headforcing_core.report.profile_plot as plots\n"
         "from headforcing.headforcing_core.head_profiles.profile import HeadProfile\n"
         "assert not any(name.startswith('matplotlib') for name in sys.modules)\n"
         "import matplotlib\n"

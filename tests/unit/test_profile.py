@@ -159,9 +159,10 @@ def test_the_file_has_one_layer_a_line():
     assert sum(line.startswith("[[") for line in lines) == 5
 
 
-def test_role_enum_members_are_accepted_as_roles():
-    profile = HeadProfile("p", 1, 3, ((HeadRole.LOCAL, HeadRole.ANCHOR, HeadRole.MEMORY),))
-    assert HeadProfile.from_json(profile.to_json()).roles == (("local", "anchor", "memory"),)
+def test_names_of_roles_become_roles_where_they_are_read():
+    profile = HeadProfile("p", 1, 3, (("local", "anchor", HeadRole.MEMORY),))
+    assert profile.roles == (("local", "anchor", "memory"),) == HeadProfile.from_json(profile.to_json()).roles
+    assert all(type(role) is HeadRole for role in profile.roles[0])
 
 
 def test_unknown_keys_are_ignored():
@@ -206,7 +207,7 @@ MALFORMED = {
     "roles nested 10,000 deep": ('{"format_version": 1, "roles": ' + "[" * 10_000, "nested too deeply|JSON"),
     "a number of 10,000 digits": ('{"format_version": ' + "1" * 10_000 + "}", "JSON|format_version"),
     "no version": (without("format_version"), "format_version must be"),
-    "newer version": (GOOD | {"format_version": 2}, "newer version"),
+    "newer version": (GOOD | {"format_version": 2}, "must be 1, found 2; a profile of a newer version"),
     "version zero": (GOOD | {"format_version": 0}, "format_version must be"),
     "version true": (GOOD | {"format_version": True}, "format_version must be"),
     "version as text": (GOOD | {"format_version": "1"}, "format_version must be"),
@@ -226,22 +227,22 @@ MALFORMED = {
     "ragged roles": (GOOD | {"roles": [*GOOD["roles"][:4], ["local"]]}, "roles of layer 4 must have 3 heads, found 1"),
     "roles as text": (GOOD | {"roles": "local"}, "roles must have 5 layers, found 'local'"),
     "a layer as text": (GOOD | {"roles": ["abc"] * 5}, "roles of layer 0 must have 3 heads"),
-    "unknown role": (with_role("sink"), "role of layer 0, head 0 must be local, anchor or memory, found 'sink'"),
-    "role as number": (with_role(1), "role of layer 0, head 0 must be"),
-    "role as list": (with_role(["local"]), "role of layer 0, head 0 must be"),
+    "unknown role": (with_role("sink"), "roles of layer 0, head 0 must be local, anchor or memory, found 'sink'"),
+    "role as number": (with_role(1), "roles of layer 0, head 0 must be"),
+    "role as list": (with_role(["local"]), "roles of layer 0, head 0 must be"),
     "fewer share layers": (GOOD | {"shares": GOOD["shares"][:-1]}, "shares must have 5 layers, found 4"),
     "ragged shares": (GOOD | {"shares": [*GOOD["shares"][:4], []]}, "shares of layer 4 must have 3 heads, found 0"),
-    "two shares": (with_shares(FIRST_SHARES[:2]), "shares of layer 0, head 0 must be three numbers"),
-    "shares as text": (with_shares(["0.2", "0.3", "0.5"]), "must be three numbers"),
-    "shares as booleans": (with_shares([True, False, False]), "must be three numbers"),
-    "share missing": (with_shares([0.5, None, 0.5]), "must be three numbers"),
-    "NaN share": (with_shares([float("nan"), 0.5, 0.5]), "sum to 1, found nan, 0.5, 0.5"),
-    "infinite share": (with_shares([float("inf"), 0.0, 0.0]), "sum to 1"),
-    "negative share": (with_shares([-0.2, 0.7, 0.5]), "0 or more and sum to 1"),
-    "shares of 1.1": (with_shares([0.2, 0.4, 0.5]), "sum to 1, found 0.2, 0.4, 0.5"),
-    "shares of 0.99": (with_shares([0.2, 0.4, 0.39]), "sum to 1"),
-    "shares in percent": (with_shares([20, 30, 50]), "sum to 1"),
-    "huge share": (with_shares([10**400, 0.5, 0.5]), "sum to 1"),
+    "two shares": (with_shares(FIRST_SHARES[:2]), "shares of layer 0, head 0 must be three numbers from 0 with sum 1"),
+    "shares as text": (with_shares(["0.2", "0.3", "0.5"]), "must be three numbers from 0 with sum 1"),
+    "shares as booleans": (with_shares([True, False, False]), "must be three numbers from 0 with sum 1"),
+    "share missing": (with_shares([0.5, None, 0.5]), "must be three numbers from 0 with sum 1"),
+    "NaN share": (with_shares([float("nan"), 0.5, 0.5]), "with sum 1, found nan, 0.5, 0.5"),
+    "infinite share": (with_shares([float("inf"), 0.0, 0.0]), "sum 1"),
+    "negative share": (with_shares([-0.2, 0.7, 0.5]), "sum 1"),
+    "shares of 1.1": (with_shares([0.2, 0.4, 0.5]), "with sum 1, found 0.2, 0.4, 0.5"),
+    "shares of 0.99": (with_shares([0.2, 0.4, 0.39]), "sum 1"),
+    "shares in percent": (with_shares([20, 30, 50]), "sum 1"),
+    "huge share": (with_shares([10**400, 0.5, 0.5]), "sum 1"),
     "fraction in percent": (GOOD | {"anchor_fraction": 25}, "anchor_fraction must be a number in 0-1, found 25"),
     "fraction NaN": (GOOD | {"local_fraction": float("nan")}, "local_fraction must be"),
     "fraction as text": (GOOD | {"local_fraction": "0.2"}, "local_fraction must be"),
@@ -322,7 +323,7 @@ def test_labels_are_for_methods_that_use_them():
     toy = default_profile(8, 6, labelled=True)
     assert toy.labels is None and toy.name == "toy_world"
     assert [set(row) for row in toy.heads_for(labelled=True)[:1]] <= [{"wave", "anchor", "veil"}]
-    with pytest.raises(HeadForcingError, match="label of layer 0, head 0 must be wave, anchor or veil, found 'local'"):
+    with pytest.raises(HeadForcingError, match="labels of layer 0, head 0 must be wave, anchor or veil, found 'local'"):
         HeadProfile("p", 1, 1, [["local"]], labels=[["local"]])
 
 
@@ -418,7 +419,7 @@ def test_query_statistics_are_checked_and_older_files_have_none():
     assert HeadProfile.from_json(json.dumps(older)).query_statistics is None
     for wrong in ([1.0, 2.0], [], "abc", [1.0, 1.0, -1.0], [1.0, float("nan"), 1.0], None):
         data["queries"][3][2] = wrong
-        with pytest.raises(HeadForcingError, match="the queries of layer 3, head 2 must be finite numbers in threes"):
+        with pytest.raises(HeadForcingError, match="queries of layer 3, head 2 must be finite numbers in threes"):
             HeadProfile.from_json(json.dumps(data))
     data["queries"][3][2] = [1.0, 2.0, 3.0]
     with pytest.raises(HeadForcingError, match="the same number of values for every head"):

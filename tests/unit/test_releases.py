@@ -9,10 +9,10 @@ import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_policy
+from headforcing.headforcing_core.render.comparison import entries_of
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
-from headforcing.headforcing_core.studies.comparison import entries_of
 from headforcing.headforcing_core.weights.checkpoint import convert_lora, inspect_checkpoint, load_state_dict
-from headforcing.headforcing_core.weights.releases import RELEASES, TESTS, Release, refusal_table, release_table
+from releases import RELEASES, TESTS, Release, refusal_table, release_table
 from safetensors.torch import save_file
 
 WEIGHTS = files.wan_weights()

@@ -20,8 +20,6 @@ CALLED_OTHERWISE = {"memory_every_blocks": "update_interval", "checkpoint_second
 COMMANDS = {
     "generate": ["--weights", "w", "--prompts", "a fox"],
     "compare": ["--weights", "w"],
-    "evaluate": ["roles", "--weights", "w"],
-    "tables": ["roles"],
 }
 
 
@@ -35,10 +33,11 @@ def test_every_argument_that_sets_something_is_passed_on():
     words = "--episodic-frames 7 --recent-frames 6 --novelty-threshold 0.5 --update-interval 2 --seed 9 --seconds 20 "
     words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method random_tokens "
     words += "--roles shuffled --model-family longlive --sigmas 1,0.5 --sink-gate 0.8 --rope-jitter 0.5 "
-    words += "--compression trigonometric --shuffle 4"
+    words += "--compression trigonometric --shuffle 4 --set episodic.pin_first=true --set local.sink_frames=1"
     options = render_options(_parser().parse_args(["generate", *COMMANDS["generate"], *words.split()]))
     same = {name for name in FIELDS if getattr(options, name) == getattr(DEFAULTS, name)}
     assert same == {"profile", "policy"}
+    assert options.method_options == "episodic.pin_first=true, local.sink_frames=1"
     assert (options.width, options.height, options.update_interval, str(options.switch)) == (
         96,
         64,
@@ -67,7 +66,7 @@ def test_widgets_take_their_defaults_from_the_options(file: str, repo_root: Path
     assert found == {name: f"DEFAULTS.{CALLED_OTHERWISE.get(name, name)}" for name in found}
     expected = {
         "sampler_inputs.py": "method sigmas episodic_frames recent_frames novelty_threshold memory_every_blocks roles "
-        "sink_gate rope_jitter compression checkpoint_seconds",
+        "sink_gate rope_jitter compression method_options checkpoint_seconds",
         "host/helpers.py": "seed model_family",
         "compare_methods.py": "",
     }

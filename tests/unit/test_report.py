@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.drift.metrics import GROUPS
-from headforcing.headforcing_core.drift.report import NOTE, DriftReport, report_frames, report_video
-from headforcing.headforcing_core.drift.video_tags import VideoTags, read_tags
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.plots import page
-from headforcing.headforcing_core.plots.drift import drift_picture
+from headforcing.headforcing_core.report import page
+from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_frames, report_video
+from headforcing.headforcing_core.report.drift_plot import drift_picture
+from headforcing.headforcing_core.report.metrics import GROUPS
+from headforcing.headforcing_core.report.video_tags import VideoTags, read_tags
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.writer import VideoWriter
 

@@ -1,6 +1,7 @@
 """What a render tells about itself: latents that wander are seen, memory's decisions are followed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,20 +9,19 @@ from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.drift.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.plots.latents import run_picture
-from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.video_rollout import VideoRollout
+from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
+from headforcing.headforcing_core.report.latents_plot import run_picture
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
+from toy_renders import rendered
 
 
 def metered(blocks):
@@ -79,16 +79,16 @@ def test_the_novelty_trace_follows_what_memory_did():
     found = novelty_trace(EVENTS)
     assert found["after_block"] == [1, 4, 7, 10] and found["frame"] == [0, 9, 18, 27]
     assert found["similarity"] == [None, 0.6, 0.98, 0.5] and found["mean_similarity"] == pytest.approx(2.08 / 3)
-    assert found["admissions"] == 3 and found["remembered"] == [1, 2, 2, 2]
-    assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["remembered"] == [1, 1]
+    assert found["admissions"] == 3 and found["entries"] == [1, 2, 2, 2]
+    assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["entries"] == [1, 1]
     assert novelty_trace([])["mean_similarity"] is None
     text = metered(wandering()).report(EVENTS).text()
-    assert "3 of 4 candidates remembered, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
+    assert "3 of 4 candidates admitted, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
 
 
 def test_a_flush_empties_what_is_counted_as_remembered():
     flushed = [event(1, -1.0, True), event(4, 0.5, True), event(7, -1.0, True), event(10, 0.5, True)]
-    assert novelty_trace(flushed)["remembered"] == [1, 2, 1, 2]
+    assert novelty_trace(flushed)["entries"] == [1, 2, 1, 2]
 
 
 def test_blocks_may_lie_on_another_device_than_the_first():
@@ -145,23 +145,15 @@ def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
     options = {"start_frames": 9} if case == "start frames" else {"profile": AutoProfile()}
     plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64, **options)
     model = WanVideoModel(
-        WanModel.from_state_dict(info.config, load_state_dict(assets.model_path())[0], torch.float32),
-        [word_hash.encode(timeline.segments[0].text)],
-        torch.float32,
+        WanModel.from_state_dict(info.config, load_state_dict(assets.model_path())[0], torch.float32), torch.float32
     )
-    setup = setup_hash(plan, info.fingerprint, 0, 0, torch.float32, start)
-    keys = video_keys(plan, setup, model.embeds)
+    embeds = {text: word_hash.encode(text) for text in timeline.texts}
+    about = {"prompts": [], "pictures": 1, "start_frames": plan.start_frames, "frames_per_block": 3}
+    job = RenderJob(plan, embeds, info.fingerprint, start_latents=start, runs=tmp_path, about=about)
 
     def render(state_seconds: float, stop_after: int | None = None):
-        with RunFolder(tmp_path, setup, {}) as run:
-            about = {"prompts": [], "pictures": 1, "start_frames": plan.start_frames, "frames_per_block": 3}
-            run.save_video(keys, about)
-            options = {"dtype": torch.float32, "start_latents": start, "run": run, "keys": keys}
-            video = VideoRollout(plan, 0, state_seconds=state_seconds, **options)
-            for block in video.blocks(model):
-                if block.index == stop_after:
-                    break
-            return video.report()
+        run = rendered(replace(job, state_seconds=state_seconds), model, stop_after=stop_after).run
+        return run.meter.report(run.events)
 
     render(1e-9, stop_after=9)
     told = render(1e-9)  # goes on from a stored cache

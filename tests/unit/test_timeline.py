@@ -58,6 +58,10 @@ def test_the_length_of_n_blocks_needs_exactly_n_blocks(blocks, frames, fps):
     assert clock.block_at(clock.start_seconds(blocks)) == blocks
 
 
+def test_of_two_blocks_that_begin_equally_near_the_earlier_one_is_taken():
+    assert [BlockClock(continues=True).block_at(seconds) for seconds in (0.375, 0.376, 1.125)] == [0, 1, 1]
+
+
 @given(st.floats(0, 36_000), st.integers(1, 5))
 def test_the_smallest_number_of_blocks_and_the_nearest_edge_are_found(seconds, frames):
     clock = BlockClock(frames)
@@ -273,9 +277,9 @@ NO_SEEDS = {
     "[recahce, seeds 7]": "did you mean [recache, seed 7]?",
     "[seed]": "did you mean [seed 1]?",
     "[seed 7] [flsh]": "[flsh] is not a tag; did you mean [flush]?",
-    "[seed: 7]": "[seed: 7] is not a tag; a seed is written as [seed 7], a whole number from 0 to 18446744073709551615",
-    "[flush, seed -1]": "a seed is written as [seed 7]",
-    "[seed 7.5]": "a seed is written as [seed 7]",
+    "[seed: 7]": "[seed: 7] is not a tag; did you mean [seed 7]?",
+    "[flush, seed -1]": "did you mean [flush, seed 1]?",
+    "[seed 7.5]": "did you mean [seed 1]?",
     "[seed 18446744073709551616]": "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616",
     "[seed 7, seed 8]": "[seed 7, seed 8] is contradictory",
 }
@@ -328,7 +332,7 @@ def test_the_longlive_switches_fall_on_the_blocks_longlive_uses():
 
 def test_the_table_shows_asked_and_real_times():
     lines = parse_timeline("0:00 a cat\n0:10 a dog", 30).table().splitlines()
-    assert lines[0].split() == ["no.", "asked", "starts", "picture", "block", "prompt"]
+    assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "prompt"]
     assert lines[2].split() == ["2", "0:10.000", "0:10.312", "165", "14", "a", "dog"]
     assert lines[1].index("a cat") == lines[2].index("a dog")
     assert lines[3] == "Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."
@@ -341,7 +345,7 @@ def test_the_table_shows_switches_where_there_are_some_and_when_a_blend_is_over(
         .table(video_frames_before=9)
         .splitlines()
     )
-    assert lines[0].split() == ["no.", "asked", "starts", "picture", "block", "switch", "prompt"]
+    assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "switch", "prompt"]
     assert lines[1].split()[3:] == ["9", "0", "-", "a", "cat"]
     assert lines[2].split()[3:] == ["174", "14", "flush,", "blend", "2", "a", "dog"]
     assert lines[3].split()[3:] == ["330", "27", "reset", "a", "fox"]
@@ -351,7 +355,7 @@ def test_the_table_shows_switches_where_there_are_some_and_when_a_blend_is_over(
 
 def test_the_table_shows_seeds_where_there_are_some():
     lines = parse_timeline("0:00 a cat\n0:10 [seed 7] a dog", 30).table().splitlines()
-    assert lines[0].split() == ["no.", "asked", "starts", "picture", "block", "seed", "prompt"]
+    assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "seed", "prompt"]
     assert lines[1].split()[4:] == ["0", "a", "cat"]
     assert lines[2].split()[4:] == ["14", "7", "a", "dog"]
 

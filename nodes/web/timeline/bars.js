@@ -1,6 +1,6 @@
 // The ruler and the bars of the prompts, with the handles between them: mouse, touch and keyboard.
 import { button, make } from "../shared.js";
-import { blockAt, moved, range, startSeconds, tagText, timeText } from "./segments.js";
+import { blockAt, labels, moved, range, startSeconds, tagText, timeText } from "./segments.js";
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times on the ruler
 const TICK_PIXELS = 52;
@@ -40,6 +40,7 @@ export class Bars {
     this.#drawGrid(view, total);
     while (this.#bars.length > segments.length) this.#bars.pop().forEach((part) => part.remove());
     while (this.#bars.length < segments.length) this.#bars.push(this.#newBar(this.#bars.length));
+    const shown = labels(segments);
     segments.forEach((segment, index) => {
       const [bar, tag, handle] = this.#bars[index];
       const left = percent(segment.start_block);
@@ -47,7 +48,7 @@ export class Bars {
       const [first, last] = range(segments, index);
       const words = tagText(segment);
       const times = `${timeText(startSeconds(view, segment.start_block))} to ${timeText(endOf(view, segment))}`;
-      bar.value = segment.text;
+      bar.value = shown[index];
       bar.title = `${times}${words && `\n[${words}]`}\n${segment.text}`;
       bar.style.left = tag.style.left = `${left}%`;
       bar.style.width = tag.style.width = `${width}%`;

@@ -38,6 +38,7 @@ export class TimelineEditor {
   #valid = false; // whether the text, as it is now, is a timeline
   #seen = null; // the values that were asked about last
   #request = 0;
+  #lost = ""; // what to say about a change that could not be taken, until the next one is
   #written = Promise.resolve(); // ends when the last change is in the text
 
   constructor(host) {
@@ -109,7 +110,11 @@ export class TimelineEditor {
   #commit(segments, key, selected = this.#selected) {
     if (this.#valid && this.#host.read().text === this.#view.text)
       this.#written = this.#send(segments, key, selected);
-    else this.#draw();
+    else {
+      this.#lost = "The last change was not taken: the text was changed elsewhere. ";
+      this.#seen = null;
+      this.refresh();
+    }
     return this.#written;
   }
 
@@ -128,6 +133,11 @@ export class TimelineEditor {
     }));
     const answer = await this.#host.ask({ ...node, segments: fields, length: this.#view.seconds });
     if (request !== this.#request || this.#host.read().text !== text) return;
+    if (answer.offline) {
+      this.#say("The server does not answer; this change waits for it.", true);
+      setTimeout(() => request === this.#request && this.#send(segments, key, selected), OFFLINE_MS);
+      return;
+    }
     if (answer.error) {
       this.#segments = this.#view.segments;
       this.#selected = Math.min(this.#selected, this.#segments.length - 1);
@@ -135,6 +145,7 @@ export class TimelineEditor {
       this.#draw(true);
       return;
     }
+    this.#lost = "";
     this.#write(answer.text);
     this.#history.record(answer.text, key, true);
     this.#show(answer);
@@ -151,7 +162,8 @@ export class TimelineEditor {
     this.#segments = this.#valid ? view.segments : [];
     this.#selected = Math.max(0, Math.min(this.#selected, this.#segments.length - 1));
     const long = `${view.segments.length} prompts are too many for bars; edit the text.`;
-    this.#say(this.#valid ? `${view.blocks} blocks, ${timeText(view.seconds)}` : long, !this.#valid);
+    const about = this.#valid ? `${view.blocks} blocks, ${timeText(view.seconds)}` : long;
+    this.#say(this.#lost + about, !this.#valid || this.#lost !== "");
     this.#draw();
   }
 

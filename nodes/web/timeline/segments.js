@@ -1,5 +1,7 @@
 // Prompts on blocks. A view is the server's answer to a text; a segment is one of its prompts. All functions are pure.
 
+const LONG = 12; // letters in common that are left out
+
 /** Time of a block's first video frame, in seconds; the first block of a video is shorter than the others. */
 export function startSeconds(view, block) {
   return block === 0 ? 0 : view.first_block_seconds + (block - 1) * view.block_seconds;
@@ -60,6 +62,22 @@ function recalled(segments, renumbered) {
     const recall = segment.switch?.recall; // 0: the scene that is most alike
     return recall ? { ...segment, switch: { ...segment.switch, recall: renumbered(recall) } } : segment;
   });
+}
+
+/** What bars show of their prompts: where one begins as another does, the words from where they differ. */
+export function labels(segments) {
+  const all = segments.map(({ text }) => text.split(" "));
+  return all.map((words, index) => {
+    const others = all.filter((other) => other.join(" ") !== words.join(" "));
+    const same = Math.max(0, ...others.map((other) => begun(words, other)));
+    return words.slice(0, same).join(" ").length < LONG ? segments[index].text : `… ${words.slice(same).join(" ")}`;
+  });
+}
+
+/** How many words two texts have in common at their beginnings, of which one is never all of the first. */
+function begun(words, other) {
+  const differs = words.findIndex((word, place) => word !== other[place]);
+  return Math.min(differs < 0 ? words.length : differs, words.length - 1);
 }
 
 /** The content of a segment's tag, for people. */

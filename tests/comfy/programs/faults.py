@@ -59,8 +59,9 @@ plan = core["render.plan"].RenderPlan.make(
     timeline,
     64,
     64,
+    seed=3,
 )
-embeds = [core["demo.word_hash"].encode(segment.text) for segment in timeline.segments]
+embeds = {segment.text: core["demo.word_hash"].encode(segment.text) for segment in timeline.segments}
 options = core["render.options"].RenderOptions(seed=3, state_seconds=0.01)
 caches = []
 build = core["cache.head_cache"].HeadCache.__init__

@@ -78,6 +78,7 @@ core = types.SimpleNamespace(
         name.rpartition(".")[2]: module(f".headforcing_core.{name}")
         for name in (
             "cache.head_cache",
+            "model.attention",
             "cache.policy",
             "errors",
             "head_profiles.auto",
@@ -86,14 +87,17 @@ core = types.SimpleNamespace(
             "head_profiles.shares",
             "model.wan",
             "render.block_keys",
+            "render.job",
+            "render.render",
+            "render.video",
             "render.live_story",
             "video.tiny_decoder",
             "render.options",
             "render.plan",
             "render.resources",
-            "render.video_rollout",
             "rollout.loop",
             "rollout.noise",
+            "rollout.rows",
             "rollout.schedule",
             "rollout.wan_video_model",
             "timeline.timeline",
@@ -115,9 +119,11 @@ def native():
     return bridge.native_model(core.checkpoint.load_state_dict(TINY)[0], None)
 
 
-def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two"):
+def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two", seed=7):
     # three memory entries, a candidate after every block: entries are merged within ten blocks
-    policy = methods.method_policy(method).with_memory(3, 3, 1.0, 1)
+    policy = methods.method_policy(method)
+    if isinstance(policy, core.policy.CachePolicy):
+        policy = policy.with_memory(3, 3, 1.0, 1)
     profile = core.profile.HeadProfile("tiny", 2, 2, ROLES)
     timeline = core.timeline.parse_timeline(text, seconds)
     return core.plan.RenderPlan.make(
@@ -130,27 +136,24 @@ def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="o
         seconds,
         profile,
         start_frames,
+        seed=seed,
     )
 
 
-class Watcher:
+def embeds_of(timeline):
+    return dict(zip(timeline.texts, EMBEDS, strict=False))
+
+
+class Watcher(core.render.Listener):
     def __init__(self, on_step):
-        self.on_step = on_step
-
-    def begin(self, rollout, sinks):
-        pass
-
-    def __call__(self, block, step, latents):
-        self.on_step(block, step, latents)
-
-    def finished(self, block):
-        pass
+        self.step = on_step
 
 
 @torch.inference_mode()
-def sampled(model, plan, seed=7, video=0, start=None, on_step=lambda *_: None, embeds=EMBEDS):
+def sampled(model, plan, video=0, start=None, on_step=lambda *_: None, embeds=None):
     start = render_video.Given(None if start is None else start[None])
-    job = render_video.HostRender(model, core.options.RenderOptions(seed=seed), plan.timeline, embeds, start)
+    embeds = embeds_of(plan.timeline) if embeds is None else embeds
+    job = render_video.HostRender(model, core.options.RenderOptions(seed=7), plan.timeline, embeds, start)
     return render_video.sample(job, plan, video, Watcher(on_step))
 
 
@@ -160,16 +163,15 @@ def hosted(*args, **options):
 
 
 @torch.inference_mode()
-def own(state_dict, plan, seed=7, video=0, start=None, model=None):
+def own(state_dict, plan, video=0, start=None, model=None):
     """The same render by the core alone, `[frames, 16, h, w]` as a LATENT holds it."""
     inner = native().model
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
-    video_model = core.wan_video_model.WanVideoModel(backbone, plan.embeddings(EMBEDS), torch.float32)
     start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
-    made = core.video_rollout.VideoRollout(plan, seed, video, dtype=torch.float32, start_latents=start)
-    blocks = list(made.blocks(video_model))
-    latents = torch.cat([*([] if start is None else [start]), *(block.latents for block in blocks)])
+    job = core.job.RenderJob(plan, embeds_of(plan.timeline), video=video, start_latents=start)
+    blocks = list(core.video.make_blocks(job, core.wan_video_model.WanVideoModel(backbone, torch.float32)))
+    latents = torch.cat([block.latents for block in blocks])
     out = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
     return out, [block.event for block in blocks if block.event is not None]
 
@@ -198,7 +200,7 @@ def plain():
     plan = make_plan(model)
     by_host, host_events = hosted(model, plan)
     by_core, core_events = own(weights(), plan)
-    other_seed, _ = hosted(model, plan, seed=8)
+    other_seed, _ = hosted(model, make_plan(model, seed=8))
     other_video, _ = hosted(model, plan, video=1)
     one_prompt, _ = hosted(model, make_plan(model, text="one"))
 
@@ -250,7 +252,7 @@ def split_over_gpus():
         return x
 
     options = {"multigpu_clones": {}, "multigpu_thread_pool": None, "other": 1, "transformer_options": {}}
-    model = bridge.HostedModel(denoiser, {"model_options": options}, EMBEDS, torch.device("cpu"))
+    model = bridge.HostedModel(denoiser, {"model_options": options}, torch.device("cpu"))
     model.denoise(torch.zeros(3, 16, 6, 10), 0.5, None)
     return {"seen": seen[0], "left": sorted(options)}
 
@@ -520,11 +522,11 @@ def chosen_attention():
         finally:
             setattr(bridge.command_line, f"use_{name}_attention", False)
             kernels.optimized_attention = before
-    whole = bridge.LayerAttention(lambda q, k, v, spans: q)
+    timed = core.attention.GroupedAttention(bridge.sdpa, "sdpa (timed)")
     given = []
-    bridge.attention_function, asked = lambda *told: given.append(told) or whole, bridge.attention_function
+    bridge.attention_function, asked = lambda *told: given.append(told) or timed, bridge.attention_function
     try:
-        found["better"] = attention.or_better(torch.float32, "cpu", shape) is whole
+        found["better"] = attention.or_better(torch.float32, "cpu", shape) is timed
         overridden = bridge.HostAttention({"optimized_attention_override": print})
         found["overridden"] = overridden.or_better(torch.float32, "cpu", shape) is overridden
     finally:
@@ -532,6 +534,25 @@ def chosen_attention():
     found["sizes"] = given[0][-2:]
     found["none better"] = attention.or_better(torch.float32, "cpu", shape) is attention
     return found
+
+
+@probe
+def moving_preview():
+    """What a previewer is given for a finished block: the host's memory, and one frame fewer at each step."""
+
+    class OnGpu(torch.Tensor):
+        def to(self, device):
+            asked.append(device)
+            return self.as_subclass(torch.Tensor)
+
+    asked, shown = [], []
+    own, bridge.previewer = bridge.previewer, lambda model: lambda latents: shown.append(latents) or "image"
+    try:
+        preview = module(".nodes.host.progress").MovingPreview(None)
+        images = [preview.next(None), preview.next(torch.zeros(3, 16, 2, 2).as_subclass(OnGpu)), preview.next(None)]
+    finally:
+        bridge.previewer = own
+    return {"asked": asked, "images": images, "shown": [[type(x).__name__, list(x.shape)] for x in shown]}
 
 
 @probe
@@ -620,11 +641,12 @@ def memory_after_measuring():
     )
     by_host, by_core = core.shares.HeadShares(setup), core.shares.HeadShares(setup)
     with torch.inference_mode():
-        found = leftovers(lambda: bridge.measure(model, by_host, EMBEDS, [0, 1], lambda *_: None, lambda prompt: None))
+        embeds = dict(enumerate(EMBEDS))
+        found = leftovers(lambda: bridge.measure(model, by_host, embeds, lambda *_: None, lambda _: None))
         config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
         backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
-        video = core.wan_video_model.WanVideoModel(backbone, EMBEDS, torch.float32)
-        core.profiler.profile_heads(video, config, by_core, [0, 1], dtype=torch.float32)
+        video = core.wan_video_model.WanVideoModel(backbone, torch.float32)
+        core.profiler.profile_heads(video, config, by_core, dict(enumerate(EMBEDS)), dtype=torch.float32)
     means = by_host.mean(), by_core.mean()
     return found | {"difference": apart(*means), "spread": float(means[0].std()), "missing": by_host.missing_prompts()}
 
@@ -706,7 +728,7 @@ def rolling_cancelled():
     @torch.inference_mode()
     def run():
         options = core.options.RenderOptions(seed=7)
-        job = render_video.HostRender(model, options, plan.timeline, EMBEDS, runs=runs)
+        job = render_video.HostRender(model, options, plan.timeline, embeds_of(plan.timeline), runs=runs)
         watcher = progress.RenderProgress(model, [plan], "3")
         watcher.next_video(0, plan)
         return render_video.sample(job, plan, 0, watcher), watcher
@@ -761,7 +783,8 @@ def open_sampler():
 
     @torch.inference_mode()
     def run(videos, seconds, model=model, changed=lambda applied: None):
-        request = rollout.Request(options, core.timeline.parse_timeline("one | two", seconds), EMBEDS)
+        timeline = core.timeline.parse_timeline("one | two", seconds)
+        request = rollout.Request(options, timeline, embeds_of(timeline))
         applied = rollout.applied(model, request)
         changed(applied)
         guider = comfy.samplers.CFGGuider(applied)
@@ -773,7 +796,7 @@ def open_sampler():
     @torch.inference_mode()
     def own(seconds):
         timeline = core.timeline.parse_timeline("one | two", seconds)
-        render = render_video.HostRender(model, dataclasses.replace(options, seed=7), timeline, EMBEDS)
+        render = render_video.HostRender(model, dataclasses.replace(options, seed=7), timeline, embeds_of(timeline))
         return render_video.sample(render, render.plan(), 0, Watcher(lambda *_: None)).latents
 
     kept, said, handed = [], [], []
@@ -825,7 +848,8 @@ def memory_asked_for():
                 raise Stop
 
     again, plan = [], plans["self_forcing"]
-    render = render_video.HostRender(model, core.options.RenderOptions(seed=7), plan.timeline, EMBEDS, story=Edited())
+    options, embeds = core.options.RenderOptions(seed=7), embeds_of(plan.timeline)
+    render = render_video.HostRender(model, options, plan.timeline, embeds, story=Edited())
     model.model.memory_required = lambda *_, **__: 0  # what ComfyUI asks for by itself would hide smaller numbers
     try:
         render_video.sample(render, plan, 0, Watcher(lambda *_: None))
@@ -861,7 +885,7 @@ def toy_objects():
         )
 
         def run(m):
-            return sampled(m, plan, seed=0, embeds=[text[0]]).latents
+            return sampled(m, plan, embeds={"x": text[0]}).latents
 
         base = run(model)
         latents = base.transpose(0, 1)[None]
@@ -1046,24 +1070,25 @@ def native_image_start():
     )
 
     class NativeNoise:
-        def initial(self, block):
+        def initial(self, block, _):
             return noise[0].transpose(0, 1)[block : block + 1]
 
-        def renoise(self, block, step):
+        def renoise(self, block, _, step):
             torch.manual_seed(seed + 1000 * (block - 1) + step)
             return torch.randn(1, 16, 1, 6, 10)[0].transpose(0, 1)
 
-        def ahead(self, block):
+        def ahead(self, block, _):
             pass
 
     plan = options.plan(bridge.wan_config(model), core.timeline.parse_timeline("one", 1.0), start.latents.shape[1])
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
-    video_model = core.wan_video_model.WanVideoModel(backbone, plan.embeddings(EMBEDS[:1]), torch.float32)
+    video_model = core.wan_video_model.WanVideoModel(backbone, torch.float32)
     given = model.model.process_latent_in(start.latents.transpose(1, 2))[0].transpose(0, 1)
     cache = plan.make_cache(torch.float32, "cpu")
-    blocks = core.loop.rollout(video_model, cache, plan.schedule, NativeNoise(), plan.prompts, given)
-    ours = torch.cat([given, *(block.latents for block in blocks)]).transpose(0, 1)[None]
+    script = plan.script(embeds_of(plan.timeline))
+    blocks = core.loop.rollout(video_model, cache, script, NativeNoise(), given.split(1))
+    ours = torch.cat([block.latents for block in blocks]).transpose(0, 1)[None]
     ours = model.model.process_latent_out(ours)
     return {
         "start": apart(first.transpose(1, 2), start.latents),

@@ -1,0 +1,132 @@
+"""The interface of every KV cache: what the transformer, the block loop and a render ask of it, with its defaults."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..model.wan import PromptKV
+from ..rollout.events import MemoryEvent
+from ..timeline.switch import Switch
+from .scenes import Recall
+
+State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and plain JSON
+WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
+
+
+class Cache(ABC):
+    """Keys and values of all heads of a model for one video.
+
+    Per block: `begin_block()`, then passes that `write` and `attend` layer by layer (a pass replaces the keys and
+    values of the pass before), then, after the clean pass, `commit(prompt)`. Tensors `k, v, q` are `[tokens, heads,
+    head_dim]`, before rotary embedding. Methods with a loop of their own may have other members for `begin_block`,
+    `commit` and prompt switches.
+
+    Attributes:
+        block: number of blocks that were committed.
+        reads_queries: whether the clean pass must compute the last layer's queries, too.
+        fused: whether `write_projections` and `attend_rotated` may be called in place of `write` and `attend`.
+        profile: the head profile that was found while sampling, a `head_profiles.profile.HeadProfile`; None for none.
+        earlier_events: decisions of episodic memory about blocks before `profile` was found.
+    """
+
+    device: torch.device
+    block: int
+    reads_queries: bool = False
+    fused: bool = False
+    profile: Any = None
+    earlier_events: Sequence[MemoryEvent] = ()
+
+    # --- in a pass
+
+    @abstractmethod
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store the current block's keys and values, replacing those of the previous pass."""
+
+    @abstractmethod
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of the current block's queries to each head's cached context and to the block itself."""
+
+    def write_projections(
+        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
+    ) -> Tensor | None:
+        """RMS norm, rotary embedding and `write` of projections `[tokens, heads * head_dim]` in one kernel.
+
+        `weights` and `eps` are those of the RMS norms of queries and keys; weights None if already normalised.
+        Returns the rotated queries for `attend_rotated`, None if q is None.
+        """
+        raise NotImplementedError
+
+    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
+        """`attend` for the rotated queries that `write_projections` returned."""
+        raise NotImplementedError
+
+    @property
+    def layout(self) -> Hashable | None:
+        """Passes with equal layouts read and write the same memory, so a CUDA graph of one can be replayed for the
+        other; None where this cannot be told."""
+        return None
+
+    # --- between passes
+
+    def begin_block(self) -> None:
+        """Begin the next block."""
+        raise NotImplementedError
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        """Take the keys and values of the clean pass into the history; returns the decision of episodic memory."""
+        raise NotImplementedError
+
+    def switch_blocks(self, switch: Switch) -> int:
+        """How many of the last blocks `apply_switch` writes again."""
+        return 0
+
+    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+        """Change the cached history between two blocks; the model's new prompt is already active.
+
+        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` runs one clean pass
+        over the frames that the cache expects next.
+        """
+        raise NotImplementedError
+
+    # --- stored between two blocks
+
+    def state(self) -> State | None:
+        """The state between two blocks, to store it; None for none."""
+        return None
+
+    def restore(self, state: State) -> None:
+        """Set a new cache of the same shape to a stored state; raises HeadForcingError if the state does not fit."""
+        raise HeadForcingError("this cache does not store its state")
+
+    # --- in reports
+
+    @property
+    def bytes(self) -> int:
+        """Size of all keys and values, or an upper bound of it."""
+        raise NotImplementedError
+
+    @property
+    def occupied(self) -> int:
+        """Frame-slots in use by all heads together, or an upper bound of it."""
+        raise NotImplementedError
+
+    @property
+    def recalls(self) -> Sequence[Recall]:
+        """The scenes that were brought back so far."""
+        return ()
+
+    @property
+    def scene_starts(self) -> list[int] | None:
+        """The first latent frame of every scene so far; None where no frames of scenes are kept."""
+        return None
+
+    @property
+    def report(self) -> Sequence[str]:
+        """One line for everything that acted on this cache beside its method, see `guards.py`."""
+        return ()

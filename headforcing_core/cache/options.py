@@ -1,0 +1,96 @@
+"""The options of a method: the fields of its frozen dataclass, and their values from text (`window_frames=12`)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from ..errors import HeadForcingError
+
+S = TypeVar("S")
+
+NO_OPTION = {"option": False}  # metadata of a field that `Method.for_video` sets
+_TRUTH = {"true": True, "false": False}
+
+
+class Option(NamedTuple):
+    """The value of an option and its types."""
+
+    value: Any
+    types: tuple[type, ...]
+
+
+def options_of(settings: Any) -> dict[str, Option]:
+    """All options by name; those of a part of the settings have its name before theirs: `memory.recent_frames`."""
+    found: dict[str, Option] = {}
+    hints = get_type_hints(type(settings))
+    for item in fields(settings):
+        value = vars(settings)[item.name]
+        if not item.metadata.get("option", True):
+            continue
+        if is_dataclass(value):
+            found |= {f"{item.name}.{name}": option for name, option in options_of(value).items()}
+        else:
+            found[item.name] = Option(value, get_args(hints[item.name]) or (hints[item.name],))
+    return found
+
+
+def option_text(value: Any) -> str:
+    """A value as it is written in options: `none`, `true`, `12`."""
+    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else repr(value).lower()
+
+
+def with_options(settings: S, text: str, method: str) -> S:
+    """The settings with the options of a text, `window_frames=12, sink_frames=3`.
+
+    Raises HeadForcingError, with the names of all options, for one that the settings of `method` do not have.
+    """
+    known, values = options_of(settings), {}
+    for part in filter(None, map(str.strip, re.split(r"[,;\n]", text))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals:
+            raise HeadForcingError(f"method options are name=value with commas between them, got {part[:60]!r}")
+        if name in values:
+            raise HeadForcingError(f"the method option {name} is given twice; remove one")
+        if name not in known:
+            has = f"its options are {', '.join(known)}" if known else "it has none"
+            raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; {has}")
+        values[name] = _read(name, value, known[name].types)
+    return _replaced(settings, values) if values else settings
+
+
+def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
+    """The value that a text stands for; a whole number has at most nine digits."""
+    if NoneType in types and text.lower() == "none":
+        return None
+    if bool in types and text.lower() in _TRUTH:
+        return _TRUTH[text.lower()]
+    if int in types and re.fullmatch(r"-?[0-9]{1,9}", text):
+        return int(text)
+    if float in types and re.fullmatch(r"[-+.0-9e]{1,30}", text.lower()):
+        try:
+            if math.isfinite(number := float(text)):
+                return number
+        except ValueError:
+            pass
+    if str in types:
+        return text
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "none"}
+    raise HeadForcingError(f"{name} must be {' or '.join(kinds[kind] for kind in types)}, got {text[:60]!r}")
+
+
+def _replaced(settings: Any, values: Mapping[str, Any]) -> Any:
+    """The settings with these values; all at once, because each dataclass checks its fields together."""
+    own: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, dot, rest = name.partition(".")
+        if dot:
+            parts.setdefault(first, {})[rest] = value
+        else:
+            own[first] = value
+    return replace(settings, **own, **{name: _replaced(vars(settings)[name], inner) for name, inner in parts.items()})

@@ -1,0 +1,41 @@
+"""The parser of the command line, and how modules add their commands to it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from ..errors import one_line
+from .paths import check_arguments
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one short line, whatever the arguments hold."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Raises HeadForcingError for files that are both read and written, see `check_arguments`."""
+        found, unknown = super().parse_known_args(args, namespace)
+        check_arguments(self, found)
+        return found, unknown
+
+
+class Commands:
+    """Adds commands to a parser, for `add_parsers` of a module."""
+
+    def __init__(self, subcommands: Any):
+        self._subcommands = subcommands
+
+    def __call__(self, name: str, run: Any, text: str, parent: Any = None) -> argparse.ArgumentParser:
+        """The parser of a command, among all or in the group `parent`; `run` takes the parsed arguments."""
+        sub = (parent or self._subcommands).add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+        return sub
+
+    def group(self, name: str, text: str) -> Any:
+        """A group of commands with names of two words."""
+        parent = self._subcommands.add_parser(name, help=text, description=text)
+        return parent.add_subparsers(required=True, metavar="COMMAND")

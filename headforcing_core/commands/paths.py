@@ -1,0 +1,132 @@
+"""Files and folders that arguments name: each is declared, by the argument's type, as what is read and what is written.
+
+`Parser` refuses a command that would write over a file that it reads, before anything is opened for writing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..demo import assets
+from ..files import Named, check_kept
+from ..head_profiles.profile import bundled_profiles
+from ..render.sinks import partial_path
+
+Files = Callable[[Any, argparse.Namespace], Iterable[Path]]
+
+
+def _none(value: Any, args: argparse.Namespace) -> Iterable[Path]:
+    return ()
+
+
+def _itself(value: Any, args: argparse.Namespace) -> Iterable[Path]:
+    return (value,)
+
+
+@dataclass(frozen=True)
+class PathType:
+    """The `type` of an argument that names files.
+
+    Attributes:
+        reads, writes: the files that a value stands for, given all arguments of the command.
+        value: what a word of the command line becomes.
+    """
+
+    reads: Files = _none
+    writes: Files = _none
+    value: Callable[[str], Any] = Path
+
+    def __call__(self, word: str) -> Any:
+        return self.value(word)
+
+
+def folder_written(*patterns: str) -> PathType:
+    """A folder in which the files of these names and patterns are written."""
+    return PathType(writes=lambda folder, args: (path for pattern in patterns for path in _found(folder, pattern)))
+
+
+def folder_read(*patterns: str) -> PathType:
+    """A folder in which the files of these names and patterns are read."""
+    return PathType(reads=lambda folder, args: (path for pattern in patterns for path in _found(folder, pattern)))
+
+
+def _found(folder: Path, pattern: str) -> Iterable[Path]:
+    """The file of a name, which need not be there, or those of a pattern that are there."""
+    return folder.glob(pattern) if "*" in pattern else [folder / pattern]
+
+
+def _text_file(text: str, args: argparse.Namespace) -> Iterable[Path]:
+    return [Path(text[1:])] if text.startswith("@") else []
+
+
+def _profile_file(name: str, args: argparse.Namespace) -> Iterable[Path]:
+    path = bundled_profiles().get(name, Path(name))
+    return [path, path.with_suffix(".safetensors")] if path.name else []
+
+
+def _measured_profile(path: Path, args: argparse.Namespace) -> Iterable[Path]:
+    return [path, path.with_suffix(".safetensors")] if path.suffix == ".json" else []  # another name is refused
+
+
+def _video(path: Path, args: argparse.Namespace) -> Iterable[Path]:
+    return [path, partial_path(path)] if path.name else []
+
+
+def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
+    target = args.out or args.latents if "weights" in args else args.out / "demo.mp4"
+    return [] if target is None else [story_path(target)]
+
+
+def story_path(target: Path) -> Path:
+    """Where the story of a video, or of latents, is written."""
+    return target.with_name(f"{target.stem}.story.txt")
+
+
+READ = PathType(reads=_itself)
+WRITTEN = PathType(writes=_itself)
+VIDEO = PathType(writes=_video)
+TEXT = PathType(reads=_text_file, value=str)
+"""A text, or `@FILE`."""
+PROFILE = PathType(reads=_profile_file, value=str)
+"""A bundled head profile, or the file of one; its shares lie beside it."""
+PROFILE_OUT = PathType(writes=_measured_profile)
+LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_dir() else [path])
+"""A file of latents, or a run folder."""
+FOLLOWED = PathType(reads=_itself, writes=_story)
+STORE = PathType()
+"""A folder of files that have a hash of what they hold in their names: none is written over by another content."""
+EXPORT = folder_written("export.json", "videos/*/*.mp4", "videos/*/prompts.json", "*-vbench.md", "*-vbench.json")
+"""A folder that is laid out for VBench."""
+DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")
+
+
+def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[list[Named], list[Named]]:
+    """The files that parsed arguments name: those that are read, and those that are written, by option."""
+    reads: list[Named] = [("the embedded model", path) for path in (assets.model_path(), assets.autoencoder_path())]
+    writes: list[Named] = []
+    for action in parser._actions:
+        if isinstance(action.type, PathType):
+            option = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest).upper()
+            given = vars(args).get(action.dest)
+            if given is None and action.type is PROFILE:  # whichever of them fits
+                given = list(bundled_profiles())
+            for value in _values(given):
+                reads += [(option, path) for path in action.type.reads(value, args)]
+                writes += [(option, path) for path in action.type.writes(value, args)]
+    return reads, writes
+
+
+def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse arguments by which a file that is read would be written over, see `check_kept`."""
+    check_kept(*named_files(parser, args))
+
+
+def _values(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        yield from value
+    elif value is not None:
+        yield value

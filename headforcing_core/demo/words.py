@@ -1,0 +1,56 @@
+"""The words of the world of rooms, and a prompt made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "colour": ("red", "green", "blue", "yellow", "orange", "purple", "cyan", "pink"),
+    "shape": ("ball", "square", "triangle", "star", "cross"),
+    "motion": ("bouncing", "gliding", "circling"),
+    "background": ("grey", "navy", "teal", "maroon", "olive", "slate", "brown", "sand"),
+    "pattern": ("plain", "checkerboard", "striped"),
+    "camera": ("", "panning left", "panning right"),
+}
+"""By what they say. Looks are drawn by their order, so it must not change."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The content of a prompt such as `a red ball bouncing in the teal striped room panning left`."""
+
+    colour: str
+    shape: str
+    motion: str
+    background: str
+    pattern: str
+    camera: str = ""
+
+    @property
+    def room(self) -> str:
+        """The name of the room's wall, by which a story comes back to it."""
+        return f"{self.background} {self.pattern}"
+
+    @property
+    def prompt(self) -> str:
+        return f"a {self.colour} {self.shape} {self.motion} in the {self.room} room {self.camera}".strip()
+
+    @classmethod
+    def parse(cls, prompt: str) -> Look:
+        """Parse a prompt; raises ValueError for text that is not in the grammar of the world of rooms."""
+        words = prompt.lower().split()
+        fixed = len(words) in (9, 11) and (words[0], *words[4:6], words[8]) == ("a", "in", "the", "room")
+        if not fixed:
+            raise ValueError(f"not a prompt of the world of rooms: {prompt!r}")
+        named = dict(zip(CHOICES, (*words[1:4], *words[6:8], " ".join(words[9:])), strict=True))
+        for name, word in named.items():
+            if word not in CHOICES[name]:
+                raise ValueError(f"the world of rooms has no {name} {word!r}")
+        return cls(**named)
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator) -> Look:
+        """Draw a random look with a camera that stands still."""
+        return cls(**{name: str(rng.choice(words)) for name, words in CHOICES.items() if name != "camera"})

@@ -1,0 +1,1 @@
+"""Recorded cases, read and run again."""

@@ -1,0 +1,150 @@
+"""One video while it is made: rows in, finished blocks out, of which listeners hear."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.base import Cache
+from ..cache.method import RolloutInputs
+from ..devices import upload
+from ..head_profiles.profile import HeadProfile
+from ..model.attention import AttentionFunction, sdpa
+from ..rollout.loop import Block, JointModel
+from ..rollout.noise import SeededNoise
+from .job import RenderJob
+from .plan import RenderPlan
+from .run import Run
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a video is made.
+
+    Attributes:
+        attention_choice: the user's name for `attention`, for reports.
+        new_cache: makes an empty cache in place of the plan's; such a cache is never stored.
+        share: gives what one process has read from disk to all that make the video together.
+    """
+
+    device: torch.device | str = "cpu"
+    attention: AttentionFunction = sdpa
+    attention_choice: str = "auto"
+    new_cache: Callable[[RenderJob], Cache] | None = None
+    share: Callable[[Any], Any] = lambda read: read
+
+
+class Listener:
+    """Hears of a render, as a context manager that is entered before it begins. Any method may raise to stop it."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def begin(self, render: Render) -> None:
+        """The render begins; what an earlier one has finished is known."""
+
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        """A denoising step is done, or with None one is about to begin; a `rollout.loop.StepCallback`."""
+
+    def add(self, block: Block) -> None:
+        """The next block is finished; start blocks and those of earlier renders included."""
+
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        """The render goes on with other prompts or another length; `about` as in `RenderJob`."""
+
+    def finish(self) -> None:
+        """All blocks are there."""
+
+
+class Render:
+    """One video of a job while it is made.
+
+    Attributes:
+        job: with the story that is told now.
+        script: the rows that the rollout reads, block by block.
+        run: the stored part of the video.
+        check: a listener that may refuse a block before it is stored.
+        finished: number of blocks so far, start blocks included.
+    """
+
+    def __init__(
+        self,
+        job: RenderJob,
+        model: JointModel,
+        place: Place,
+        run: Run,
+        check: Listener,
+        listeners: Sequence[Listener] = (),
+    ):
+        self.job, self.model, self.place, self.run = job, model, place, run
+        self.check, self.listeners = check, listeners
+        self.script, self.finished = job.script, 0
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all blocks, start blocks and those of earlier renders included; each new one is stored before that."""
+        self.run.resume(self.job.start_latents, self._new_cache, self.script)
+        listeners = [self.check, *self.listeners]
+        for listener in listeners:
+            listener.begin(self)
+
+        def step(block: int, step: int, latents: Tensor | None) -> None:
+            for listener in listeners:
+                listener.step(block, step, latents)
+
+        begun = time.perf_counter()
+        for block in self._rollout(step):
+            block = self.run.complete(block)
+            self.check.add(block)
+            self.run.add(block, time.perf_counter() - begun)
+            self.finished = block.index + 1
+            for listener in self.listeners:
+                listener.add(block)
+            yield block
+            begun = time.perf_counter()
+        self.run.finish()
+        for listener in self.listeners:
+            listener.finish()
+
+    def change(self, job: RenderJob) -> None:
+        """Go on with a job that differs only in rows that have not begun, and in `about`; tells the listeners.
+
+        Raises HasBegunError for others.
+        """
+        self.script.replace(job.script)
+        self.job, self.run.plan, self.run.keys = job, job.plan, job.keys
+        for listener in self.listeners:
+            listener.change(job.plan, job.about)
+
+    def _new_cache(self, known: HeadProfile | None) -> Cache:
+        job, place = self.job, self.place
+        if place.new_cache is not None:
+            return place.new_cache(job)
+        return job.plan.make_cache(job.dtype, place.device, place.attention, known)
+
+    def _rollout(self, step: Callable[[int, int, Tensor | None], None]) -> Iterator[Block]:
+        """All blocks, from the method's loop; those of a finished video are read, and the model is not called."""
+        job, run = self.job, self.run
+        given = run.given()
+        if run.ended is not None:
+            for index, latents in enumerate(given):
+                step(index, 0, None)
+                yield Block(index, upload(latents, run.cache.device))
+            return
+        inputs = RolloutInputs(
+            self.script,
+            SeededNoise(job.plan.block_shape, job.video),
+            job.plan.schedule.frames_per_block,
+            given,
+            unfinished=run.stored[-1].unfinished if run.stored else (),
+            reencode=None if job.codec is None else job.codec.reencode,
+            on_step=step,
+        )
+        yield from job.plan.method(run.found_profile).rollout(self.model, run.cache, inputs)

@@ -1,0 +1,283 @@
+"""Drift report of a video file, which is read frame by frame in memory that is independent of its length."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import HeadForcingError
+from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
+from ..timeline.timeline import Timeline
+from ..video.reader import VideoSource, open_video
+from .learned.base import MeasuredVideo, Metric, Numbers, Panel
+from .meter import LEVELS, DriftMeter
+from .metrics import GROUPS, numbers_of, ratio
+from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
+from .video_tags import VideoTags, read_tags
+
+FIRST_SECONDS = 5  # the length that the models were trained on
+NOTE = "These are not VBench scores. Read them against the first 5 s of the same video, not against other videos."
+
+Prompts = Timeline | Sequence[tuple[float, str]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """How a video changes over its length.
+
+    Attributes:
+        size: width and height in pixels.
+        whole: the metrics of `metrics.GROUPS` and of models for the whole video, by key.
+        first: the same for its first `first_seconds`, for comparison.
+        prompts: (start in seconds, text) of each prompt with a known start.
+        switches: the response to each prompt switch.
+        series: curves with one value per second, by name.
+        similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
+        tags: statements of the file about its origin.
+        learned: the metrics with models of their own that were measured, by heading.
+        left_out: why others were not, a sentence each.
+    """
+
+    name: str
+    video_frames: int
+    fps: float
+    size: tuple[int, int]
+    frames_per_block: int
+    whole: Numbers
+    first: Numbers
+    first_seconds: float
+    prompts: list[tuple[float, str]]
+    switches: list[SwitchResponse]
+    series: dict[str, list[float]]
+    similarity: NDArray[np.float32] = field(repr=False)
+    similarity_spacing: float = 1.0
+    tags: VideoTags = field(default_factory=VideoTags)
+    learned: Mapping[str, list[Metric]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Length of the video in seconds."""
+        return self.video_frames / self.fps
+
+    def heading(self) -> str:
+        """One line about the video."""
+        origin = [self.tags.method, None if self.tags.seed is None else f"seed {self.tags.seed}"]
+        blocks = f"blocks of {self.frames_per_block} latent frame{'s' * (self.frames_per_block > 1)}"
+        size = f"{self.video_frames} frames of {self.size[0]}x{self.size[1]} at {self.fps:g} fps"
+        return ", ".join([f"{self.name}: {self.seconds:.2f} s", size, blocks, *filter(None, origin)])
+
+    def text(self) -> str:
+        """The report as text, for a fixed-width font."""
+        lines = [
+            self.heading(),
+            NOTE,
+            "",
+            *self._table(),
+        ]
+        if self.switches:
+            lines += [
+                "Prompt switches (fraction of the change reached in each following block)",
+                *map(self._switch, self.switches),
+            ]
+        if len(self.tags.texts) > 1 and not self.prompts:
+            lines.append(
+                f"The file has {len(self.tags.texts)} prompts without start times: give the timeline to evaluate them."
+            )
+        if len(self.prompts) > 1:
+            lines.append(
+                "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
+            )
+        lines += [f"not measured: {sentence}" for sentence in self.left_out]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for JSON; of the similarity matrix only the mean for each lag."""
+        by_lag = similarity_by_lag(self.similarity)
+        return {
+            "note": NOTE,
+            "name": self.name,
+            "seconds": self.seconds,
+            "pictures": self.video_frames,
+            "fps": self.fps,
+            "width": self.size[0],
+            "height": self.size[1],
+            "frames_per_block": self.frames_per_block,
+            "method": self.tags.method,
+            "seed": self.tags.seed,
+            "prompts": [{"seconds": start, "text": text} for start, text in self.prompts],
+            "whole": self.whole,
+            "first": {"seconds": self.first_seconds, **self.first},
+            "switches": [switch.to_dict(self.fps) for switch in self.switches],
+            "left_out": list(self.left_out),
+            "series": self.series,
+            "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
+        }
+
+    def _table(self) -> list[str]:
+        """The metrics: whole video, beginning, and their ratio."""
+        lines = [f"{'':<52}{'whole':>10}{f'first {self.first_seconds:.3g} s':>12}{'ratio':>8}"]
+        groups: Mapping[str, Sequence[Metric]] = {**GROUPS, **self.learned}
+        for title, metrics in groups.items():
+            lines.append(title)
+            for metric in metrics:
+                a, b = self.whole[metric.key], self.first.get(metric.key)
+                times = ratio(a, b)
+                whole, first = ("-" if value is None else metric.form(value) for value in (a, b))
+                shown = "-" if times is None or times >= 1000 else f"{times:.2f}"
+                lines.append(f"  {metric.name:<50}{whole:>10}{first:>12}{shown:>8}")
+        return lines
+
+    def _switch(self, response: SwitchResponse) -> str:
+        start = response.video_frame / self.fps
+        text = next((text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps), "")
+        to_80 = response.seconds_to_80
+        reached = "80 % not measurable" if to_80 is None else f"80 % after {to_80:.2f} s"
+        blocks = " ".join(f"{part:.0%}" for part in response.by_block[:8])
+        return f"  {start:6.2f} s  {reached}, change {response.change:.1f} of 255: {blocks or '-'}  {text[:60]}"
+
+
+def report_video(
+    source: VideoSource,
+    timeline: Prompts | None = None,
+    frames_per_block: int | None = None,
+    on_progress: Progress | None = None,
+    start_seconds: float = 0.0,
+    duration_seconds: float = 0.0,
+    name: str | None = None,
+    panel: Panel | None = None,
+) -> DriftReport:
+    """Measure a video file, or a file in memory.
+
+    Args:
+        timeline: start times of the prompts, in seconds of the file; by default those in the file's tags.
+        frames_per_block: latent frames per block; by default the number in the tags, else 3.
+        on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
+        start_seconds: where in the file the measurement starts.
+        duration_seconds: length of the measured part; 0 for the rest of the file.
+        panel: metrics with models of their own that are measured, too.
+
+    Raises HeadForcingError for anything but a video of at least 2 frames.
+    """
+    name = name or (Path(source).name if isinstance(source, (str, Path)) else "video")
+    if isinstance(source, (str, Path)) and not os.path.isfile(source):
+        raise HeadForcingError(f"there is no video file {str(source)!r}")
+    with open_video(source, name) as container:
+        stream = container.streams.video[0]
+        fps = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
+        first = round(start_seconds * fps)
+        last = first + round(duration_seconds * fps) if duration_seconds else None
+        expected = max(0, min(stream.frames, last or stream.frames) - first)
+        tags = read_tags(container.metadata, fps)
+        video_frames = _video_frames(container, name, first, last)
+        return report_frames(
+            video_frames, fps, timeline, frames_per_block, on_progress, expected, name, tags, first, panel
+        )
+
+
+def report_frames(
+    chunks: Iterable[NDArray[np.uint8]],
+    fps: float = VIDEO_FPS,
+    timeline: Prompts | None = None,
+    frames_per_block: int | None = None,
+    on_progress: Progress | None = None,
+    expected: int = 0,
+    name: str = "video",
+    tags: VideoTags | None = None,
+    first_video_frame: int = 0,
+    panel: Panel | None = None,
+) -> DriftReport:
+    """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in `report_video`."""
+    tags = tags or VideoTags()
+    per_block = frames_per_block or tags.frames_per_block or 3
+    if not is_finite(fps) or fps < 1:
+        raise HeadForcingError(f"{name} has {fps!r} frames per second: drift can be measured from 1 on")
+    clock = BlockClock(per_block, fps)
+    prompts = _snapped(tags.prompts if timeline is None else timeline, clock, first_video_frame)
+    begins = [round(start * fps) for start, _ in prompts[1:]]
+    meter = DriftMeter(fps, per_block, begins, first_video_frame)
+    panel = panel or Panel({})
+    measurement = panel.begin(MeasuredVideo(fps, prompts), FIRST_SECONDS)
+    size = (0, 0)
+    for chunk in chunks:
+        meter.add(chunk)
+        measurement.add(chunk)
+        size = (chunk.shape[2], chunk.shape[1])
+        if on_progress is not None:
+            on_progress(meter.video_frames, expected)
+    if meter.video_frames < 2:
+        count = f"{meter.video_frames} frame{'s' * (meter.video_frames != 1)}"
+        raise HeadForcingError(f"{name} has {count}: drift can only be measured in a video of 2 or more")
+    prompts = [(start, text) for start, text in prompts if start < meter.video_frames / fps]
+    switches, learned = [start for start, _ in prompts[1:]], measurement.numbers()
+    return DriftReport(
+        name=name,
+        video_frames=meter.video_frames,
+        fps=meter.fps,
+        size=size,
+        frames_per_block=per_block,
+        whole=numbers_of(meter, switches) | learned,
+        first=numbers_of(meter, switches, FIRST_SECONDS) | measurement.first_numbers(),
+        first_seconds=min(FIRST_SECONDS, meter.video_frames / meter.fps),
+        prompts=prompts,
+        switches=meter.responses(),
+        series=_series(meter.seconds()),
+        similarity=self_similarity(meter.thumbnails.stack()),
+        similarity_spacing=meter.thumbnails.spacing / meter.fps,
+        tags=tags,
+        learned=panel.groups(learned),
+        left_out=panel.left_out,
+    )
+
+
+def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
+    """Curves for plots, one value per second: levels and standard deviations 0-255, saturation 0-1."""
+    changes = np.maximum(sums["changes"], 1)
+    series = {name: sums[name] / sums["frames"] for name in (*LEVELS, "sharpness", "detail")} | {
+        "change": sums["change"] / changes,
+        "motion": sums["residual"] / changes,
+        "frozen_share": sums["frozen"] / changes,
+        "histogram_distance": sums["histogram_distance"],
+    }
+    return {name: values.tolist() for name, values in series.items()}
+
+
+def _snapped(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
+    """(start in seconds, text) in order; starts are moved to block starts and counted from the first measured frame."""
+    if isinstance(prompts, Timeline):
+        own = prompts.clock
+        starts = [
+            (own.start_video_frame(segment.start_block) / clock.fps, segment.text) for segment in prompts.segments
+        ]
+    else:
+        starts = sorted((float(start), str(text)) for start, text in prompts)
+    texts: dict[int, str] = {}  # by video frame
+    for start, text in starts:
+        video_frame = clock.start_video_frame(clock.block_at(start)) - first_video_frame
+        texts[max(0, video_frame)] = text  # the last prompt before the measured part is the one at its beginning
+    return [(video_frame / clock.fps, text) for video_frame, text in texts.items()]
+
+
+def _video_frames(
+    container: av.container.InputContainer, name: str, first: int, last: int | None
+) -> Iterator[NDArray[np.uint8]]:
+    """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`."""
+    stream = container.streams.video[0]
+    stream.thread_type = "AUTO"
+    try:
+        for number, frame in enumerate(container.decode(stream)):
+            if last is not None and number >= last:
+                return
+            if number >= first:
+                pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
+                yield pixels.astype(np.uint8, copy=False)[None]
+    except av.error.FFmpegError as error:
+        raise HeadForcingError(f"{name} is damaged and cannot be read to its end ({error}): make it again") from error

@@ -1,0 +1,169 @@
+"""Per-block latent statistics and episodic memory decisions of a render, collected while it runs."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..cache.memory import MemoryEvent
+from ..errors import HeadForcingError
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Statistics of every block of a video, start blocks included.
+
+    Attributes:
+        mean, std: mean and standard deviation of every latent channel, `[blocks, channels]`.
+        cosine: mean cosine similarity of the block's latent frames to the first one of the video, `[blocks]`.
+        occupied: frame slots in use after the block, summed over all heads; None if the block was loaded from disk.
+        events: decisions of episodic memory.
+    """
+
+    mean: Tensor
+    std: Tensor
+    cosine: Tensor
+    occupied: list[int | None]
+    events: list[MemoryEvent]
+
+    @property
+    def blocks(self) -> int:
+        return len(self.cosine)
+
+    @property
+    def mean_drift(self) -> Tensor:
+        """Change of the channel means since the first block, in its standard deviations, `[blocks, channels]`."""
+        return (self.mean - self.mean[0]) / self.std[0].clamp_min(1e-6)
+
+    @property
+    def std_ratio(self) -> Tensor:
+        """Standard deviation of every channel divided by that in the first block, `[blocks, channels]`."""
+        return self.std / self.std[0].clamp_min(1e-6)
+
+    def text(self) -> str:
+        """The report as text. The values are comparable between renders of the same length."""
+        furthest, last = self.mean_drift.abs().amax(dim=0), self.std_ratio[-1]
+        lines = [
+            f"latents  similarity to the first frame {float(self.cosine[0]):.2f} in the first block, "
+            f"{float(self.cosine[-1]):.2f} in the last, lowest {float(self.cosine.min()):.2f} in block "
+            f"{int(self.cosine.argmin())}",
+            f"         standard deviations of the channels in the last block {float(last.min()):.2f} to "
+            f"{float(last.max()):.2f} of the first block's; largest change of a channel mean "
+            f"{float(furthest.max()):.1f} standard deviations, in channel {int(furthest.argmax())}",
+        ]
+        trace = novelty_trace(self.events)
+        similarities = [value for value in trace["similarity"] if value is not None]
+        if similarities:
+            lines.append(
+                f"memory   {trace['admissions']} of {len(self.events)} candidates admitted, highest similarity to "
+                f"an entry {min(similarities):.2f} to {max(similarities):.2f}, {trace['entries'][-1]} entries at end"
+            )
+        used = [count for count in self.occupied if count is not None]
+        if used:
+            lines.append(f"cache    {used[-1]:,} frame slots in use at the end, at most {max(used):,}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for JSON; tensors are lists, rounded to 6 digits."""
+        furthest = self.mean_drift.abs().amax(dim=0)
+        return {
+            "blocks": self.blocks,
+            "mean": _rounded(self.mean),
+            "std": _rounded(self.std),
+            "cosine_to_first_frame": _rounded(self.cosine),
+            "max_mean_drift": _rounded(furthest.max()),
+            "channel": int(furthest.argmax()),
+            "last_std_ratio": _rounded(self.std_ratio[-1]),
+            "occupied_frame_slots": self.occupied,
+            "novelty": novelty_trace(self.events),
+        }
+
+
+class RunMeter:
+    """Collects a `RunReport` block by block, storing a few numbers per block."""
+
+    def __init__(self) -> None:
+        self._first: Tensor | None = None
+        self._rows = array("f")  # flat, not one tensor per block: many small long-lived tensors fragment memory
+        self.occupied: list[int | None] = []
+
+    def add(self, latents: Tensor, occupied: int | None = None) -> None:
+        """Add the next block of latents `[frames, channels, h, w]`, normalised as for the model."""
+        x = latents.detach().float().cpu()
+        if x.ndim != 4 or not len(x):
+            raise HeadForcingError(f"latent blocks must be [frames, channels, h, w], got {list(latents.shape)}")
+        if self._first is None:
+            self._first = x[0].flatten().clone()
+        cosine = F.cosine_similarity(x.flatten(1), self._first[None], dim=1).mean()
+        std, mean = torch.std_mean(x, dim=(0, 2, 3), correction=0)
+        self._rows.extend([*mean.tolist(), *std.tolist(), cosine.item()])
+        self.occupied.append(occupied)
+
+    def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
+        """The report of the blocks added so far; raises HeadForcingError if there are none."""
+        if not self._rows:
+            raise HeadForcingError("a run report needs at least one finished block")
+        rows = torch.tensor(self._rows).unflatten(0, (len(self.occupied), -1))
+        mean, std = rows[:, :-1].chunk(2, dim=1)
+        return RunReport(mean, std, rows[:, -1], list(self.occupied), list(events))
+
+
+def describe_events(events: Sequence[MemoryEvent]) -> str:
+    """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for all rejections."""
+    lines = []
+    for event in events:
+        if not event.admitted:
+            continue
+        line = f"after block {event.after_block}: admitted frame {event.frame}"
+        if event.delta != -1:
+            line += f" (similarity {event.delta:.3f})"
+        if event.merged:
+            parts = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
+            line += f", merged {' and '.join(parts)}"
+        if event.dropped:
+            line += f", forgot frame {event.dropped[0]}"
+        lines.append(line)
+    rejected = [event.delta for event in events if not event.admitted]
+    if rejected:
+        lines.append(
+            f"{len(rejected)} of {len(events)} candidates were not novel enough (similarity {min(rejected):.3f} to "
+            f"{max(rejected):.3f})"
+        )
+    return "\n".join(lines)
+
+
+def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
+    """The candidates of episodic memory and its decisions, as lists with one value per candidate.
+
+    `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for the first
+    candidate), `entries` the number of entries afterwards.
+    """
+    entries, counts = 0, []
+    for event in events:
+        if event.delta == -1:  # memory was empty, at the beginning or after a flush
+            entries = 0
+        lost = bool(event.merged) or bool(event.dropped)  # either way there is one entry less
+        entries += int(event.admitted) - int(lost)
+        counts.append(entries)
+    similarity = [event.delta if event.delta > -1 else None for event in events]
+    measured = [value for value in similarity if value is not None]
+    return {
+        "after_block": [event.after_block for event in events],
+        "frame": [event.frame for event in events],
+        "similarity": similarity,
+        "admitted": [event.admitted for event in events],
+        "entries": counts,
+        "admissions": sum(event.admitted for event in events),
+        "mean_similarity": math.fsum(measured) / len(measured) if measured else None,
+    }
+
+
+def _rounded(x: Tensor) -> Any:
+    return [_rounded(part) for part in x] if x.ndim else round(float(x), 6)

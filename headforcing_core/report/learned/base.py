@@ -1,0 +1,151 @@
+"""Interfaces of metrics with a model of their own, and the panel that measures several of them in one video."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+BATCH = 8  # video frames that a model gets at once
+CLIP_SECONDS = 2  # of the clips in which VBench-Long measures long videos
+Numbers = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Key, name and number format of a metric."""
+
+    key: str
+    name: str
+    form: Callable[[float], str] = "{:.3g}".format
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A file that a metric needs: one of `paths`, below the folder of models, and where it comes from."""
+
+    paths: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True)
+class MeasuredVideo:
+    """Facts about a video before its first frame.
+
+    Attributes:
+        prompts: (start in seconds, text) in order.
+    """
+
+    fps: float
+    prompts: Sequence[tuple[float, str]] = ()
+
+
+class Measurement(ABC):
+    """One video under way. What it holds does not grow with the number of video frames."""
+
+    @abstractmethod
+    def add(self, video_frames: Tensor) -> None:
+        """Measure the next video frames, `[n, H, W, 3]` uint8, of one size."""
+
+    @abstractmethod
+    def values(self) -> Sequence[float | None]:
+        """The numbers of the video frames so far, in the order of the metric's columns; None where there are too few.
+
+        A video that lacks the last columns has fewer values.
+        """
+
+
+Begin = Callable[[MeasuredVideo], Measurement]
+
+
+@dataclass(frozen=True)
+class LearnedMetric:
+    """A row of `registry.METRICS`.
+
+    Attributes:
+        name: as `--metrics` names it.
+        title: the heading above its numbers.
+        columns: its numbers.
+        needs: the files it is loaded from.
+        load: from `models.Models` to a function that begins the measurement of a video.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Metric, ...]
+    needs: tuple[Needed, ...]
+    load: Callable[[Any], Begin]
+
+
+class Panel:
+    """Loaded metrics that measure the same videos.
+
+    Attributes:
+        left_out: why others are not measured, a sentence each.
+    """
+
+    def __init__(self, loaded: Mapping[LearnedMetric, Begin], left_out: Sequence[str] = ()):
+        self._loaded, self.left_out = dict(loaded), tuple(left_out)
+
+    @property
+    def metrics(self) -> tuple[LearnedMetric, ...]:
+        return tuple(self._loaded)
+
+    def begin(self, video: MeasuredVideo, first_seconds: float = 0.0) -> PanelMeasurement:
+        """Begin a video, whose first seconds have numbers of their own."""
+        measurements = {metric: begin(video) for metric, begin in self._loaded.items()}
+        return PanelMeasurement(measurements, round(first_seconds * video.fps))
+
+    def groups(self, numbers: Numbers) -> dict[str, list[Metric]]:
+        """The metrics that these numbers have, by the heading above them."""
+        groups: dict[str, list[Metric]] = {}
+        for metric in self.metrics:
+            groups.setdefault(metric.title, []).extend(column for column in metric.columns if column.key in numbers)
+        return groups
+
+
+class PanelMeasurement:
+    """Hands the frames of one video to all metrics, `BATCH` at a time: metrics with one encoder share its work."""
+
+    def __init__(self, measurements: Mapping[LearnedMetric, Measurement], first_frames: int = 0):
+        self._measurements, self._first_frames = measurements, first_frames
+        self._waiting: list[NDArray[np.uint8]] = []
+        self._video_frames = 0
+        self._first: Numbers | None = None
+
+    def add(self, video_frames: NDArray[np.uint8]) -> None:
+        """Measure the next video frames, `[n, H, W, 3]` uint8."""
+        for video_frame in video_frames if self._measurements else ():
+            self._waiting.append(video_frame)
+            self._video_frames += 1
+            if len(self._waiting) == BATCH:
+                self._measure()
+            if self._video_frames == self._first_frames:
+                self._first = self.numbers()
+
+    def numbers(self) -> Numbers:
+        """The numbers of all metrics for the frames so far, by key."""
+        self._measure()
+        return {
+            column.key: value
+            for metric, measurement in self._measurements.items()
+            for column, value in zip(metric.columns, measurement.values(), strict=False)
+        }
+
+    def first_numbers(self) -> Numbers:
+        """The numbers of the first seconds, or of all frames so far if they are fewer."""
+        return self.numbers() if self._first is None else self._first
+
+    def _measure(self) -> None:
+        if self._waiting:
+            batch = torch.from_numpy(np.stack(self._waiting))
+            self._waiting.clear()
+            with torch.inference_mode():
+                for measurement in self._measurements.values():
+                    measurement.add(batch)

@@ -1,0 +1,242 @@
+"""The models of the metrics, read from files in a folder that the user names; nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...errors import HeadForcingError, one_line
+from .base import Needed
+from .images import CLIP, IMAGENET, ImageEncoder, centre, resized, standardised
+
+Flow = Callable[[Tensor, Tensor], Tensor]
+"""From two images `[1, 3, H, W]`, values 0-255, sides divisible by 8, to the flow between them in pixels."""
+
+RAFT_UPDATES = 20  # VBench's; torchvision's default is 12
+
+
+def _published(name: str, *files: str) -> tuple[Needed, ...]:
+    """The files of a published model, in the folder of its name: configuration, weights and others."""
+    folder, source = name.split("/")[1], f"https://huggingface.co/{name}"
+    alternatives = ("config.json",), ("model.safetensors", "pytorch_model.bin"), *((file,) for file in files)
+    return tuple(Needed(tuple(f"{folder}/{file}" for file in either), source) for either in alternatives)
+
+
+DINO = _published("facebook/dino-vitb16")
+CLIP_BASE = _published("openai/clip-vit-base-patch32")
+CLIP_BASE_TEXT = _published("openai/clip-vit-base-patch32", "vocab.json", "merges.txt")
+CLIP_LARGE = _published("openai/clip-vit-large-patch14")
+AESTHETIC_HEAD = Needed(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor")
+RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """CLIP's two encoders.
+
+    Attributes:
+        texts: texts to unit vectors `[n, d]` on the CPU; the first 77 tokens of each count.
+        width: `d`, the number of features.
+    """
+
+    images: ImageEncoder
+    texts: Callable[[list[str]], Tensor]
+    width: int
+
+
+class Models:
+    """The models in a folder, each read once, when a metric asks for it.
+
+    Args:
+        folder: has a folder for each published model, such as `dino-vitb16`, and the other files.
+        device: where they run, in float32.
+        aesthetic_head: the file of the aesthetic head where it is not in the folder.
+
+    Raise HeadForcingError for missing packages, missing files, and files that are something else.
+    """
+
+    def __init__(self, folder: Path, device: torch.device | str = "cpu", aesthetic_head: Path | None = None):
+        self.folder, self.device = Path(folder), torch.device(device)
+        self._head = aesthetic_head
+
+    def missing(self, needed: Needed) -> str | None:
+        """The sentence about a file that is not there; None if it is."""
+        if self.file(needed).is_file():
+            return None
+        if self.file(needed) == self._head:
+            return f"{self._head} was not found: name the file of LAION's linear head, from {needed.source}"
+        return f"{needed.paths[0]} is not in {self.folder}: take it from {needed.source}"
+
+    @cached_property
+    def dino(self) -> ImageEncoder:
+        """DINO's class token; frames keep their shape, so position embeddings are interpolated."""
+        model = self._transformer("ViTModel", DINO, add_pooling_layer=False)
+        side = int(model.config.image_size)
+
+        def encode(pixels: Tensor) -> Tensor:
+            return model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state[:, 0]
+
+        return ImageEncoder(
+            encode, lambda frames: standardised(resized(frames, side, "bilinear"), IMAGENET), self.device
+        )
+
+    @cached_property
+    def clip_base(self) -> Clip:
+        """CLIP ViT-B/32."""
+        return self._clip(CLIP_BASE)
+
+    @cached_property
+    def clip_large(self) -> Clip:
+        """CLIP ViT-L/14."""
+        return self._clip(CLIP_LARGE)
+
+    def _clip(self, needed: tuple[Needed, ...]) -> Clip:
+        model = self._transformer("CLIPModel", needed)
+        side = int(model.config.vision_config.image_size)
+
+        def encode(pixels: Tensor) -> Tensor:
+            return model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)
+
+        def prepare(video_frames: Tensor) -> Tensor:
+            return standardised(centre(resized(video_frames, side, "bicubic"), side), CLIP)
+
+        folder = self.file(needed[0]).parent
+        images = ImageEncoder(encode, prepare, self.device)
+        return Clip(images, _text_encoder(model, folder), int(model.config.projection_dim))
+
+    @cached_property
+    def aesthetic_head(self) -> nn.Linear:
+        """The linear layer from `clip_large`'s image features to a score of 0 to 10, on the CPU."""
+        path, weights = self._state(AESTHETIC_HEAD)
+        weight, bias = weights.get("weight"), weights.get("bias")
+        if len(weights) != 2 or weight is None or bias is None or weight.ndim != 2 or len(weight) != 1:
+            raise HeadForcingError(
+                f"{path.name} is not a linear head with a weight and a bias: take it from {AESTHETIC_HEAD.source}"
+            )
+        if weight.shape[1] != self.clip_large.width:
+            raise HeadForcingError(
+                f"the aesthetic head takes {weight.shape[1]} features, and the CLIP model has {self.clip_large.width}: "
+                f"take the head for ViT-L/14 from {AESTHETIC_HEAD.source}"
+            )
+        head = nn.Linear(weight.shape[1], 1)
+        head.load_state_dict({"weight": weight.float(), "bias": bias.float().reshape(1)})
+        return head.eval()
+
+    @cached_property
+    def flow(self) -> Flow:
+        """RAFT as its authors published it, in torchvision's layout."""
+        raft = optional("torchvision.models.optical_flow")
+        path, weights = self._state(RAFT)
+        model = raft.raft_large(weights=None)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise HeadForcingError(f"{path.name} is not RAFT (large): take it from {RAFT.source}") from error
+        model = model.eval().to(self.device)
+
+        def flow(before: Tensor, after: Tensor) -> Tensor:
+            images = [image.to(self.device).float() / 127.5 - 1 for image in (before, after)]
+            return model(*images, num_flow_updates=RAFT_UPDATES)[-1]
+
+        return flow
+
+    def file(self, needed: Needed) -> Path:
+        """Where a file is, or should be."""
+        if needed is AESTHETIC_HEAD and self._head is not None:
+            return self._head
+        found = [self.folder / path for path in needed.paths]
+        return next((path for path in found if path.is_file()), found[0])
+
+    def _found(self, needed: Needed) -> Path:
+        if sentence := self.missing(needed):
+            raise HeadForcingError(sentence)
+        return self.file(needed)
+
+    def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
+        """A model of the package transformers from its folder."""
+        transformers = optional("transformers")
+        folder = [self._found(file) for file in needed][0].parent
+        with _quiet(transformers), _readable(folder.name, needed[0]):
+            model, about = getattr(transformers, kind).from_pretrained(
+                folder, local_files_only=True, output_loading_info=True, **options
+            )
+        wrong = sorted(map(str, [*about["missing_keys"], *about["mismatched_keys"]]))
+        if wrong:  # which it would have filled with random numbers
+            raise HeadForcingError(
+                f"{folder.name} lacks {wrong[0]} by its config.json: take all files from {needed[0].source}"
+            )
+        return model.eval().float().to(self.device)  # CLIP is stored in float16 by some
+
+    def _state(self, needed: Needed) -> tuple[Path, dict[str, Tensor]]:
+        """The tensors of a PyTorch file by name."""
+        path = self._found(needed)
+        with _readable(path.name, needed):
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+            if isinstance(weights, dict) and all(isinstance(value, Tensor) for value in weights.values()):
+                return path, weights
+        raise HeadForcingError(f"{path.name} holds no weights: take it from {needed.source}")
+
+
+def _text_encoder(model: Any, folder: Path) -> Callable[[list[str]], Tensor]:
+    def encode(texts: list[str]) -> Tensor:
+        transformers = optional("transformers")
+        with _readable(folder.name, CLIP_BASE_TEXT[-1]):
+            tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+        length = model.config.text_config.max_position_embeddings
+        tokens = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(
+            model.device
+        )
+        with torch.inference_mode():
+            found = model.text_model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
+            return functional.normalize(model.text_projection(found.pooler_output).float(), dim=-1).cpu()
+
+    return encode
+
+
+def optional(package: str) -> Any:
+    """Import a package of the extra `metrics`; raises HeadForcingError where it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that belongs to another torch
+        name = package.split(".")[0]
+        raise HeadForcingError(
+            f"these metrics need the package {name}, which cannot be imported ({one_line(error, 200)}): "
+            'pip install -e ".[metrics]"'
+        ) from error
+
+
+@contextmanager
+def _readable(name: str, needed: Needed) -> Iterator[None]:
+    """Turn whatever a reader of files says of a damaged one into a sentence."""
+    try:
+        yield
+    except HeadForcingError:
+        raise
+    except Exception as error:  # of four packages, each with exceptions of its own
+        raise HeadForcingError(
+            f"{name} cannot be read ({one_line(error, 200)}): take it again from {needed.source}"
+        ) from error
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without lists of the weights that are not used, and progress bars; what is missing is checked afterwards."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), getattr(logging, "is_progress_bar_enabled", lambda: False)()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

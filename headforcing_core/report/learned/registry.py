@@ -1,0 +1,134 @@
+"""All metrics with models of their own, one row each, and which of them a folder has the files for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from ...errors import HeadForcingError, unknown_name
+from ...hashing import SHORT, digest, file_hash
+from .base import Begin, LearnedMetric, Metric, Panel
+from .consistency import ConsistencyMeasurement
+from .flow import FlowMeasurement
+from .frame_scores import AestheticMeasurement, TextMeasurement
+from .models import AESTHETIC_HEAD, CLIP_BASE, CLIP_BASE_TEXT, CLIP_LARGE, DINO, RAFT, Models
+
+MOST_PROMPTS = 60  # of a video with a number of their own
+_two, _four = "{:.2f}".format, "{:.4f}".format
+
+
+def _consistency(name: str) -> tuple[Metric, ...]:
+    return (
+        Metric(f"{name}_consistency", f"{name} consistency", _four),
+        Metric(f"{name}_consistency_within", f"{name} consistency, in clips of 2 s", _four),
+        Metric(f"{name}_consistency_across", f"{name} consistency, across these clips", _four),
+    )
+
+
+_ROWS = (
+    LearnedMetric(
+        "subject",
+        "Consistency (VBench's formula; 1 is a still video)",
+        _consistency("subject"),
+        DINO,
+        lambda models: partial(ConsistencyMeasurement, models.dino),
+    ),
+    LearnedMetric(
+        "background",
+        "Consistency (VBench's formula; 1 is a still video)",
+        _consistency("background"),
+        CLIP_BASE,
+        lambda models: partial(ConsistencyMeasurement, models.clip_base.images),
+    ),
+    LearnedMetric(
+        "text",
+        "Prompts (100 times CLIP's cosine, means over frames)",
+        (
+            Metric("text_score", "text score", _two),
+            *(Metric(f"text_score_{i}", f"text score, prompt {i}", _two) for i in range(1, MOST_PROMPTS + 1)),
+        ),
+        CLIP_BASE_TEXT,
+        lambda models: partial(TextMeasurement, models.clip_base),
+    ),
+    LearnedMetric(
+        "aesthetic",
+        "Aesthetic quality (VBench's formula, LAION's head; up to 1)",
+        (Metric("aesthetic_quality", "aesthetic quality", _four),),
+        (*CLIP_LARGE, AESTHETIC_HEAD),
+        lambda models: partial(AestheticMeasurement, models.clip_large.images, models.aesthetic_head),
+    ),
+    LearnedMetric(
+        "flow",
+        "Optical flow (RAFT, 8 frames a second, sides halved above 1 megapixel; as if the shorter side had 256)",
+        (
+            Metric("dynamic_degree", "dynamic degree (VBench's rule: 1 moves)", _two),
+            Metric("dynamic_degree_within", "dynamic degree, in clips of 2 s", _two),
+            Metric("top_flow", "flow, largest 5 % of pixels", _two),
+            Metric("mean_flow", "flow, all pixels", _two),
+        ),
+        (RAFT,),
+        lambda models: partial(FlowMeasurement, models.flow),
+    ),
+)
+METRICS = {row.name: row for row in _ROWS}
+COLUMNS = {column.key: column for row in _ROWS for column in row.columns}
+
+
+def load_panel(
+    folder: Path,
+    names: Sequence[str] = (),
+    device: torch.device | str = "cpu",
+    aesthetic_head: Path | None = None,
+) -> Panel:
+    """Load metrics from the files in a folder.
+
+    Args:
+        names: of `METRICS`; by default those that the folder has the files for.
+
+    Metrics that are not named are left out where a file or a package is missing or cannot be used.
+
+    Raises HeadForcingError for an unknown name, for a metric that is named and cannot be loaded, and if none can.
+    """
+    for name in names:
+        if name not in METRICS:
+            raise unknown_name("metrics", name, METRICS)
+    models = Models(folder, device, aesthetic_head)
+    wanted = [METRICS[name] for name in names] or _ROWS
+    lacking = {metric: sentence for metric in wanted if (sentence := _lacking(models, metric))}
+    if lacking and (names or len(lacking) == len(wanted)):
+        sentence = next(iter(lacking.values()))
+        raise HeadForcingError(sentence if names else f"no metric has its files in {folder}; {sentence}")
+    loaded: dict[LearnedMetric, Begin] = {}
+    damaged = []
+    for metric in wanted:
+        try:
+            if metric not in lacking:
+                loaded[metric] = metric.load(models)
+        except HeadForcingError as error:
+            if names:
+                raise
+            damaged.append(f"{metric.name}: {error}")
+    if not loaded:
+        raise HeadForcingError(f"no metric can be measured with the files in {folder}; {damaged[0]}")
+    return Panel(loaded, [*lacking.values(), *damaged])
+
+
+def stamps(folder: Path, names: Iterable[str], aesthetic_head: Path | None = None) -> dict[str, str]:
+    """A hash of the files of each metric, by name: numbers that other files have measured are not comparable."""
+    models, hash_of = Models(folder, aesthetic_head=aesthetic_head), cache(file_hash)
+    return {name: digest([hash_of(models.file(needed)) for needed in METRICS[name].needs])[:SHORT] for name in names}
+
+
+def found_metrics(folder: Path) -> list[str]:
+    """The names of the metrics that a folder has the files for."""
+    models = Models(folder)
+    return [name for name, metric in METRICS.items() if not _lacking(models, metric)]
+
+
+def _lacking(models: Models, metric: LearnedMetric) -> str | None:
+    """The sentence about the first file of a metric that is missing."""
+    sentence = next(filter(None, map(models.missing, metric.needs)), None)
+    return sentence and f"{metric.name}: {sentence}"

@@ -1,0 +1,227 @@
+"""Frame-by-frame measurement of how a video changes over its length, without any network.
+
+`DriftMeter` receives video frames one by one and stores one row of sums per second and a limited number of thumbnails,
+never the video. `metrics.py` computes the metrics from them. None of these are VBench scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..errors import HeadForcingError
+from ..timeline.clock import BlockClock
+from .thumbnails import SwitchResponse, SwitchWatch, Thumbnails, thumbnail
+
+Array = NDArray[np.float64]
+Pixels = NDArray[np.uint8]
+
+FROZEN_CHANGE = 0.001 * 255  # mean change below which a frame counts as frozen; as in FFmpeg's freezedetect
+PERIOD_FRAMES = 21  # latent frames in the 5 s that the models were trained on: 81 video frames, then 84 each
+REFERENCE_SECONDS = 2  # length of the beginning with which colours are compared
+_SAMPLE_PIXELS = 40_000  # pixels sampled for colour statistics; more do not change them visibly
+_MOTION_SIDE = 128  # longer side, in pixels, of the grey image in which motion is measured
+
+# The row of one second: sums over its video frames, or over the changes between adjacent frames that end in it.
+KINDS = ("inside", "frame", "edge", "switch", "period")  # "frame": a latent frame starts, but no block
+LEVELS = ("y", "cb", "cr", "y_std", "cb_std", "cr_std", "saturation")
+FIELDS = (
+    "frames", "changes", "change", "residual", "frozen", "freeze_run", "histogram_distance",
+    *KINDS, *(f"{kind}_changes" for kind in KINDS), *LEVELS, "sharpness", "detail",
+)  # fmt: skip
+
+
+class DriftMeter:
+    """Measures video frames `[n, H, W, 3]` uint8 of one size as they are added.
+
+    Args:
+        fps: video frames per second.
+        frames_per_block: latent frames per block, which determines where blocks start.
+        switches: indices of the video frames with which a new prompt begins, counted from the first frame added.
+        first_video_frame: index of the first frame added in the video from which it was cut.
+    """
+
+    def __init__(self, fps: float, frames_per_block: int = 3, switches: Sequence[int] = (), first_video_frame: int = 0):
+        self.clock = BlockClock(frames_per_block, fps)
+        self._frame, self._period = BlockClock(1, fps), BlockClock(PERIOD_FRAMES, fps)
+        self.fps, self.video_frames = self.clock.fps, 0
+        self.thumbnails = Thumbnails()
+        self._first, self._switches = first_video_frame, frozenset(switches)
+        self._watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
+        self._rows: list[dict[str, float]] = []
+        self._histograms: list[Array] = []  # luma: of the reference seconds, then of the current second
+        self._freeze_run = 0
+        self._before: tuple[Pixels, Array] | None = None
+
+    def add(self, video_frames: Pixels) -> None:
+        """Measure the next video frames; raises HeadForcingError for a wrong shape, dtype or size."""
+        if video_frames.ndim != 4 or video_frames.shape[-1] != 3 or video_frames.dtype != np.uint8:
+            raise HeadForcingError(
+                "video frames must be uint8 of shape [n, height, width, 3], got "
+                f"{video_frames.dtype} {list(video_frames.shape)}"
+            )
+        for video_frame in video_frames:
+            self._measure(np.ascontiguousarray(video_frame))
+
+    def seconds(self) -> dict[str, Array]:
+        """All `FIELDS` with one value per (started) second. Levels are sums of 0-255, saturation of 0-1."""
+        reference = self._histograms[:REFERENCE_SECONDS]
+        for row, histogram in zip(self._rows, reference, strict=False):
+            row["histogram_distance"] = histogram_distance(histogram, sum(reference, np.zeros(256)))
+        if len(self._rows) > REFERENCE_SECONDS:
+            self._close_histogram()
+        return {name: np.array([row[name] for row in self._rows]) for name in FIELDS}
+
+    def responses(self) -> list[SwitchResponse]:
+        """The response of the video to each prompt switch so far."""
+        return self._watch.responses()
+
+    def _measure(self, video_frame: Pixels) -> None:
+        if self._before is not None and video_frame.shape != self._before[0].shape:
+            raise HeadForcingError(
+                f"all frames must have one size: {self._before[0].shape[1]}x{self._before[0].shape[0]} is followed "
+                f"by {video_frame.shape[1]}x{video_frame.shape[0]}"
+            )
+        image = Image.fromarray(video_frame)
+        grey = image.convert("L")
+        row = self._row()
+        row["frames"] += 1
+        luma = np.asarray(grey)
+        row["sharpness"] += laplacian_variance(luma)
+        row["detail"] += detail_share(luma)
+        step = max(1, round((luma.size / _SAMPLE_PIXELS) ** 0.5))
+        for name, value in zip(LEVELS, colour(video_frame[::step, ::step]), strict=True):
+            row[name] += value
+        self._histograms[-1] += np.bincount(luma[::step, ::step].ravel(), minlength=256)
+        small = np.asarray(grey.convert("F").reduce(-(-max(luma.shape) // _MOTION_SIDE)), dtype=np.float64)
+        if self._before is not None:
+            self._compare(row, *self._before, video_frame, small)
+        small_rgb = thumbnail(image)
+        self.thumbnails.add(small_rgb)
+        self._watch.add(small_rgb)
+        self._before, self.video_frames = (video_frame, small), self.video_frames + 1
+
+    def _compare(self, row: dict[str, float], before: Pixels, small_before: Array, video_frame: Pixels, small: Array):
+        change = mean_change(before, video_frame)
+        row["changes"] += 1
+        row["change"] += change
+        row["residual"] += motion(small_before, small)
+        frozen = change < FROZEN_CHANGE
+        self._freeze_run = self._freeze_run + 1 if frozen else 0
+        row["frozen"] += frozen
+        row["freeze_run"] = max(row["freeze_run"], self._freeze_run)
+        for kind in self._kinds():
+            row[kind] += change
+            row[f"{kind}_changes"] += 1
+
+    def _kinds(self) -> list[str]:
+        """The `KINDS` of the transition from the previous frame to the current one."""
+        if self.video_frames in self._switches:
+            return ["switch"]  # alone: a new prompt may change everything and must not count as a block edge
+        number = self.video_frames + self._first
+        edge, frame, period = (_starts_block(clock, number) for clock in (self.clock, self._frame, self._period))
+        applies = {"edge": edge, "inside": not edge, "frame": frame and not edge, "period": period}
+        return [kind for kind, is_true in applies.items() if is_true]
+
+    def _row(self) -> dict[str, float]:
+        """The row of the current second, appended if it has just begun."""
+        if int(self.video_frames / self.fps) >= len(self._rows):
+            if len(self._rows) > REFERENCE_SECONDS:
+                self._close_histogram()
+                self._histograms.pop()
+            self._rows.append(dict.fromkeys(FIELDS, 0.0))
+            self._histograms.append(np.zeros(256))
+        return self._rows[-1]
+
+    def _close_histogram(self) -> None:
+        reference = sum(self._histograms[:REFERENCE_SECONDS], np.zeros(256))
+        self._rows[-1]["histogram_distance"] = histogram_distance(self._histograms[-1], reference)
+
+
+def _starts_block(clock: BlockClock, video_frame: int) -> bool:
+    per_block = clock.video_frames(2) - clock.video_frames(1)
+    return (video_frame - clock.video_frames(1)) % per_block == 0
+
+
+def mean_change(a: Pixels, b: Pixels) -> float:
+    """Mean absolute difference of two video frames, 0-255."""
+    return float(np.subtract(np.maximum(a, b), np.minimum(a, b)).mean(dtype=np.float64))
+
+
+def flicker(mean_change: float) -> float:
+    """VBench's temporal flickering formula, 1 for a still video. (VBench applies it to static videos only.)"""
+    return (255 - mean_change) / 255
+
+
+def laplacian_variance(luma: Pixels) -> float:
+    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than 3x3 pixels."""
+    if min(luma.shape) < 3:
+        return 0.0
+    x = luma.astype(np.int16)
+    edges = 4 * x[1:-1, 1:-1] - x[:-2, 1:-1] - x[2:, 1:-1] - x[1:-1, :-2] - x[1:-1, 2:]
+    return float(edges.var(dtype=np.float32))
+
+
+def detail_share(luma: Pixels) -> float:
+    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0 for a flat image."""
+    rows, columns = luma.shape[0] // 4, luma.shape[1] // 4
+    if not rows or not columns:
+        return 0.0
+    x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
+    total = float(x.var())
+    means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
+    return 0.0 if total < 1e-3 else max(0.0, 1 - float(means.var()) / total)
+
+
+def colour(video_frame: Pixels) -> tuple[float, ...]:
+    """`LEVELS` of RGB `[h, w, 3]`: mean and standard deviation of full-range BT.601 YCbCr, mean HSV saturation."""
+    red, green, blue = video_frame.astype(np.float32).reshape(-1, 3).T
+    y = 0.299 * red + 0.587 * green + 0.114 * blue
+    cb, cr = 128 + (blue - y) / 1.772, 128 + (red - y) / 1.402
+    most = np.maximum(np.maximum(red, green), blue)
+    least = np.minimum(np.minimum(red, green), blue)
+    saturation = (most - least) / np.maximum(most, 1)
+    channels = (y, cb, cr)
+    return (*(float(c.mean()) for c in channels), *(float(c.std()) for c in channels), float(saturation.mean()))
+
+
+def histogram_distance(a: Array, b: Array) -> float:
+    """Earth mover's distance of two histograms with 256 levels, in levels per pixel."""
+    return float(np.abs(np.cumsum(a / max(a.sum(), 1)) - np.cumsum(b / max(b.sum(), 1))).sum())
+
+
+def motion(before: Array, after: Array) -> float:
+    """Mean absolute difference of grey images `[h, w]` after compensation of a global shift (camera motion)."""
+    shifts = {(0, 0), _global_shift(before, after)}
+    return min(_residual(before, after, down, right) for down, right in shifts)
+
+
+def _global_shift(before: Array, after: Array) -> tuple[int, int]:
+    """Global shift (down, right) in whole pixels by phase correlation, at most half of the image's size."""
+    window = np.outer(*(np.hanning(size + 2)[1:-1] for size in before.shape))
+    a, b = (np.fft.rfft2((x - x.mean()) * window) for x in (before, after))
+    cross = b * a.conj()
+    strength = np.abs(cross)  # frequencies that are weak in either image are down-weighted
+    correlation = np.fft.irfft2(cross / (strength + strength.mean() + 1e-9), s=before.shape)
+    peak = np.unravel_index(int(correlation.argmax()), correlation.shape)
+    down, right = (int(p) if p <= n // 2 else int(p) - n for p, n in zip(peak, correlation.shape, strict=True))
+    return down, right
+
+
+def _residual(before: Array, after: Array, down: int, right: int) -> float:
+    """Mean absolute difference in the overlap after a shift by whole pixels and the best additional subpixel shift."""
+    height, width = before.shape
+    a = before[max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)]
+    b = after[max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)]
+    left = b - a
+    if min(a.shape) < 3:
+        return float(np.abs(left).mean())
+    # subpixel shift: least-squares solution of the linearised difference (optical flow of one global vector)
+    slopes = np.stack([slope.ravel() for slope in np.gradient(a)], axis=1)
+    moved = np.linalg.lstsq(slopes.T @ slopes, slopes.T @ left.ravel(), rcond=1e-6)[0]
+    if np.abs(moved).max() > 1:  # not a subpixel shift: the linearisation does not hold
+        return float(np.abs(left).mean())
+    return float(min(np.abs(left.ravel() - slopes @ moved).mean(), np.abs(left).mean()))

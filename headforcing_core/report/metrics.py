@@ -1,0 +1,207 @@
+"""The metrics of a drift report, one row each, computed from what `DriftMeter` has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .learned.base import Metric, Numbers
+from .meter import REFERENCE_SECONDS, DriftMeter, flicker
+from .thumbnails import Repetition, repetition, self_similarity
+
+Array = NDArray[np.float64]
+
+COMPARED_SECONDS = 10  # length of the compared end and beginning; halves of shorter videos
+_SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measurements of a video or of its beginning, from which metrics are computed.
+
+    Attributes:
+        sums: the columns of `meter.FIELDS`, one value per second.
+        thumbnails: `[n, h, w, 3]`, `spacing_seconds` apart.
+        switches: start times of new prompts, in seconds.
+    """
+
+    sums: Mapping[str, Array]
+    fps: float
+    thumbnails: NDArray[np.uint8]
+    spacing_seconds: float
+    switches: Sequence[float] = ()
+
+    @cached_property
+    def repetition(self) -> Repetition:
+        return repetition(self_similarity(self.thumbnails), self.spacing_seconds)
+
+    def per_frame(self, field: str) -> Array:
+        """The mean of a field in each second."""
+        return self.sums[field] / self.sums["frames"]
+
+    def mean(self, field: str, count: str = "changes") -> float | None:
+        """The mean of a field over the changes between adjacent frames, or over those that `count` counts."""
+        return quotient(float(self.sums[field].sum()), float(self.sums[count].sum()))
+
+    @property
+    def flicker(self) -> float | None:
+        change = self.mean("change")
+        return None if change is None else flicker(change)
+
+    def seam(self, kind: str) -> float | None:
+        """Mean change at the transitions of a kind, over that inside blocks."""
+        return quotient(self.mean(kind, f"{kind}_changes"), self.mean("inside", "inside_changes"))
+
+    @property
+    def frame_seam(self) -> float | None:
+        """Mean change where a latent frame starts inside a block, over that inside latent frames."""
+        change, count = (
+            float((self.sums[inside] - self.sums[frame]).sum())
+            for inside, frame in (("inside", "frame"), ("inside_changes", "frame_changes"))
+        )
+        return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
+
+    def slope_per_minute(self, field: str) -> float | None:
+        return slope_per_minute(self.per_frame(field), self.sums["frames"], self.switches)
+
+    def max_deviation(self, field: str) -> float | None:
+        """The difference of largest magnitude, with its sign, between a later second and the mean of the first two."""
+        values, weights = self.per_frame(field), self.sums["frames"]
+        if len(values) <= REFERENCE_SECONDS:
+            return None
+        differences = values - np.average(values[:REFERENCE_SECONDS], weights=weights[:REFERENCE_SECONDS])
+        return float(differences[np.abs(differences).argmax()])
+
+    def end_over_beginning(self, field: str) -> float | None:
+        """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None below 2 s."""
+        count = min(COMPARED_SECONDS, len(self.sums["frames"]) // 2)
+        if count < 1:
+            return None
+        first, last = (
+            float(self.sums[field][part].sum() / self.sums["frames"][part].sum())
+            for part in (slice(count), slice(-count, None))
+        )
+        return quotient(last, first)
+
+    def largest(self, field: str) -> float:
+        return float(self.sums[field].max(initial=0))
+
+
+@dataclass(frozen=True)
+class DriftMetric(Metric):
+    """A row of `GROUPS`, the one place that names a metric.
+
+    Attributes:
+        measure: the metric of a video; None where it cannot be measured.
+        headline: its title among the large numbers of the plot, where it is one of them.
+        heading: its column in comparisons of methods, where it has one.
+    """
+
+    measure: Callable[[Measured], float | None] = lambda m: None
+    headline: str = ""
+    heading: str = ""
+
+
+def _level(field: str, name: str, form: str = "{:+.2f}", headline: str = "", heading: str = "") -> list[DriftMetric]:
+    """The two metrics of a level that `meter.LEVELS` names."""
+    slope, deviation = f"{field}_slope_per_minute", f"{field}_max_deviation"
+    names = f"{name}, per minute", f"{name}, max. deviation from first 2 s"
+    return [
+        DriftMetric(slope, names[0], form.format, lambda m: m.slope_per_minute(field), headline, heading),
+        DriftMetric(deviation, names[1], form.format, lambda m: m.max_deviation(field)),
+    ]
+
+
+_one, _two, _four = "{:.1f}".format, "{:.2f}".format, "{:.4f}".format
+GROUPS: dict[str, list[DriftMetric]] = {
+    "Flicker (VBench's formula over all frames, not only static scenes; 1 is still)": [
+        DriftMetric("flicker", "flicker", _four, lambda m: m.flicker, "flicker (1: still)", "flicker"),
+        DriftMetric("mean_change", "mean change between adjacent frames, 0-255", _two, lambda m: m.mean("change")),
+    ],
+    "Change at a boundary divided by change inside blocks (1 is seamless)": [
+        DriftMetric("edge_ratio", "block boundaries", _two, lambda m: m.seam("edge"),
+                    "block boundaries (1: seamless)", "block edges"),
+        DriftMetric("switch_ratio", "prompt switches", _two, lambda m: m.seam("switch")),
+        DriftMetric("frame_ratio", "latent frame boundaries, over change inside them", _two, lambda m: m.frame_seam),
+        DriftMetric("period_ratio", "every 21 latent frames (5 s)", _two, lambda m: m.seam("period")),
+    ],
+    "Colour, 0-255; saturation in %": [
+        *_level("y", "brightness", headline="brightness per minute"),
+        *_level("cb", "blue (Cb)"),
+        *_level("cr", "red (Cr)"),
+        *_level("y_std", "std of brightness"),
+        *_level("cb_std", "std of Cb"),
+        *_level("cr_std", "std of Cr"),
+        *_level("saturation", "saturation", "{:+.1%}", "saturation per minute", "saturation, a minute"),
+        DriftMetric("histogram_distance_max", "brightness histogram, largest change from start", _one,
+                    lambda m: m.largest("histogram_distance")),
+    ],
+    "End divided by beginning (10 s each, or halves; 1 is unchanged)": [
+        DriftMetric("sharpness_ratio", "sharpness (variance of the Laplacian)", _two,
+                    lambda m: m.end_over_beginning("sharpness"), "sharpness, end / start", "sharpness, end/start"),
+        DriftMetric("contrast_ratio", "RMS contrast", _two, lambda m: m.end_over_beginning("y_std")),
+        DriftMetric("detail_ratio", "fine detail (variance share below 4 pixels)", _two,
+                    lambda m: m.end_over_beginning("detail")),
+    ],
+    "Motion": [
+        DriftMetric("motion", "change after camera shift compensation, 0-255", _two, lambda m: m.mean("residual"),
+                    "motion, 0-255", "motion"),
+        DriftMetric("frozen_share", "frozen frames", "{:.1%}".format, lambda m: m.mean("frozen")),
+        DriftMetric("longest_freeze_seconds", "longest freeze, seconds", _two,
+                    lambda m: m.largest("freeze_run") / m.fps, "longest freeze, s", "longest freeze, s"),
+    ],
+    "Repetition after more than 2 s (1 is a loop, 0 is none)": [
+        DriftMetric("repetition", "similarity at the repetition", _two, lambda m: m.repetition.similarity,
+                    "repetition (1: a loop)"),
+        DriftMetric("repetition_lag_seconds", "lag, seconds", _two, lambda m: m.repetition.lag_seconds),
+    ],
+}  # fmt: skip
+METRICS = [metric for group in GROUPS.values() for metric in group]
+
+
+def numbers_of(meter: DriftMeter, switches: Sequence[float] = (), seconds: int | None = None) -> Numbers:
+    """All metrics of `GROUPS` for the whole video or its first `seconds`; None where they cannot be measured.
+
+    Args:
+        switches: start times of new prompts, in seconds.
+    """
+    sums = {name: column[:seconds] for name, column in meter.seconds().items()}
+    thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
+    measured = Measured(sums, meter.fps, thumbnails, meter.thumbnails.spacing / meter.fps, switches)
+    return {metric.key: metric.measure(measured) for metric in METRICS}
+
+
+def slope_per_minute(values: Array, weights: Array, switches: Sequence[float] = ()) -> float | None:
+    """Least-squares slope of a value per second, in units per minute; None for less than 2 seconds.
+
+    One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not count
+    as drift. The two seconds after a switch are excluded. `weights` are frames per second of video, `switches` seconds.
+    """
+    starts = np.arange(len(values), dtype=np.float64)
+    keep = np.ones(len(values), dtype=bool)
+    for switch in switches:
+        keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
+    prompt = np.searchsorted(np.asarray(sorted(switches), dtype=np.float64), starts, side="right")
+    above, below = 0.0, 0.0
+    for part in np.unique(prompt[keep]):
+        chosen = keep & (prompt == part)
+        w, t, v = weights[chosen], starts[chosen], values[chosen]
+        t = t - np.average(t, weights=w)
+        above += float((w * t * (v - np.average(v, weights=w))).sum())
+        below += float((w * t * t).sum())
+    return 60 * above / below if below else None
+
+
+def ratio(value: float | None, reference: float | None) -> float | None:
+    """|value / reference|; None if either is None or the reference is 0."""
+    result = quotient(value, reference)
+    return None if result is None else abs(result)
+
+
+def quotient(value: float | None, reference: float | None) -> float | None:
+    """The value divided by the reference; None if either is None or the reference is 0."""
+    return None if value is None or not reference else value / reference

@@ -1,0 +1,132 @@
+"""The rows of a video: one per block, with everything that the block adds to what came before it.
+
+A live edit, a take, a resumed render and a longer one are comparisons of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..hashing import digest
+from ..timeline.switch import Blend, Switch
+from .schedule import Schedule
+
+Embeddings = Mapping[str, Tensor]  # text embeddings `[tokens, text_dim]` by prompt
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """Everything that one block depends on besides the blocks before it.
+
+    Attributes:
+        prompt: the text of the prompt, or an interpolation of two; its embedding is in the script.
+        sigmas: noise levels of the denoising steps, highest first; empty for a start block, whose latents are given.
+        seed: of the block's noise.
+        switch: prompt switch before the block; None within a prompt, and where a new prompt leaves the cache alone.
+        recall: for a switch that brings a scene back, what the block depends on because of it (`Method.recalled`).
+    """
+
+    prompt: str | Blend
+    sigmas: tuple[float, ...] = ()
+    seed: int = 0
+    switch: Switch | None = None
+    recall: tuple[int, ...] = ()
+
+    def key(self, embedding: str) -> str:
+        """The hash of the row; `embedding` is that of its text embedding."""
+        parts: list[object] = [embedding, list(self.sigmas), self.seed]
+        if self.switch is not None and self.switch.changes_cache:
+            parts += [self.switch.kind, self.switch.re_anchor, list(self.recall)]
+        return digest(*parts)
+
+
+def lay_out_rows(
+    prompts: Sequence[str | Blend],
+    schedule: Schedule,
+    seed: int = 0,
+    switches: Mapping[int, Switch] = MappingProxyType({}),
+    start_blocks: int = 0,
+) -> list[BlockRow]:
+    """Rows from the prompt of every block; the first `start_blocks` are given and have no noise levels."""
+    return [
+        BlockRow(
+            prompt,
+            () if block < start_blocks else schedule.for_block(block - start_blocks),
+            seed,
+            switches.get(block),
+        )
+        for block, prompt in enumerate(prompts)
+    ]
+
+
+class HasBegunError(HeadForcingError):
+    """Rows that would change what has begun already."""
+
+
+class Script:
+    """The rows of one video and the embeddings of their prompts.
+
+    Rows that have begun stay; the others may be replaced between two blocks, while a rollout reads them.
+
+    Args:
+        alike: by prompt, the text whose embedding tells which scenes are alike; prompts without one stand for
+            themselves. See `timeline.likeness`.
+
+    Attributes:
+        begun: number of rows that have begun.
+    """
+
+    def __init__(self, rows: Sequence[BlockRow], embeds: Embeddings, alike: Mapping[str, str] = MappingProxyType({})):
+        self.rows, self.embeds, self.alike, self.begun = tuple(rows), embeds, alike, 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def begin(self, block: int) -> BlockRow:
+        """The row of a block; from now on it stays."""
+        self.begun = max(self.begun, block + 1)
+        return self.rows[block]
+
+    def embedding(self, block: int) -> Tensor:
+        """The text embedding of a block's prompt, `[tokens, text_dim]`."""
+        prompt = self.rows[block].prompt
+        return prompt.interpolate(self.embeds) if isinstance(prompt, Blend) else self.embeds[prompt]
+
+    def replace(self, other: Script) -> None:
+        """Go on with the rows of another script; raises HasBegunError where one that has begun differs."""
+        first = first_difference(self.rows, other.rows)
+        if first < min(self.begun, len(self.rows)):
+            raise HasBegunError(f"block {first} has begun; leave everything before block {self.begun} as it was")
+        self.rows, self.embeds, self.alike = other.rows, other.embeds, other.alike
+
+    def keys(self, setup: str, ahead: int = 0, more: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+        """The key of every block that is made: the setup's hash, chained with the rows' up to the block.
+
+        Args:
+            ahead: how many of the next rows a block depends on, too, where blocks are denoised together; near the end
+                of the video it depends on how many there are.
+            more: by block, the hash of something else that it depends on.
+        """
+        hashes: dict[str | Blend, str] = {}
+        keys, key = [], setup
+        for block, row in enumerate(self.rows):
+            if row.sigmas:
+                if row.prompt not in hashes:
+                    hashes[row.prompt] = digest(self.embedding(block))
+                key = digest(key, row.key(hashes[row.prompt]), more.get(block, ""))
+                keys.append(key)
+        for _ in range(ahead):
+            key = digest(key, "end")
+            keys.append(key)
+        return keys[ahead:]
+
+
+def first_difference(rows: Sequence[BlockRow], others: Sequence[BlockRow]) -> int:
+    """The first block whose rows differ; the length of the shorter video if none does."""
+    pairs = zip(rows, others, strict=False)
+    return next((n for n, (row, other) in enumerate(pairs) if row != other), min(len(rows), len(others)))

@@ -1,1 +1,0 @@
-"""Comparisons of methods, the paper's tables, questions with intervals, and replay of recorded cases."""

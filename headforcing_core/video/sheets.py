@@ -1,0 +1,222 @@
+"""Sheets as PNG: evenly spaced frames of one video, or a frame of each prompt of several videos of one story."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from textwrap import wrap
+
+import av
+from PIL import Image, ImageDraw, ImageFont
+
+from ..errors import HeadForcingError
+from ..files import replacing
+from ..timeline.clock import format_time
+from .reader import open_video
+
+MAX_PROMPTS = 12  # of a story that has a column each
+AFTER_SECONDS = 3.0  # of a prompt, at most, before the frame that stands for it
+BACKGROUND, BRIGHT = (24, 26, 31), (240, 240, 244)
+_DIM, _DIMMER = (150, 154, 164), (140, 144, 154)
+_COLOURS = ((86, 156, 255), (255, 159, 64), (90, 200, 130), (226, 110, 170), (240, 208, 80), (150, 130, 255))
+_MARGIN, _STRIP = 16, 28  # pixels; a strip of prompts
+
+Label = tuple[float, str]
+
+
+class Sheet:
+    """A canvas of `width` x `height` pixels with tiles, texts and the coloured bars of prompts."""
+
+    def __init__(self, width: int, height: int):
+        self.image = Image.new("RGB", (width, height), BACKGROUND)
+        self._draw = ImageDraw.Draw(self.image)
+
+    def write(self, x: int, y: int, text: str, size: int, width: int, ink: tuple[int, int, int] = BRIGHT) -> None:
+        """Write one line, cut to `width` pixels."""
+        self._draw.text((x, y), fitted(text, size, width), ink, font(size))
+
+    def stamp(self, x: int, y: int, text: str) -> None:
+        """Write a short text on a ground of its own."""
+        self._draw.rectangle((x, y, x + font(12).getlength(text) + 6, y + 15), BACKGROUND)
+        self._draw.text((x + 3, y + 1), text, BRIGHT, font(12))
+
+    def mark(self, left: int, top: int, right: int, height: int, prompt: int) -> None:
+        """Draw the bar of a prompt."""
+        self._draw.rectangle((left, top, right - 1, top + height - 1), _COLOURS[prompt % len(_COLOURS)])
+
+    def save(self, path: str | Path) -> Path:
+        with replacing(path) as temporary:
+            self.image.save(temporary, format="PNG")
+        return Path(path)
+
+
+def contact_sheet(
+    video_path: str | Path,
+    out_png: str | Path,
+    columns: int = 12,
+    rows: int = 5,
+    labels: Sequence[Label] | None = None,
+) -> Path:
+    """Write evenly spaced video frames with their times as a PNG; `labels` are (start in seconds, prompt).
+
+    A coloured bar marks the frames of each prompt. The prompt's text is at its first frame and, dimmed, at the start of
+    each further row. Memory use is independent of the video's length. Raises HeadForcingError for an unreadable video.
+    """
+    if columns < 1 or rows < 1:
+        raise HeadForcingError(f"A contact sheet needs at least 1 column and 1 row, got {columns} x {rows}.")
+    with open_video(video_path) as container:
+        title = f"{Path(video_path).name} \u00b7 {_describe(container)}"
+        tiles = list(_evenly_spaced(container, columns * rows))
+    if not tiles:
+        raise HeadForcingError(f"{video_path} has no frames that can be decoded.")
+    lines = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
+    prompts, strip, gap, head = sorted(labels or []), _STRIP if labels else 0, 4, _MARGIN + 34
+    step, line_height = tiles[0][1].width + gap, strip + tiles[0][1].height + gap
+    width = 2 * _MARGIN + len(lines[0]) * step - gap
+    sheet = Sheet(width, head + len(lines) * line_height - gap + _MARGIN)
+    sheet.write(_MARGIN, _MARGIN, title, 17, width - 2 * _MARGIN)
+    # whole seconds would repeat on adjacent tiles of a short video
+    tenths = tiles[-1][0] < len(tiles) - 1
+    begun: set[int] = set()
+    for number, line in enumerate(lines):
+        top, left = head + number * line_height, _MARGIN
+        of_tiles = [sum(start <= seconds for start, _ in prompts) - 1 for seconds, _ in line]
+        for prompt, members in groupby(of_tiles):
+            right = left + len(list(members)) * step
+            if prompt >= 0:
+                start, text = prompts[prompt]
+                sheet.mark(left, top + _STRIP - 7, right - gap, 4, prompt)
+                shown, ink = (text, _DIMMER) if prompt in begun else (f"{_stamp(start)}  {text}", BRIGHT)
+                sheet.write(left, top + 1, shown, 14, right - gap - left, ink)
+                begun.add(prompt)
+            left = right
+        for column, (seconds, tile) in enumerate(line):
+            corner = _MARGIN + column * step, top + strip
+            sheet.image.paste(tile, corner)
+            sheet.stamp(*corner, _stamp(seconds, tenths))
+    return sheet.save(out_png)
+
+
+def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Sequence[Label], seconds: float) -> Path:
+    """Write a frame of every prompt and video as a PNG, with names, times and prompts.
+
+    Prompts with the same text have the same colour, and one that comes back says so.
+
+    Args:
+        videos: name and file, of the same story and length.
+        prompts: (start in seconds, text) in order; of more than twelve the first are drawn.
+        seconds: length of the videos.
+
+    Raises HeadForcingError without videos or prompts, and for an unreadable video.
+    """
+    if not videos or not prompts:
+        raise HeadForcingError(f"a picture needs videos and prompts, got {len(videos)} and {len(prompts)}")
+    starts = [*(start for start, _ in prompts), seconds]
+    texts = [text for _, text in prompts[:MAX_PROMPTS]]
+    times = [start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2) for i, start in enumerate(starts[: len(texts)])]
+    tile, gap, name_width, line, lines = 160, 6, 210, 17, 4  # pixels; lines of a text at most
+    rows = [_frames_at(path, times, tile) for _, path in videos]
+    top = _MARGIN + 54
+    head = top + (lines + 1) * line + 2 * gap
+    left, row_height = _MARGIN + name_width, rows[0][0].height + gap
+    width = left + len(texts) * (tile + gap) - gap + _MARGIN
+    sheet = Sheet(width, head + len(videos) * row_height - gap + _MARGIN)
+    again = returned(texts)
+    story = f"One story, the same noise, {len(videos)} caches" if len(videos) > 1 else "One story"
+    advice = "A column for each prompt, a row for each video."
+    if max(again) >= 0:
+        advice = "Equal colours, equal prompts. Does what comes back look as it did before?"
+    sheet.write(_MARGIN, _MARGIN, story, 17, width - 2 * _MARGIN)
+    sheet.write(_MARGIN, _MARGIN + 22, advice, 14, width - 2 * _MARGIN, _DIM)
+    for column, (start, text) in enumerate(zip(starts, texts, strict=False)):
+        x = left + column * (tile + gap)
+        time = format_time(round(start)).split(".")[0] + (", again" if again[column] >= 0 else "")
+        sheet.write(x, top, time, 14, tile)
+        for i, words in enumerate(wrap(text, 24)[:lines], 1):
+            sheet.write(x, top + i * line, words, 13, tile, _DIM)
+        sheet.mark(x, top + (lines + 1) * line + 2, x + tile, 5, texts.index(text))
+    for row, ((name, _), tiles) in enumerate(zip(videos, rows, strict=True)):
+        y = head + row * row_height
+        for i, words in enumerate(wrap(name, 26)[:lines]):
+            sheet.write(_MARGIN, y + i * line, words, 14, name_width - gap)
+        for column, image in enumerate(tiles):
+            sheet.image.paste(image, (left + column * (tile + gap), y))
+    return sheet.save(out_png)
+
+
+def returned(prompts: Sequence[str]) -> list[int]:
+    """For every prompt the number of the earlier one with the same text, others between, or -1."""
+    return [
+        prompts.index(text) if text in prompts[: max(0, i - 1)] and text != prompts[i - 1] else -1
+        for i, text in enumerate(prompts)
+    ]
+
+
+def scaled(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
+    """A frame as an image of this width, in its own proportions where no height is given."""
+    height = height or max(1, round(width * frame.height / frame.width))
+    return frame.to_image(width=width, height=height, interpolation="AREA" if frame.width > width else "POINT")
+
+
+def _describe(container: av.container.InputContainer) -> str:
+    stream = container.streams.video[0]
+    video_frames, rate = _count(stream), float(stream.average_rate or 0)
+    length = f"{video_frames / rate:.1f} s \u00b7 {video_frames} frames at {rate:g} fps \u00b7 "
+    return f"{length if video_frames and rate else ''}{stream.width} x {stream.height} pixels"
+
+
+def _count(stream: av.VideoStream) -> int:
+    """Number of video frames, estimated from the duration where the container does not store it."""
+    return stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * (stream.average_rate or 0))
+
+
+def _evenly_spaced(container: av.container.InputContainer, count: int) -> Iterator[tuple[float, Image.Image]]:
+    """(seconds, tile) of up to `count` video frames, the first and the last included."""
+    stream = container.streams.video[0]
+    stream.thread_type = "AUTO"
+    total = max(_count(stream), 1)
+    count = min(count, total)
+    wanted = {round(i * (total - 1) / max(count - 1, 1)) for i in range(count)}
+    for number, frame in enumerate(container.decode(stream)):
+        if number in wanted:
+            yield float(frame.time or 0), scaled(frame, 128)
+
+
+def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
+    """The video frames that are shown at these times, ascending, or the last one."""
+    shown: list[Image.Image] = []
+    frame = None
+    with open_video(path) as container:
+        for frame in container.decode(container.streams.video[0]):
+            while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)]:
+                shown.append(scaled(frame, width))
+            if len(shown) == len(times):
+                return shown
+    if frame is None:
+        raise HeadForcingError(f"{path} has no frames that can be decoded.")
+    return shown + [scaled(frame, width)] * (len(times) - len(shown))
+
+
+def _stamp(seconds: float, tenths: bool = False) -> str:
+    """`1:05`, or with tenths `1:05.3`; truncated, not rounded, as video players do."""
+    whole = int(seconds)
+    return f"{whole // 60}:{whole % 60:02d}" + (f".{int(seconds * 10) % 10}" if tenths else "")
+
+
+def fitted(text: str, size: int, width: int) -> str:
+    """`text` on one line, cut with an ellipsis if it is wider than `width` pixels."""
+    text = " ".join(text.split())
+    # no more is measured, which takes time in proportion; more characters than pixels are not legible
+    start = text[: max(width, 0)]
+    if start == text and font(size).getlength(text) <= width:
+        return text
+    longer = bisect_right(range(len(start)), width, key=lambda count: int(font(size).getlength(start[:count] + "...")))
+    return start[: max(longer - 1, 0)].rstrip() + "..."
+
+
+@lru_cache
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)

@@ -1,0 +1,98 @@
+// A file that is still written, as the source of a video element.
+import { app } from "../../scripts/app.js";
+import { playsNoGrowing } from "./renders.js";
+
+const PIECE = 1 << 20; // bytes of one request
+
+/** Where the server has a file. */
+export function address({ filename, subfolder, type, id = "" }) {
+  return `/view?${new URLSearchParams({ filename, subfolder, type, render: id })}`;
+}
+
+export class GrowingFile {
+  constructor(video, file) {
+    [this.video, this.id, this.address, this.read, this.written] = [video, file.id, address(file), 0, 0];
+    this.media = new MediaSource();
+    this.url = URL.createObjectURL(this.media);
+    this.opened = new Promise((done, fail) => {
+      const open = () => {
+        URL.revokeObjectURL(this.url); // now, since nothing says when a node is made anew; the element keeps its source
+        done();
+      };
+      this.media.addEventListener("sourceopen", open, { once: true });
+      video.addEventListener("error", () => fail(video.error), { once: true });
+    });
+    this.opened.catch(() => {}); // told where it is waited for, which is nowhere if there was nothing left to read
+    video.src = this.url;
+  }
+
+  /** Read on, up to the bytes that are written by now. */
+  async grow(written, complete) {
+    [this.written, this.complete] = [Math.max(written, this.written), complete];
+    if (this.busy) return;
+    this.busy = true;
+    try {
+      while (this.read < this.written && !this.closed) {
+        const range = `bytes=${this.read}-${Math.min(this.read + PIECE, this.written) - 1}`;
+        const headers = { Range: range };
+        const answer = await app.api.fetchApi(this.address, { headers, cache: "no-store" }).catch(() => null);
+        if (answer?.status !== 206) break; // finished under another name, or no answer: the next message tries again
+        const bytes = await answer.arrayBuffer();
+        await this.append(bytes);
+        this.read += bytes.byteLength;
+      }
+      if (this.complete && this.media.readyState === "open" && this.buffer) this.media.endOfStream();
+    } catch (error) {
+      if (!this.closed) {
+        console.info("Head Forcing: this page cannot play a growing video", error); // as with --disable-api-nodes
+        playsNoGrowing();
+      }
+      this.closed = true;
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  async append(bytes) {
+    await this.opened;
+    this.buffer ??= this.newBuffer(codec(new Uint8Array(bytes)));
+    try {
+      this.buffer.appendBuffer(bytes);
+    } catch (error) {
+      if (error.name !== "QuotaExceededError") throw error;
+      this.buffer.remove(0, Math.max(this.video.currentTime - 5, 0.1)); // room for a long video: forget what was played
+      await this.updated();
+      this.buffer.appendBuffer(bytes);
+    }
+    await this.updated();
+    const { buffered } = this.buffer;
+    if (!buffered.length || this.media.readyState !== "open") return;
+    this.media.duration = buffered.end(buffered.length - 1); // else it is infinite
+    if (this.video.currentTime < buffered.start(0)) this.video.currentTime = buffered.start(0);
+  }
+
+  newBuffer(name) {
+    const buffer = this.media.addSourceBuffer(`video/mp4; codecs="${name}"`);
+    buffer.addEventListener("updateend", () => this.done());
+    buffer.addEventListener("error", (event) => this.fail(event));
+    return buffer;
+  }
+
+  /** The end of what the buffer does now. */
+  updated() {
+    return new Promise((done, fail) => ([this.done, this.fail] = [done, fail]));
+  }
+
+  close() {
+    this.closed = true;
+    URL.revokeObjectURL(this.url);
+  }
+}
+
+/** The codec of an MP4 for a media source, from the decoder's configuration at the file's beginning. */
+function codec(bytes) {
+  const at = bytes.findIndex((_, i) => String.fromCharCode(...bytes.subarray(i, i + 4)) === "avcC");
+  if (at < 0) throw new Error("no H.264 video");
+  const hex = (value) => value.toString(16).padStart(2, "0");
+  return `avc1.${[...bytes.subarray(at + 5, at + 8)].map(hex).join("")}`;
+}

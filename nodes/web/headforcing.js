@@ -1,0 +1,22 @@
+// The pack's only extension of the editor. Its parts add widgets to nodes in this order, whichever file comes last.
+import { app } from "../../scripts/app.js";
+import * as fixedSeed from "./fixed_seed.js";
+import * as foldAdvanced from "./fold_advanced.js";
+import * as liveStory from "./live_story.js";
+import * as player from "./player.js";
+import * as renders from "./renders.js";
+import * as takes from "./takes.js";
+import * as timeline from "./timeline.js";
+
+const PARTS = [fixedSeed, foldAdvanced, timeline, liveStory, takes, player, renders];
+
+/** A hook that calls those of all parts that have one. */
+const all = (hook) => (...values) => Promise.all(PARTS.map((part) => part[hook]?.(...values)));
+
+app.registerExtension({
+  name: "HeadForcing",
+  setup: all("setup"),
+  nodeCreated: all("nodeCreated"),
+  refreshComboInNodes: all("refreshComboInNodes"),
+  afterConfigureGraph: all("afterConfigureGraph"),
+});

@@ -1,0 +1,1 @@
+"""The laboratory beside the product: training, measurements, and claims; not installed."""

@@ -1,0 +1,34 @@
+"""`python -m headforcing.research COMMAND`: the commands of research; `--help` lists them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ..headforcing_core.commands.cli import run_command
+from ..headforcing_core.commands.parser import Commands, Parser
+from ..headforcing_core.errors import HeadForcingError
+from . import evaluate, read_vbench
+from .claims import check_claim
+from .rooms import measure
+from .training import accuracy, gate, release, sheet, train
+
+COMMANDS = (train, gate, release, sheet, accuracy, measure, evaluate, read_vbench, check_claim)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; exit codes as those of `headforcing`."""
+    parser = Parser(prog="python -m headforcing.research", description="Training, measurements and claims.")
+    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    for module in COMMANDS:
+        module.add_parsers(command)
+    try:
+        args = parser.parse_args(argv)
+    except HeadForcingError as error:  # a file that is both read and written
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return run_command(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

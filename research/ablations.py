@@ -1,0 +1,156 @@
+"""Caches that answer a question about Head Forcing and that nobody would render with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from ..headforcing_core.cache.head_cache import HeadCache
+from ..headforcing_core.cache.memory import EpisodicMemory, MemoryEntry, MemoryEvent, candidate_frame
+from ..headforcing_core.cache.method import VideoFacts
+from ..headforcing_core.cache.options import NO_OPTION
+from ..headforcing_core.cache.policy import CachePolicy
+from ..headforcing_core.cache.roles import EpisodicPolicy, RolePolicy, Roles
+from ..headforcing_core.cache.scenes import KeptFrame
+from ..headforcing_core.cache.shape import CacheShape, Shape
+from ..headforcing_core.model.wan import PromptKV, WanConfig
+from ..headforcing_core.timeline.clock import MAX_SECONDS, BlockClock
+
+
+@dataclass(frozen=True)
+class GivenFrames(CachePolicy):
+    """Head Forcing whose memory heads are given frames: the ceiling of any rule of admission.
+
+    Attributes:
+        given: for every block, the earlier latent frames that are the entries of episodic memory while it is made;
+            where there are none, the memory is what it would be without. At most as many as the memory's entries.
+    """
+
+    given: tuple[tuple[int, ...], ...] = field(default=(), metadata=NO_OPTION)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        return super().key | {"given": self.given}
+
+    def make_cache(self, *args: Any) -> HeadCache:
+        return GivenFramesCache(*args)
+
+
+class GivenFramesCache(HeadCache):
+    """The cache of `GivenFrames`; frames that will be given are copied when they are made."""
+
+    def __init__(self, shape: CacheShape, *options: Any):
+        super().__init__(shape, *options)
+        self.given: Sequence[tuple[int, ...]] = shape.policy.given  # type: ignore[attr-defined]
+        self._copies: dict[int, KeptFrame] = {}
+
+    def begin_block(self) -> None:
+        frames, store = self._given(self.block), self.memory_group
+        if store is not None and frames and frames != self._given(self.block - 1):
+            pooled = store.put_entries([self._copies[frame] for frame in frames])
+            self.memory.replace([MemoryEntry([frame], key) for frame, key in zip(frames, pooled, strict=True)])
+        super().begin_block()
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        first = self.block * self.shape.frames_per_block
+        wanted = {frame for later in self.given[self.block :] for frame in later}
+        for frame in wanted.intersection(range(first, first + self.shape.frames_per_block)):
+            if self.memory_group is not None:
+                self._copies[frame] = self.memory_group.keep_frame(frame)
+        if self._given(self.block):
+            self.close()
+            return None
+        return super().commit(prompt)
+
+    def _given(self, block: int) -> tuple[int, ...]:
+        return self.given[block] if 0 <= block < len(self.given) else ()
+
+
+@dataclass(frozen=True)
+class EvenMemory(CachePolicy):
+    """Every head is a memory head, with as many frame-slots together as Head Forcing has.
+
+    Where these slots cannot be divided by the number of heads, some heads, spread evenly over the model, have one entry
+    more than the others; the two kinds admit and merge frames separately.
+    """
+
+    def __post_init__(self) -> None:
+        """Without the check of `CachePolicy`, which allows episodic memory of one size alone."""
+
+    def shape(
+        self,
+        config: WanConfig,
+        roles: Roles,
+        latent_height: int,
+        latent_width: int,
+        frames_per_block: int,
+        total_frames: int,
+    ) -> Shape:
+        count, sizes = config.num_layers * config.num_heads, (latent_height, latent_width, frames_per_block)
+        endless = BlockClock(frames_per_block).blocks_for(MAX_SECONDS) * frames_per_block
+        budget = CachePolicy().shape(config, roles, *sizes, endless).frame_slots
+        fast = CachePolicy().memory.recent_frames or 0
+        entries, more = divmod(budget - count * (fast + frames_per_block), count)
+        large = [(head + 1) * more // count > head * more // count for head in range(count)]
+        spread = [
+            ["memory" if large[layer * config.num_heads + head] else "local" for head in range(config.num_heads)]
+            for layer in range(config.num_layers)
+        ]
+        small = RolePolicy(recent_frames=fast, episodic_frames=entries)
+        memory = replace(small, episodic_frames=entries + 1)
+        policy = replace(self, local=small, anchor=small, memory=memory)
+        return CacheShape.for_model(config, spread, policy, *sizes, total_frames)
+
+    def make_cache(self, *args: Any) -> HeadCache:
+        return EvenMemoryCache(*args)
+
+
+class EvenMemoryCache(HeadCache):
+    """A cache with an episodic memory for each size of it."""
+
+    def __init__(self, shape: CacheShape, *options: Any):
+        super().__init__(shape, *options)
+        self.others = [
+            (group, EpisodicMemory(group.policy.episodic_frames, shape.policy.episodic))
+            for group in self.groups
+            if group.policy.episodic_frames and group is not self.memory_group
+        ]
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        for group, memory in self.others:
+            fast, interval = group.policy.recent_frames or 0, self.shape.policy.episodic.update_interval
+            frame = candidate_frame(self.block, self.shape.frames_per_block, fast, interval)
+            if frame is not None and not memory.holds(frame):
+                memory.consider(self.block, frame, prompt, group.heads, group)
+        return super().commit(prompt)
+
+
+@dataclass(frozen=True)
+class RandomAdmission(CachePolicy):
+    """Head Forcing that admits every second candidate, on average, whatever it shows."""
+
+    episodic: EpisodicPolicy = EpisodicPolicy(admission="uniform")
+    seed: int = field(default=0, metadata=NO_OPTION)
+
+    def for_video(self, video: VideoFacts) -> CachePolicy:
+        return replace(self, seed=video.seed, kept_scenes=super().for_video(video).kept_scenes)
+
+    def make_cache(self, *args: Any) -> HeadCache:
+        cache = HeadCache(*args)
+        cache.memory = _RandomMemory(cache.memory.capacity, self.episodic, seed=self.seed)
+        return cache
+
+
+class _RandomMemory(EpisodicMemory):
+    def __init__(self, capacity: int, policy: EpisodicPolicy, *, seed: int):
+        super().__init__(capacity, policy)
+        self._draw = random.Random(seed)
+
+    def consider(self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: Any) -> MemoryEvent:
+        if self._draw.random() < 0.5:
+            return MemoryEvent(block, frame, -1.0, False, None, None)
+        return super().consider(block, frame, prompt, heads, store)

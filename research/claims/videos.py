@@ -1,0 +1,295 @@
+"""The videos of `check-claim`: planned, kept with their scores beside them, made and scored in any process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ...headforcing_core.commands.compare import (
+    ComparedJob,
+    ComparedVideo,
+    planned_video,
+    render_compared,
+    source_of_files,
+)
+from ...headforcing_core.commands.metrics import panel_of
+from ...headforcing_core.commands.source import Source
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.farm.farm import Farm, Shared
+from ...headforcing_core.files import replacing
+from ...headforcing_core.hashing import digest, file_hash
+from ...headforcing_core.head_profiles.profile import HeadProfile, classify
+from ...headforcing_core.render.comparison import Entry
+from ...headforcing_core.render.resources import Needs, in_turn
+from ...headforcing_core.report.drift import report_video
+from ...headforcing_core.report.learned.registry import METRICS
+from ..questions import Shuffles
+from ..statistics import Numbers
+from .claims import Measured
+
+Row = Entry | Shuffles
+Note = dict[str, Any]
+
+
+def entries_of(row: Row) -> list[Entry]:
+    return row.entries if isinstance(row, Shuffles) else [row]
+
+
+def quota_profile(num_layers: int, num_heads: int) -> HeadProfile:
+    """A stand-in with as many heads of each role as a measured profile, for sizes and times."""
+    even = [[(1 / 3, 1 / 3, 1 / 3)] * num_heads] * num_layers
+    return HeadProfile("as many heads of each role as measured", num_layers, num_heads, classify(even))
+
+
+@dataclass(frozen=True)
+class ClaimVideo:
+    """One video: of a row, on a story, with the number of its prompts and noise."""
+
+    row: str
+    story: str
+    number: int
+    text: str
+    args: argparse.Namespace
+    video: ComparedVideo
+
+    @property
+    def name(self) -> str:
+        return f"{self.story}, {self.video.path.stem}"
+
+    @property
+    def runs(self) -> Path:
+        """The video's own folder of runs."""
+        runs = self.video.source.machine.runs
+        assert runs is not None
+        return runs
+
+    @property
+    def keeps_runs(self) -> bool:
+        """Whether finished blocks stay when the video is finished."""
+        return self.args.runs is not None
+
+    @property
+    def made_from(self) -> dict[str, str]:
+        """What the video depends on, by names that a person understands."""
+        source, given = self.video.source, vars(self.args)
+        options = replace(source.options, profile=None, policy=None, state_seconds=0.0)
+        profile = source.options.profile
+        files = {name: _stamp(given.get(name)) for name in ("text_encoder", "embeddings", "vae")}
+        return {
+            "weights": source.info.fingerprint,
+            **files,
+            "profile": digest(profile.roles) if isinstance(profile, HeadProfile) else "",
+            "prompts": self.text,
+            "row": self.video.entry.key,
+            "dtype": str(source.machine.dtype),
+            "decoder": str(given.get("decoder")),
+            **{name: str(value) for name, value in vars(options).items()},
+        }
+
+
+def _stamp(path: Path | None) -> str:
+    return "" if path is None else f"{path.name}, {path.stat().st_size} bytes"
+
+
+def planned_videos(
+    args: argparse.Namespace, rows: Mapping[str, Row], stories: Mapping[str, Sequence[str]]
+) -> list[ClaimVideo]:
+    """Plan all videos of the rows."""
+    found = []
+    for story, texts in stories.items():
+        folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
+        common = source_of_files(args, texts[0])
+        sources = [common, *map(common.with_prompts, texts[1:])]
+        for name, row in rows.items():
+            for entry in entries_of(row):
+                for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
+                    video = ComparedVideo.of(source, entry, args.seed + number, folder)
+                    # of two videos in one folder of runs, one would be refused
+                    machine = replace(video.source.machine, runs=runs / video.path.stem)
+                    video = replace(video, source=replace(video.source, machine=machine))
+                    found.append(ClaimVideo(name, story, number, text, args, video))
+    return found
+
+
+def fitting_rows(unmade: Sequence[ClaimVideo], farm: Farm) -> tuple[dict[str, str], list[Needs]]:
+    """Of rows with videos to make: why some do not fit, and what the others need for a video of each kind.
+
+    All videos of a row and a story have one size, so that one of each is checked.
+    """
+    left_out: dict[str, str] = {}
+    needs: dict[tuple[str, str, str], Needs] = {}
+    for each in unmade:
+        key = each.row, each.story, each.video.entry.key
+        if each.row in left_out or key in needs:
+            continue
+        try:
+            needs[key] = each.video.source.check_needs(each.video.plan, each.video.path, elsewhere=farm.remote)
+        except HeadForcingError as error:
+            left_out[each.row] = str(error).removeprefix(f"{each.video.entry.label}: ")
+    return left_out, [need for (row, *_), need in needs.items() if row not in left_out]
+
+
+def disk_of(unmade: Sequence[ClaimVideo], needs: Sequence[Needs]) -> Needs | None:
+    """What the videos need together; finished blocks of only one at a time stay, unless a folder for them is given."""
+    if not unmade:
+        return None
+    kept = len(unmade) if unmade[0].keeps_runs else 1
+    run_folder, video = (max(getattr(need, part) for need in needs) for part in ("run_folder", "video"))
+    return replace(in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video)
+
+
+def note_of(path: Path) -> Note | None:
+    """What is noted beside a video that is finished and as it was written; None for any other."""
+    try:
+        note: Note = json.loads(path.with_suffix(".json").read_text("utf-8"))
+        numbers = {str(key): None if value is None else float(value) for key, value in note["numbers"].items()}
+        told = {"made_from": dict(note["made_from"]), "metrics": dict(note["metrics"]), "file": note["file"]}
+        return {**told, "numbers": numbers} if note["file"] == file_hash(path) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def known_note(each: ClaimVideo) -> Note | None:
+    """The note of a finished video; raises HeadForcingError if it was made from something else."""
+    note, wanted = note_of(each.video.path), each.made_from
+    if note is None or note["made_from"] == wanted:
+        return note
+    other = next(key for key in wanted if note["made_from"].get(key) != wanted[key])
+    raise HeadForcingError(
+        f"{each.video.path} was made with other {other.replace('_', ' ')}: choose another --out, or remove this folder"
+    )
+
+
+@dataclass(frozen=True)
+class ClaimJob:
+    """A video to make, or only to score, as a worker gets it; `metrics` as those of `Scores`."""
+
+    compared: ComparedJob
+    made_from: dict[str, str]
+    metrics: dict[str, str]
+    runs: Path | None  # removed when the video is finished
+
+
+def score_video(job: ClaimJob) -> Numbers:
+    """Make one video, or take it as it was made, and score it; to be called in any process."""
+    video = planned_video(job.compared)
+    known = note_of(video.path)
+    before: Numbers = {}
+    if known is not None and known["made_from"] == job.made_from:
+        before, panel = known["numbers"], panel_of(job.compared.args)
+        per_block = video.plan.schedule.frames_per_block
+        numbers = report_video(video.path, video.plan.timeline, per_block, panel=panel).whole
+    else:
+        numbers = render_compared(job.compared).drift
+    numbers = before | numbers
+    metrics = {**(known["metrics"] if before and known else {}), **job.metrics}
+    told = {"made_from": job.made_from, "file": file_hash(video.path), "metrics": metrics, "numbers": numbers}
+    with replacing(video.path.with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
+    if job.runs is not None:
+        shutil.rmtree(job.runs, ignore_errors=True)
+    return numbers
+
+
+class Scores:
+    """The numbers of all videos, those of earlier runs included.
+
+    Args:
+        metrics: the metrics with models that each video is scored with: by name the stamp of their files
+            (`report.learned.registry.stamps`). A video that was scored with other files is scored again.
+
+    Raises HeadForcingError if a video in the folder was made from something else.
+    """
+
+    def __init__(self, videos: Sequence[ClaimVideo], metrics: Mapping[str, str]):
+        self.videos, self.metrics = list(videos), dict(metrics)
+        self.known: dict[str, Numbers] = {}
+        self.made: set[str] = set()
+        notes = {each.name: note for each in self.videos if (note := known_note(each)) is not None}
+        self.made.update(notes)
+        mixed = self._mixed(list(notes.values()))
+        for name, note in notes.items():
+            if self.metrics.items() <= note["metrics"].items():
+                self.known[name] = {key: value for key, value in note["numbers"].items() if key not in mixed}
+
+    def _mixed(self, notes: Sequence[Note]) -> set[str]:
+        """The numbers of metrics that are not asked for now and that some videos have from other files than others."""
+        mixed = set()
+        for name, metric in METRICS.items():
+            found = {note["metrics"][name] for note in notes if name in note["metrics"]}
+            if name not in self.metrics and len(found) > 1:
+                mixed |= {column.key for column in metric.columns}
+        return mixed
+
+    def without(self, rows: Container[str]) -> Scores:
+        """Those of the other rows."""
+        return Scores([each for each in self.videos if each.row not in rows], self.metrics)
+
+    @property
+    def todo(self) -> list[ClaimVideo]:
+        return [each for each in self.videos if each.name not in self.known]
+
+    def unmade(self) -> list[ClaimVideo]:
+        return [each for each in self.videos if each.name not in self.made]
+
+    def complete(self, farm: Farm, quiet: bool) -> None:
+        """Make and score what is missing; raises HeadForcingError at the end if a video failed."""
+        todo, failed = self.todo, {}
+        if not todo:
+            return
+        embeds = _encoded(self.unmade())
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
+        try:
+            with farm, tqdm(total=len(self.videos), initial=len(self.known), unit="video", disable=quiet) as bar:
+                shared = {text: farm.share(embed) for text, embed in embeds.items()}
+                jobs = {each.name: self._job(each, shared, farm) for each in todo}
+                for outcome in farm.run(score_video, jobs):
+                    if outcome.error is None:
+                        self.known[outcome.name] = outcome.get()
+                    else:
+                        failed[outcome.name] = outcome
+                    bar.update()
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(*stop.args, self._progress()) from stop
+        for outcome in failed.values():
+            try:
+                outcome.get()
+            except HeadForcingError as error:
+                raise HeadForcingError(f"{error} ({self._progress()})") from error
+
+    def _progress(self) -> str:
+        return f"{len(self.known)} of {len(self.videos)} videos are finished, the same command goes on"
+
+    def _job(self, each: ClaimVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ClaimJob:
+        made = each.name in self.made
+        embeds = [] if made else [shared[text] for text in each.video.source.texts]
+        compared = each.video.job(each.args, each.text, embeds, False, farm)
+        runs = None if each.keeps_runs else each.runs.absolute()
+        return ClaimJob(compared, each.made_from, self.metrics, runs)
+
+    def measured(self) -> dict[str, Measured]:
+        """The numbers by row."""
+        rows: dict[str, dict[str, dict[str, list[Numbers]]]] = {}
+        for each in self.videos:
+            stories = rows.setdefault(each.row, {}).setdefault(each.video.entry.key, {})
+            stories.setdefault(each.story, []).append(self.known[each.name])
+        return {row: Measured.of_shuffles(list(map(Measured, made.values()))) for row, made in rows.items()}
+
+
+def _encoded(videos: Sequence[ClaimVideo]) -> dict[str, Tensor]:
+    """The embedding of every text of the videos."""
+    texts = list(dict.fromkeys(text for each in videos for text in each.video.source.texts))
+    if not texts:
+        return {}
+    source: Source = videos[0].video.source
+    return {text: embed.cpu() for text, embed in zip(texts, source.encode(texts), strict=True)}

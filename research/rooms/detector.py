@@ -1,0 +1,338 @@
+"""Detection of everything in video frames of the world of rooms, what prompts do not say included, without any model.
+
+`training/rooms_accuracy.py` states how often it is right on rendered frames, for which the truth is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...headforcing_core.demo.words import CHOICES
+from .drawing import (
+    EMBLEM_SIZE,
+    EMBLEMS,
+    FLOOR,
+    FRAME_SIZE,
+    PICTURE_SIZE,
+    PICTURES,
+    Picture,
+    distance_to,
+    distance_to_emblem,
+    picture,
+    wall_light,
+)
+from .masks import grow, label, regions
+from .scenes import BACKGROUNDS, CAMERAS, COLOURS, Marking
+
+SATURATION = 0.43  # threshold: walls, with tint and pattern, are below 0.39, actors above 0.49
+MIN_ACTOR, MIN_EMBLEM = 40, 10  # pixels
+LIKENESS = 0.72  # least correlation with a picture
+NEAR = 3  # pixels; a picture so near its place is in it
+TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
+MARK_CONTRAST = 0.35  # least distance of an emblem's colour from the actor's, both with a largest channel of 1
+MARK_LIKENESS = 0.45  # least intersection over union with an emblem
+MARK_INSET = 1  # pixels from the actor's edge, whose colour mixes with the wall's; more would cut emblems on a cross
+_BORDER = PICTURE_SIZE // 2
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What one video frame shows. Without an actor colour, shape, place and marking are None.
+
+    Attributes:
+        count: number of actors.
+        overlaps: intersection over union of the actor with the outline of each shape, at its place and with its area.
+        tint: factors of the colour channels of the named wall.
+        pictures: whole pictures that nothing hides, at their places in the frame.
+        hidden: `[64, 64]`, where nothing can be said about the wall, because the actor is there.
+        mark: the second colour on the actor; None where there is none, for instance because it has turned away.
+        emblem: what has that colour; None where that cannot be told, though there may be a second colour.
+        mark_area: pixels that have that colour.
+    """
+
+    count: int
+    area: int
+    colour: str | None
+    shape: str | None
+    overlaps: dict[str, float]
+    place: tuple[float, float] | None
+    background: str
+    pattern: str
+    tint: tuple[float, ...]
+    pictures: tuple[Picture, ...]
+    hidden: Tensor
+    mark: str | None
+    emblem: str | None
+    mark_area: int = 0
+
+    @property
+    def marking(self) -> Marking | None:
+        """The marking, where both its parts can be told."""
+        return Marking(self.emblem, self.mark) if self.emblem and self.mark else None
+
+
+def sightings(video_frames: Tensor) -> list[Sighting]:
+    """Detect the contents of video frames `[n, 64, 64, 3]` in 0..1."""
+    video_frames = video_frames.float().clamp(0, 1)
+    actors = _filled(video_frames.amax(-1) - video_frames.amin(-1) > SATURATION)
+    likeness = _likeness(video_frames.mean(-1))
+    hidden = grow(actors, 4)
+    return [_sighting(*parts) for parts in zip(video_frames, label(actors), hidden, likeness, strict=True)]
+
+
+def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Tensor) -> Sighting:
+    pictures = _pictures(likeness)
+    background, pattern, tint = _wall(video_frame, hidden, pictures)
+    by_size = sorted(regions(actors, MIN_ACTOR), key=lambda region: -int(region[1].sum()))
+    if not by_size:
+        return Sighting(0, 0, None, None, {}, None, background, pattern, tint, pictures, hidden, None, None)
+    place, mask = by_size[0]
+    overlaps = _overlaps(mask, place)
+    shape = max(overlaps, key=overlaps.__getitem__)
+    colour = nearest(_vivid(video_frame[mask].median(0).values).tolist(), _VIVID)
+    area = int(mask.sum())
+    radius = math.sqrt(area / _unit_areas()[shape])
+    marking = _marking(video_frame, mask, place, radius)
+    return Sighting(
+        len(by_size), area, colour, shape, overlaps, place, background, pattern, tint, pictures, hidden, *marking
+    )
+
+
+def nearest(colour: Sequence[float], named: dict[str, tuple[float, float, float]]) -> str:
+    return min(named, key=lambda name: sum((a - b) ** 2 for a, b in zip(colour, named[name], strict=True)))
+
+
+def _filled(masks: Tensor) -> Tensor:
+    """Masks `[n, 64, 64]` without holes: the edge of an emblem can be grey between two strong colours."""
+    outside = label(F.pad((~masks).float(), (1, 1, 1, 1), value=1.0).bool())
+    return (outside != outside[:, :1, :1])[:, 1:-1, 1:-1]
+
+
+def _vivid(colour: Tensor) -> Tensor:
+    """A colour scaled to a largest channel of 1: what is left without light and shade."""
+    return colour / colour.amax(-1, keepdim=True).clamp_min(0.2)
+
+
+_VIVID = {name: (r / max(r, g, b), g / max(r, g, b), b / max(r, g, b)) for name, (r, g, b) in COLOURS.items()}
+
+
+@lru_cache(maxsize=1)
+def _unit_areas() -> dict[str, float]:
+    """Area of each shape at radius 1."""
+    fine = (np.arange(400) + 0.5) / 100 - 2
+    upright = np.zeros(())
+    return {
+        shape: float((distance_to(shape, fine, fine[:, None], upright, 1.0) < 0).sum()) / 1e4
+        for shape in CHOICES["shape"]
+    }
+
+
+def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
+    """Intersection over union of a mask with every shape of its area at its place, at the best tilt."""
+    steps, tilts = np.arange(FRAME_SIZE) + 0.5, np.array(TILTS)[:, None, None]
+    dx, dy, there = steps - place[0], (steps - place[1])[:, None], mask.numpy()
+    result = {}
+    for shape, unit_area in _unit_areas().items():
+        outline = distance_to(shape, dx, dy, tilts, math.sqrt(there.sum() / unit_area)) < 0
+        result[shape] = float(((outline & there).sum((-2, -1)) / (outline | there).sum((-2, -1))).max())
+    return result
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Tensor:
+    """Brightness of each picture with mean 0 and norm 1, `[6, 1, 13, 13]`."""
+    templates = torch.from_numpy(np.stack([picture(kind).mean(-1) for kind in PICTURES]))
+    templates = templates - templates.mean((1, 2), keepdim=True)
+    return (templates / templates.flatten(1).norm(dim=1)[:, None, None])[:, None]
+
+
+def _likeness(light: Tensor) -> Tensor:
+    """Correlation of the surroundings of every pixel with each picture, `[n, 6, 52, 52]`; pixel 0 there is pixel 6."""
+    windows, count = light[:, None], PICTURE_SIZE**2
+    mean, square = F.avg_pool2d(windows, PICTURE_SIZE, 1), F.avg_pool2d(windows.square(), PICTURE_SIZE, 1)
+    spread = (count * (square - mean.square()).clamp_min(4e-4)).sqrt()
+    return F.conv2d(windows, _templates()) / spread
+
+
+def _pictures(likeness: Tensor) -> tuple[Picture, ...]:
+    """The pictures of one frame: the best likeness first, and none that overlaps a better one."""
+    left, found = likeness.clone(), []
+    while float(left.max()) > LIKENESS:
+        kind, y, x = (int(i) for i in np.unravel_index(int(left.argmax()), left.shape))
+        found.append(Picture(PICTURES[kind], x + _BORDER, y + _BORDER))
+        left[:, max(0, y - 9) : y + 10, max(0, x - 9) : x + 10] = 0
+    return tuple(found)
+
+
+@lru_cache(maxsize=1)
+def _lights() -> tuple[Tensor, list[str]]:
+    """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the patterns."""
+    plain, checkerboard, striped = CHOICES["pattern"]
+    views = [
+        (plain, 0),
+        *((checkerboard, shift) for shift in range(0, 32, 2)),
+        *((striped, s) for s in range(0, 16, 2)),
+    ]
+    lights = [wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views]
+    return torch.from_numpy(np.stack(lights)).float(), [pattern for pattern, _ in views]
+
+
+def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> tuple[str, str, tuple[float, ...]]:
+    """Name of the wall's colour, pattern and tint: those with the smallest error where nothing hangs or stands."""
+    free = ~hidden
+    free[FLOOR - 2 :] = False
+    for item in pictures:
+        free[max(0, item.y - 7) : item.y + 9, max(0, item.x - 7) : item.x + 9] = False
+    if int(free.sum()) < 64:
+        free = torch.ones_like(free)
+    lights, names = _lights()
+    light, seen = lights[:, free], video_frame[free]  # [views, pixels], [pixels, 3]
+    colours = light @ seen / light.square().sum(1, keepdim=True)  # least squares
+    errors = (seen - light[:, :, None] * colours[:, None]).abs().clamp_max(0.1).mean((1, 2))
+    best = int(errors.argmin())
+    # again without what does not fit, such as half a picture at the edge
+    fits = (seen - light[best, :, None] * colours[best]).abs().amax(-1) < 0.1
+    kept = light[best, fits] if fits.any() else light[best]
+    colour = (kept @ (seen[fits] if fits.any() else seen) / kept.square().sum()).tolist()
+    name = nearest(colour, BACKGROUNDS)
+    return name, names[best], tuple(c / named for c, named in zip(colour, BACKGROUNDS[name], strict=True))
+
+
+def _marking(
+    video_frame: Tensor, mask: Tensor, place: tuple[float, float], radius: float
+) -> tuple[str | None, str | None, int]:
+    """Colour, emblem and pixels of what has another colour inside an actor's outline, compared with all emblems.
+
+    The emblem is None where that looks like none of them, at whatever turn.
+    """
+    inside = mask & ~grow(~mask[None], MARK_INSET)[0]
+    contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(dim=-1) * inside
+    other = contrast > max(MARK_CONTRAST, float(contrast.max()) / 2)
+    if (pixels := int(other.sum())) < MIN_EMBLEM:
+        return None, None, 0
+    strongest = contrast >= contrast[other].median()
+    colour = _vivid(video_frame[strongest].median(0).values)
+    dx = np.arange(FRAME_SIZE) + 0.5 - place[0]
+    dy = (np.arange(FRAME_SIZE) + 0.5 - place[1])[:, None]
+    reach = (np.abs(dx) < radius)[None] & (np.abs(dy) < radius) & inside.numpy()
+    there = other.numpy()[reach]
+    rows, columns = np.nonzero(reach)
+    emblems, views = _emblem_views(rows, columns, place, radius)
+    overlap = (views & there).sum(1) / (views | there).sum(1).clip(1)
+    best = int(overlap.argmax())
+    return nearest(colour.tolist(), _VIVID), emblems[best] if overlap[best] >= MARK_LIKENESS else None, pixels
+
+
+def _emblem_views(
+    rows: np.ndarray, columns: np.ndarray, place: tuple[float, float], radius: float
+) -> tuple[list[str], np.ndarray]:
+    """Every emblem at several tilts and turns on the pixels given, and its name: `[views, pixels]`."""
+    dx, dy = columns + 0.5 - place[0], rows + 0.5 - place[1]
+    tilt, turn = np.meshgrid((-0.17, 0.0, 0.17), np.radians(np.arange(-50, 51, 10)))
+    tilt, turn = tilt.ravel()[:, None], turn.ravel()[:, None]
+    size = EMBLEM_SIZE * radius
+    x = np.cos(tilt) * dx + np.sin(tilt) * dy - 0.6 * radius * np.sin(turn)
+    y = np.cos(tilt) * dy - np.sin(tilt) * dx
+    views = [distance_to_emblem(emblem, x / (np.cos(turn) * size), y / size) < 0 for emblem in EMBLEMS]
+    return [emblem for emblem in EMBLEMS for _ in range(len(tilt))], np.concatenate(views)
+
+
+def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
+    """How well the pictures of a frame are those expected in it: right ones, of all that are expected or seen; 0 to 1.
+
+    Pictures that the actor hides or the edge cuts off are left out. None if none is left.
+    """
+    inside = [item for item in layout if _BORDER <= item.x < FRAME_SIZE - _BORDER]
+    expected = [item for item in inside if not _covered(seen.hidden, item)]
+    found = [item for item in seen.pictures if not _covered(seen.hidden, item)]
+    right = sum(any(_same(item, other) for other in found) for item in expected)
+    total = len(expected) + sum(not any(_same(item, other) for other in expected) for item in found)
+    return right / total if total else None
+
+
+def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
+    """The pictures of a room, from a visit with a camera at rest: those in most frames that can show them."""
+    found: list[Picture] = []
+    for item in (item for sighting in visit for item in sighting.pictures):
+        if not any(_same(item, other) for other in found):
+            can = [sighting for sighting in visit if not _covered(sighting.hidden, item)]
+            shown = [sighting for sighting in can if any(_same(item, other) for other in sighting.pictures)]
+            if 2 * len(shown) > len(can):
+                found.append(item)
+    return found
+
+
+def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | None:
+    """How well a room that comes back shows the pictures of its first visit: `layout_overlap`, mean over the frames.
+
+    A model decides by itself what hangs in a room, so the first visit is the truth; places that the actor hid during
+    all of it are left out. None if it shows no pictures.
+    """
+    layout = layout_of(first)
+    never = torch.stack([sighting.hidden for sighting in first]).all(0)
+    views = [replace(sighting, hidden=sighting.hidden | never) for sighting in back]
+    known = [value for view in views if (value := layout_overlap(view, layout)) is not None]
+    return sum(known) / len(known) if layout and known else None
+
+
+def mark_of(seen: Sequence[Sighting]) -> str | None:
+    """The colour of the marking that these frames show on most pixels together; None if none shows one."""
+    pixels: dict[str, int] = {}
+    for sighting in seen:
+        if sighting.mark is not None:
+            pixels[sighting.mark] = pixels.get(sighting.mark, 0) + sighting.mark_area
+    return max(pixels, key=pixels.__getitem__) if pixels else None
+
+
+def _covered(hidden: Tensor, item: Picture) -> bool:
+    half = _BORDER - 1  # the shadow's soft edge may touch the frame
+    return bool(hidden[max(0, item.y - half) : item.y + half + 1, max(0, item.x - half) : item.x + half + 1].any())
+
+
+def _same(one: Picture, other: Picture) -> bool:
+    return one.kind == other.kind and max(abs(one.x - other.x), abs(one.y - other.y)) <= NEAR
+
+
+def motion_word(places: Sequence[tuple[float, float] | None], stride: int = 4) -> str | None:
+    """The prompt's word for a trajectory, from the actor's place in every `stride`-th video frame.
+
+    Circling keeps its distance to the middle, bouncing is drawn downward, gliding neither. None for fewer than six
+    places.
+    """
+    known = np.array([place for place in places if place is not None], float)
+    if len(known) < 6:
+        return None
+    bouncing, gliding, circling = CHOICES["motion"]
+    from_middle = known[len(known) // 4 :] - FRAME_SIZE / 2  # the actor needs a moment to find its circle
+    distance = np.hypot(*from_middle.T)
+    if distance.std() < 1.5 and 12 < distance.mean() < 18:
+        return circling
+    fall = np.median(np.diff(known[:, 1], 2)) / stride**2
+    return bouncing if fall > 0.05 else gliding
+
+
+def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
+    """The prompt's words for the camera between each video frame and the one `gap` later: the shift of the wall.
+
+    Empty where the camera stands still. Returns `n - gap` words.
+    """
+    strong = video_frames.amax(-1) - video_frames.amin(-1) > SATURATION
+    free = ~grow(strong, 4)
+    now, later = video_frames[:-gap], video_frames[gap:]
+    errors, reach = [], gap * max(CAMERAS.values())
+    middle = slice(reach, FRAME_SIZE - reach)
+    for speed in CAMERAS.values():
+        moved = slice(reach + gap * speed, FRAME_SIZE - reach + gap * speed)
+        both = (free[:-gap, :FRAME_SIZE, moved] & free[gap:, :, middle]).float()
+        error = (now[:, :, moved] - later[:, :, middle]).abs().mean(-1) * both
+        errors.append(error.sum((1, 2)) / both.sum((1, 2)).clamp_min(1))
+    words = list(CAMERAS)
+    return [words[int(i)] for i in torch.stack(errors).argmin(0)]

@@ -1,0 +1,276 @@
+"""Evaluation of a model of the world of rooms: does a room come back as it was, does the actor keep its marking?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ...headforcing_core.cache.method import Method
+from ...headforcing_core.demo import assets, word_hash
+from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
+from ...headforcing_core.demo.words import Look
+from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.model.wan import WanModel
+from ...headforcing_core.render.job import RenderJob
+from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.video import make_blocks
+from ...headforcing_core.rollout.loop import BlockCache
+from ...headforcing_core.rollout.schedule import Schedule, schedule
+from ...headforcing_core.rollout.wan_video_model import WanVideoModel
+from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
+from ..ablations import GivenFrames
+from ..role_rules import RULES, with_rule
+from .detector import Sighting, camera_words, layout_kept, layout_overlap, mark_of, motion_word, sightings
+from .scenes import CLOCK, FRAME_SIZE, Layout, Marking, looks_of_frames, poses, render
+from .stories import last_visits, returning_story, returns, round_story, visits
+
+Numbers = dict[str, float | None]
+
+STRIDE = 4  # one video frame per latent frame is looked at
+JUDGED_BLOCKS = 3  # of a room that has come back
+NO_ACTOR = FRAME_SIZE / 2  # pixels; the error of a place where no actor is found
+GAP = 2  # video frames between two that the camera's movement is read from
+LOSS_LEVEL = 0.9375  # noise level at which the denoiser's loss is measured
+MARK_FRAMES = 18  # latent frames, at least, that the marking is looked for in: it can be hidden in nine of them
+OTHER_VIDEO = 1_000_000  # added to a number, gives that of a video which nothing uses
+
+
+def _leaving(number: int, shown: int, away: int, before: int = 0) -> tuple[Look, ...]:
+    """A room for `shown` blocks, two others for `away` blocks, the room again for `shown` blocks."""
+    return returning_story(np.random.default_rng(number), shown, away, shown, before)
+
+
+STORIES: dict[str, Callable[[int], tuple[Look, ...]]] = {
+    "away_15": partial(_leaving, shown=4, away=15),
+    "away_30": partial(_leaving, shown=4, away=30),
+    "away_60": partial(_leaving, shown=4, away=60),
+    "second_away_30": partial(_leaving, shown=4, away=30, before=4),
+    "twelve_blocks": partial(_leaving, shown=3, away=6),
+    "eight_rooms": lambda number: round_story(np.random.default_rng(number)),
+}
+"""Stories by name, each a function of the video's number."""
+
+
+def timeline_of(looks: Sequence[Look], tag: str = "") -> Timeline:
+    """The timeline of a story: a prompt at each change, with the tag before each that brings a room back."""
+    starts = [i for i, look in enumerate(looks) if not i or look != looks[i - 1]]
+    times = [divmod(CLOCK.start_seconds(start), 60) for start in starts]
+    tags = [f"{tag} " if tag and gap else "" for gap in returns(looks)]
+    told = [tags[start] + looks[start].prompt for start in starts]
+    lines = [f"{int(m)}:{s:07.4f} {text}" for (m, s), text in zip(times, told, strict=True)]
+    return parse_timeline("\n".join(lines), CLOCK.start_seconds(len(looks)))
+
+
+class RoomsJudge:
+    """Generates and measures videos of the world of rooms, on the CPU.
+
+    Args:
+        weights, autoencoder: files; the weights may have dimensions of their own, see `assets.inspect_toy`.
+        profile: the model's head profile, with attention shares.
+    """
+
+    def __init__(self, weights: str | Path, autoencoder: str | Path, profile: HeadProfile):
+        self.info = assets.inspect_toy(weights)
+        self.backbone = WanModel.from_state_dict(self.info.config, load_file(weights), torch.float32)
+        self.autoencoder = load_rooms_autoencoder(autoencoder)
+        self.profile = profile
+        self.schedule: Schedule = schedule("self_forcing")
+
+    def plan(self, policy: Method, roles: str, story: Timeline, seed: int, shuffle: int = 0) -> RenderPlan:
+        """The plan of a story; roles may also be the name of a rule of `RULES`."""
+        by_rule = roles in RULES
+        profile = with_rule(self.profile, roles) if by_rule else self.profile
+        size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
+        arrangement = "profile" if by_rule else roles
+        return RenderPlan.make(
+            self.info.config,
+            policy,
+            self.schedule,
+            story,
+            *size,
+            profile=profile,
+            roles=arrangement,
+            shuffle=shuffle,
+            seed=seed,
+        )
+
+    def latents(self, plan: RenderPlan) -> Tensor:
+        """Generate the latents of a plan, `[frames, 16, 8, 8]`."""
+        return torch.cat(
+            [block.latents for block in make_blocks(job_of(plan), WanVideoModel(self.backbone, torch.float32))]
+        )
+
+    def measure_story(
+        self,
+        policy: Method,
+        roles: str,
+        looks: Sequence[Look],
+        number: int,
+        shuffle: int = 0,
+        ahead: bool = False,
+        tag: str = "",
+    ) -> Numbers:
+        """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`; `tag` as `timeline_of`."""
+        if isinstance(policy, GivenFrames):
+            policy = given_last_visits(looks)
+        plan = self.plan(policy, roles, timeline_of(looks, tag), number, shuffle)
+        numbers = story_numbers(self.autoencoder.decode(self.latents(plan)), looks, number) | self._size(plan)
+        return numbers | (self.one_block_ahead(plan, looks, number) if ahead else {})
+
+    def measure_truth(self, looks: Sequence[Look], number: int, encoded: bool, ahead: bool = False) -> Numbers:
+        """The same of the rendered video; with `encoded`, after the autoencoder's encoder and decoder."""
+        video_frames = render(looks, number).video_frames
+        if encoded:
+            video_frames = self.autoencoder.decode(self.autoencoder.encode(video_frames))
+        numbers = story_numbers(video_frames, looks, number)
+        if ahead:
+            first = CLOCK.frames_per_block
+            seen = sightings(video_frames[first * STRIDE :: STRIDE])
+            numbers["place_error"] = float(np.mean(_place_errors(seen, _places(looks, number)[first:])))
+        return numbers
+
+    def _size(self, plan: RenderPlan) -> Numbers:
+        """Frame slots of the full cache, mean over heads."""
+        return {"frames_a_head": plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)}
+
+    @torch.no_grad()
+    def one_block_ahead(self, plan: RenderPlan, looks: Sequence[Look], number: int) -> Numbers:
+        """How well each block after the first is predicted from the rendered ones before it.
+
+        `place_error`: distance in pixels between the actor's place and the true one; `loss_<level>`: squared error of
+        the predicted flow.
+        """
+        clean = self.autoencoder.encode(render(looks, number).video_frames).split(CLOCK.frames_per_block)
+        script = job_of(plan).script
+        model, cache = WanVideoModel(self.backbone, torch.float32), plan.make_cache(torch.float32, "cpu")
+        noise, places = torch.Generator().manual_seed(number), _places(looks, number).split(CLOCK.frames_per_block)
+        distances: list[float] = []
+        losses: list[float] = []
+        for block, truth in enumerate(clean):
+            model.use_prompt(script.embedding(block))
+            cache.begin_block()
+            if block:
+                wrong = torch.randn(truth.shape, generator=noise)
+                flow = model.flow((1 - LOSS_LEVEL) * truth + LOSS_LEVEL * wrong, LOSS_LEVEL, cache)
+                assert flow is not None
+                losses.append(float((flow - (wrong - truth)).square().mean()))
+                predicted = _denoised(model, cache, self.schedule.for_block(block), truth, noise)
+                shown = self.autoencoder.decode(torch.cat((clean[block - 1], predicted)))
+                seen = sightings(shown[CLOCK.frames_per_block * STRIDE :: STRIDE])
+                distances += _place_errors(seen, places[block])
+            model.write_clean(truth, cache)
+            cache.commit(model.prompt)
+        return {"place_error": float(np.mean(distances)), f"loss_{LOSS_LEVEL}": float(np.mean(losses))}
+
+
+def job_of(plan: RenderPlan) -> RenderJob:
+    """The render of a plan with the embedded model's text embeddings."""
+    return RenderJob(plan, {text: word_hash.encode(text) for text in plan.timeline.texts})
+
+
+def _denoised(
+    model: WanVideoModel, cache: BlockCache, sigmas: Sequence[float], like: Tensor, noise: torch.Generator
+) -> Tensor:
+    """One block from noise, as the sampler makes it; nothing is committed."""
+    x = torch.randn(like.shape, generator=noise)
+    for step, sigma in enumerate(sigmas):
+        made = model.denoise(x, sigma, cache)
+        if step + 1 < len(sigmas):
+            fresh = torch.randn(like.shape, generator=noise)
+            x = (1 - sigmas[step + 1]) * made + sigmas[step + 1] * fresh
+    return made
+
+
+def given_last_visits(looks: Sequence[Look]) -> GivenFrames:
+    """Head Forcing whose memory heads are given frames of the last visit where a room comes back, spread evenly."""
+    most, per_block = GivenFrames().memory.episodic_frames, CLOCK.frames_per_block
+    given: list[tuple[int, ...]] = []
+    for visit in last_visits(looks):
+        frames = len(visit) * per_block
+        chosen = np.linspace(0, frames - 1, min(most, frames)).round().tolist()
+        given.append(tuple(visit.start * per_block + int(frame) for frame in chosen))
+    return GivenFrames(given=tuple(given))
+
+
+def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> Numbers:
+    """What a story's video frames `[n, 64, 64, 3]` have kept; `number` is the video's.
+
+    - `layout`: of the first blocks after a room comes back, how well its pictures are those of its first visit, mean
+      over the rooms that do; `layout_by_chance`: the same for pictures that another video's room has;
+    - `identity`: 1 if the marking in the last quarter, at least the last `MARK_FRAMES` latent frames, has the colour of
+      the first block's, else 0; None without one there; `identity_by_chance`: the same for the colour that the actor
+      of another video has;
+    - what the prompts say, in the last quarter: `background`, `pattern`, `shape`, `single`, the overlap with the named
+      `outline`, the word of the motion, `moves`, and that of the `camera`.
+    """
+    frames, per_block = len(looks) * CLOCK.frames_per_block, CLOCK.frames_per_block
+    first, pairs, before = list(range(per_block)), _returns(looks), round(frames * 0.75)
+    late, marked = range(before, frames), range(max(per_block, min(before, frames - MARK_FRAMES)), frames)
+    wanted = sorted({*first, *late, *marked, *(frame for pair in pairs for visit in pair for frame in visit)})
+    seen = dict(zip(wanted, sightings(video_frames[[STRIDE * frame for frame in wanted]]), strict=True))
+    layouts = [layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs]
+    strange = [
+        layout_overlap(seen[i], Layout(number, looks[i // per_block].room, version=1).pictures())
+        for _, back in pairs
+        for i in back
+    ]
+    start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in marked])
+    another = Marking.draw(looks, number + OTHER_VIDEO).colour
+    every = looks_of_frames(looks)
+    named, shown = [every[STRIDE * i] for i in late], [seen[i] for i in late]
+    words = camera_words(video_frames[STRIDE * before :], GAP)
+    steady = [i for i in range(STRIDE * before, len(every) - GAP) if every[i] == every[i + GAP]]
+    return {
+        "layout": _mean(layouts),
+        "layout_by_chance": _mean(strange),
+        "identity": None if start is None else float(start == end),
+        "identity_by_chance": None if start is None else float(another == end),
+        "background": _mean([float(s.background == look.background) for s, look in zip(shown, named, strict=True)]),
+        "pattern": _mean([float(s.pattern == look.pattern) for s, look in zip(shown, named, strict=True)]),
+        "shape": _mean([float(s.shape == look.shape) for s, look in zip(shown, named, strict=True)]),
+        "single": _mean([float(s.count == 1) for s in shown]),
+        "outline": _mean([s.overlaps.get(look.shape, 0.0) for s, look in zip(shown, named, strict=True)]),
+        "moves": float(motion_word([s.place for s in shown], STRIDE) == named[0].motion),
+        "camera": _mean([float(words[i - STRIDE * before] == every[i].camera) for i in steady]),
+    }
+
+
+def _returns(looks: Sequence[Look]) -> list[tuple[list[int], list[int]]]:
+    """For every room that comes back: the latent frames of its first visit, and the first ones of the later visit."""
+    first: dict[str, range] = {}
+    pairs = []
+    for visit in visits(looks):
+        room = looks[visit.start].room
+        if room in first:
+            pairs.append((_frames(first[room]), _frames(visit[:JUDGED_BLOCKS])))
+        first.setdefault(room, visit)
+    return pairs
+
+
+def _frames(blocks: range) -> list[int]:
+    return list(range(blocks.start * CLOCK.frames_per_block, blocks.stop * CLOCK.frames_per_block))
+
+
+def _places(looks: Sequence[Look], number: int) -> Tensor:
+    """The actor's true place in every latent frame, `[frames, 2]`."""
+    pose = poses(looks, number)
+    return torch.from_numpy(np.stack((pose.x, pose.y), 1))[::STRIDE]
+
+
+def _place_errors(seen: Sequence[Sighting], places: Tensor) -> list[float]:
+    return [
+        NO_ACTOR if sighting.place is None else min(NO_ACTOR, math.dist(sighting.place, place))
+        for sighting, place in zip(seen, places.tolist(), strict=True)
+    ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,186 @@
+"""The tables of `evidence/PREREGISTRATION.md`: rows, stories and numbers of videos, as they were written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...headforcing_core.cache.policy import CachePolicy, RolePolicy
+from ...headforcing_core.render.comparison import Entry
+from ..ablations import EvenMemory, GivenFrames, RandomAdmission
+from ..questions import Question, Rendered, Row, Shuffles, window
+
+VIDEOS = 64
+OURS = "Head Forcing"
+ECHO = "Echo-Forcing"
+NO_MEMORY = "no episodic memory"
+EVEN = "uniform memory, same frame-slots"
+SHUFFLED = "Head Forcing, shuffled roles"
+ABSOLUTE = "Head Forcing, absolute positions"
+BY_FUNCTION = "Head Forcing, roles by function"
+UNIFORM = "uniform admission"
+FIFO = "first in, first out"
+RANDOM = "random admission"
+RECALL, BY_LIKENESS = "[recall 2]", "[recall]"
+ABLATED = {
+    "local": "local heads see their own block alone",
+    "anchor": "anchor heads without first frames",
+    "memory": "memory heads without the middle",
+}
+COLUMNS = (
+    "frames_a_head", "layout", "layout_by_chance", "identity", "identity_by_chance",
+    "background", "pattern", "shape", "single", "outline", "moves", "camera",
+)  # fmt: skip
+
+NOTE = (
+    "Layout, and layout by chance: on the first three blocks after a room comes back. Marking, and marking by chance: "
+    "the last quarter, at least 18 latent frames. The rest but the size: the last quarter."
+)
+AHEAD = (
+    "Place and loss: of every block after the first, predicted from the rendered ones before it; for rendered rows the "
+    "error of the place is the detector's."
+)
+SAME_NUMBERS = (
+    "The tables h1_45, h1_90 and h1_180 have videos of the same numbers, with the same actors, rooms and layouts, and "
+    "are therefore not independent of each other."
+)
+RECALLED = (
+    f"{RECALL} and {BY_LIKENESS} with Head Forcing are ours, not the paper's: when the room comes back, two frames of "
+    "its first visit replace all entries of the memory heads; the row of given frames has five. Two frames of every "
+    "earlier visit wait in main memory and are not among the frames a head. "
+    f"{BY_LIKENESS} finds the visit with the most similar prompt. That of the return is that of the first visit, so "
+    "the two rows are equal unless that fails. Echo-Forcing has its authors' settings and recalls in its own way; a "
+    "prompt without a tag is its smooth change of scene. Nothing is decided by this table."
+)
+
+_POLICY = CachePolicy()
+_TRUTH = (Rendered("rendered", encoded=False), Rendered("rendered, through the autoencoder", encoded=True))
+_ALL_FRAMES = Entry("all frames", "self_forcing")
+
+
+@dataclass(frozen=True)
+class Tagged(Entry):
+    """A row in whose timeline a tag stands before every prompt that brings a room back, as a user would write it."""
+
+    tag: str = ""
+
+
+@dataclass(frozen=True)
+class RoomsTable:
+    """A table of the pre-registration.
+
+    Attributes:
+        first: number of the first video, which is also the seed of its noise.
+        deciding: labels of the rows that a primary endpoint is computed from.
+        ahead: whether the next block after a true past is predicted, too.
+    """
+
+    question: Question
+    first: int
+    deciding: tuple[str, ...]
+    ahead: bool = False
+
+    def numbers(self, videos: int) -> range:
+        return range(self.first, self.first + videos)
+
+    def with_shuffles(self, count: int) -> RoomsTable:
+        rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in self.question.rows]
+        return replace(self, question=replace(self.question, rows=tuple(rows)))
+
+    def entries(self, deciding: bool) -> Iterator[Entry | Rendered]:
+        """The rows that decide, or the others; a row of shuffles as one for each of them."""
+        for row in self.question.rows:
+            if (row.label in self.deciding) == deciding:
+                yield from row.entries if isinstance(row, Shuffles) else (row,)
+
+
+def _ablation(role: str) -> Entry:
+    """Head Forcing with the heads of one role ablated."""
+    policies = {
+        "local": replace(_POLICY, local=RolePolicy(recent_frames=0)),
+        "anchor": replace(_POLICY, anchor=replace(_POLICY.anchor, sink_frames=0)),
+        "memory": replace(_POLICY, memory=replace(_POLICY.memory, episodic_frames=0)),
+    }
+    return Entry(ABLATED[role], f"without_{role}", given=policies[role])
+
+
+def _table(
+    asks: str,
+    story: str,
+    first: int,
+    deciding: tuple[str, ...],
+    *rows: Row,
+    all_frames: bool = False,
+    shuffles: bool = True,
+    note: str = "",
+) -> RoomsTable:
+    """A table with the rows that all of them have, and some of its own, before Head Forcing."""
+    shared: tuple[Row, ...] = (
+        *_TRUTH,
+        *([_ALL_FRAMES] if all_frames else []),
+        window(9),
+        window(21),
+        window(9, sink=3),
+        *([Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled"))] if shuffles else []),
+        Entry(EVEN, "even_memory", given=EvenMemory()),
+        Entry("given the frames of the last visit", "given_frames", given=GivenFrames()),
+        Entry(NO_MEMORY, "no_episodic_memory"),
+    )
+    columns = (*COLUMNS, "place_error", "loss_0.9375") if all_frames else COLUMNS
+    notes = " ".join(filter(None, (NOTE, AHEAD if all_frames else "", note)))
+    question = Question(asks, story, (*shared, *rows, Entry(OURS, "head_forcing")), columns, notes, primary="")
+    return RoomsTable(question, first, (*deciding, OURS) if deciding else (), ahead=all_frames)
+
+
+def _recalling(label: str, method: str, tag: str) -> Tagged:
+    return Tagged(f"{label}, {tag}", method, tag=tag)
+
+
+def _away(blocks: int, decides: bool = True) -> RoomsTable:
+    asks = f"A room is left for {3 * blocks} latent frames and comes back: does it look as before?"
+    return _table(asks, f"away_{blocks}", 80_000, (NO_MEMORY,) if decides else (), note=SAME_NUMBERS)
+
+
+ROOMS_TABLES: dict[str, RoomsTable] = {
+    "h1_45": _away(15),
+    "h1_90": _away(30),
+    "h2_h5": _table(
+        "A room is left for 45 latent frames: do roles and positions matter?",
+        "away_15",
+        81_000,
+        (SHUFFLED, EVEN, ABSOLUTE),
+        Entry(ABSOLUTE, "no_rope_reencoding"),
+        Entry(BY_FUNCTION, "head_forcing", roles="function"),
+    ),
+    "h3": _table(
+        "Are heads what they are called? The heads of one role are ablated at a time, inside the trained length.",
+        "twelve_blocks",
+        82_000,
+        tuple(ABLATED.values()),
+        *(_ablation(role) for role in ABLATED),
+        all_frames=True,
+    ),
+    "h4": _table(
+        "Eight rooms, more than there are entries, and each again: which rule of admission keeps them?",
+        "eight_rooms",
+        83_000,
+        (UNIFORM,),
+        Entry(UNIFORM, "uniform_admission"),
+        Entry(FIFO, "fifo_eviction"),
+        Entry(RANDOM, "random_admission", given=RandomAdmission()),
+    ),
+    "h1_180": _away(60, decides=False),
+    "recall": _table(
+        "The second room is left for 90 latent frames and comes back: what does a tag that recalls it change?",
+        "second_away_30",
+        84_000,
+        (),
+        Entry(ECHO, "echo_forcing"),
+        _recalling(ECHO, "echo_forcing", RECALL),
+        _recalling(OURS, "head_forcing", RECALL),
+        _recalling(OURS, "head_forcing", BY_LIKENESS),
+        shuffles=False,
+        note=RECALLED,
+    ),
+}
+"""By name, in the order in which they are measured."""

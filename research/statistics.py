@@ -1,0 +1,198 @@
+"""Means over videos with 95 % confidence intervals, and the exact test that has to agree with them.
+
+A number that is missing, None or not finite, counts nowhere. A difference needs both of its numbers, and a mean of
+several numbers of one video needs all of them where it decides; where it only describes, it is that of the known ones.
+
+Intervals are studentised (Student's t): with ten values the percentile bootstrap excludes the truth in about 10 % of
+samples. A difference is tested by flipping signs, which assumes nothing but that it is as likely to be the other way
+round where rows do not differ. Against a bound other than 0 this assumes that differences are symmetric about it, which
+does not follow from equal rows, so there the t interval has to agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+Values = Sequence[float | None]
+"""One number a video; None where it is missing."""
+Numbers = dict[str, float | None]
+"""The metrics of one video."""
+
+P = TypeVar("P", bound="Paired")
+
+ENOUGH = 32  # videos; with fewer nothing is called sure
+ENOUGH_SHUFFLES = 5  # from which on one of them may lie on the other side
+COVERAGE = 0.95
+LEVEL = 1 - COVERAGE
+EXACT_VALUES = 16  # up to so many differences all 2^n signs are tried
+DRAWS = 20_000  # of signs, for more differences
+_ROUNDING = 1e-9  # sums that differ by less are equal; the numbers are stored with five digits
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of `count` values and the bounds of its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    def excludes(self, value: float) -> bool:
+        """Whether a value is out of the interval; never for a single measurement, which has none."""
+        return self.count > 1 and not self.low <= value <= self.high
+
+
+def mean_interval(values: Values) -> Interval | None:
+    """The mean of the values that are not None, with its t interval; None without values."""
+    known = _known(values)
+    if not len(known):
+        return None
+    mean, reach = float(known.mean()), 0.0
+    if len(known) > 1:
+        reach = t_quantile(len(known) - 1) * float(known.std(ddof=1)) / math.sqrt(len(known))
+    return Interval(mean, mean - reach, mean + reach, len(known))
+
+
+def differences(values: Values, others: Values) -> list[float | None]:
+    """The paired differences, whose variance is smaller than that of the values."""
+    return [None if a is None or b is None else a - b for a, b in zip(values, others, strict=True)]
+
+
+def sign_flip_p(values: Values) -> float | None:
+    """The two-sided p-value of a mean of 0, from the means that other signs of the values would give.
+
+    All signs for up to `EXACT_VALUES` values other than 0, else `DRAWS` of them, drawn the same in every call. None
+    without values.
+    """
+    known = _known(values)
+    if not len(known):
+        return None
+    known = known[np.abs(known) > _ROUNDING]  # whose sign changes nothing
+    observed = abs(known.sum()) - _ROUNDING
+    if len(known) <= EXACT_VALUES:
+        bits = np.arange(2 ** len(known))[:, None] >> np.arange(len(known)) & 1
+        return float(np.mean(np.abs((1 - 2 * bits) @ known) >= observed))
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), size=(DRAWS, len(known)))
+    return float((1 + np.sum(np.abs(signs @ known) >= observed)) / (1 + DRAWS))  # the observed signs count, too
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values: those at most `LEVEL` hold together with that error rate, however they depend."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A paired difference: its interval, and the p-value of a mean of 0, before and after Holm's correction.
+
+    Attributes:
+        holm: None where nothing is decided by it.
+    """
+
+    interval: Interval
+    p: float
+    holm: float | None = None
+
+    @classmethod
+    def of(cls: type[P], values: Values) -> P | None:
+        interval, p = mean_interval(values), sign_flip_p(values)
+        return None if interval is None or p is None else cls(interval, p)
+
+    @property
+    def clear(self) -> bool:
+        """Whether interval and test of this difference alone exclude 0."""
+        return self.interval.excludes(0) and self.p <= LEVEL
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is clear after the correction, too, with enough videos."""
+        return self.clear and self.holm is not None and self.holm <= LEVEL and self.interval.count >= ENOUGH
+
+    def surely(self, sign: int) -> bool:
+        """Whether the mean surely has this sign."""
+        return self.sure and self.interval.mean * sign > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self.interval), "p": self.p, "holm": self.holm}
+
+
+def corrected(tests: Sequence[P]) -> list[P]:
+    """The tests with Holm's correction over all of them."""
+    return [replace(test, holm=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
+
+
+def on_side(below: tuple[int, int] | None, sign: int) -> bool:
+    """Whether a row's shuffles, all of them or from `ENOUGH_SHUFFLES` on all but one, lie on one side of Head Forcing.
+
+    Args:
+        below: how many of them are below it, and how many there are; None for a row without shuffles: True.
+        sign: 1 for below it, -1 for not below it.
+    """
+    if below is None:
+        return True
+    count, shuffles = below
+    strays = 1 if shuffles >= ENOUGH_SHUFFLES else 0
+    return count >= shuffles - strays if sign > 0 else count <= strays
+
+
+def count_below(shuffles: Sequence[Values], ours: Values, by: float = 0.0) -> tuple[int, int]:
+    """Of how many shuffles the mean is below that of `ours` by more than `by`, and how many there are."""
+    means, mine = [mean_interval(values) for values in shuffles], mean_interval(ours)
+    return sum(mine is not None and it is not None and it.mean < mine.mean - by for it in means), len(means)
+
+
+def mean(values: Values, decides: bool = True) -> float | None:
+    """The mean of several numbers of one video; where it decides None if one of them is missing, else if all are."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known and (len(known) == len(values) or not decides) else None
+
+
+def mean_of(rows: Sequence[Values]) -> Values:
+    """Per video the mean of several values, which decides."""
+    return [mean(values) for values in zip(*rows, strict=True)]
+
+
+def mean_numbers(made: Sequence[Numbers], decides: bool) -> Numbers:
+    """The mean of several measurements of one video."""
+    return {key: mean([numbers.get(key) for numbers in made], decides) for key in made[0]}
+
+
+def values_of(videos: Sequence[Numbers], key: str) -> list[float | None]:
+    """One number of every video."""
+    return [video.get(key) for video in videos]
+
+
+@cache
+def t_quantile(freedom: int) -> float:
+    """The number that Student's t with so many degrees of freedom exceeds in either direction in 5 % of cases."""
+    log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+
+    simpson = np.where(np.arange(2001) % 2, 4.0, 2.0)
+    simpson[[0, -1]] = 1.0
+
+    def inside(limit: float) -> float:
+        """The probability of values up to `limit`, by Simpson's rule."""
+        x = np.linspace(0.0, limit, 2001)
+        density = np.exp(log_scale - (freedom + 1) / 2 * np.log1p(x**2 / freedom))
+        return 2 * limit / 2000 / 3 * float(simpson @ density)
+
+    low, high = 0.0, 13.0  # 12.7 for one degree of freedom
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < COVERAGE else (low, middle)
+    return low
+
+
+def _known(values: Values) -> np.ndarray:
+    return np.array([value for value in values if value is not None and np.isfinite(value)], float)

@@ -1,0 +1,14 @@
+"""Fixtures shared by the tests of research; their helpers are those of the other tests."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "helpers"))
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    return ROOT

@@ -1,0 +1,212 @@
+"""Questions with intervals: means and differences are those of the videos, and tables say no more than they know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.commands.source import Source
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from headforcing.headforcing_core.render.comparison import Entry
+from headforcing.headforcing_core.report.learned.registry import METRICS
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from headforcing.research import real_videos
+from headforcing.research.__main__ import main
+from headforcing.research.answers import answer
+from headforcing.research.paper_tables import PAPER_TABLES
+from headforcing.research.questions import COLUMNS, QUESTIONS, UNJUDGED, Question, Shuffles, window
+from metric_models import tiny_models
+from tiny_checkpoints import wan_vae
+
+BEFORE, AFTER = Entry("before", "self_forcing"), Entry("after", "head_forcing")
+
+
+def measured(entry, number):
+    """Like a model: prompts differ much, methods little but always."""
+    rng = np.random.default_rng(number)
+    return {"layout": rng.uniform(0.3, 0.6) + (0.2 if entry is AFTER else 0.0), "shape": rng.uniform(), "motion": None}
+
+
+QUESTION = Question(
+    "Is after better?", "one_prompt", (BEFORE, AFTER), ("layout", "shape", "motion"), "A note.", "layout"
+)
+
+
+def test_a_table_leaves_out_what_nobody_knows():
+    told = answer(QUESTION, 32, measured)
+    lines = told.table().splitlines()
+    assert lines[0] == "|  | layout | kind of shape |"
+    before, after = lines[2], lines[3]
+    assert before.startswith("| before | **0.4") and after.startswith("| after | 0.6")
+    assert "**" not in before.split("|")[3] and "**" not in after
+    assert any(line.startswith("Means of 32 videos with 95 % t intervals") for line in lines)
+
+
+@pytest.mark.parametrize(("away", "clear"), [((3.0, -0.1, -0.1), False), ((3.0, 0.1, 0.1), True)])
+def test_a_row_of_shuffles_is_marked_only_where_they_lie_on_the_side_of_the_mean(away, clear):
+    """Of three shuffles one with a large difference decides the mean; the two others are below the last row."""
+    row = Shuffles(Entry("shuffled", "head_forcing", roles="shuffled"), 3)
+    question = replace(QUESTION, rows=(row, AFTER), columns=("shape",), primary="shape")
+
+    def shuffled(entry, number):
+        return {"shape": 0.5 + 0.01 * (number % 3) * (entry is AFTER) + (0 if entry is AFTER else away[entry.shuffle])}
+
+    assert answer(question, 12, shuffled).compared(0, "shape").clear == clear
+
+
+def test_what_is_planned_is_told_without_an_interval():
+    def sized(entry, number):
+        return {"frames_a_head": 8.541666 if entry is AFTER else 21.0}
+
+    lines = (
+        answer(replace(QUESTION, columns=("frames_a_head", "motion"), primary="motion"), 3, sized).table().splitlines()
+    )
+    assert lines[0] == "|  | frames a head |"
+    assert lines[2:4] == ["| before | 21 |", "| after | 8.54 |"]
+
+
+def test_the_json_holds_every_video_and_the_means_follow_from_them():
+    found = json.loads(json.dumps(answer(QUESTION, 5, measured).to_dict()))
+    assert [row["label"] for row in found["rows"]] == ["before", "after"]
+    for row in found["rows"]:
+        assert len(row["videos"]) == 5
+        assert row["means"]["layout"]["mean"] == pytest.approx(np.mean([v["layout"] for v in row["videos"]]), abs=1e-5)
+        assert row["means"]["motion"] is None
+    assert found["rows"][0]["difference_to_last"]["layout"]["mean"] == pytest.approx(-0.2)
+
+
+def test_every_question_compares_with_head_forcing_and_shows_known_columns():
+    for name, question in QUESTIONS.items():
+        entries = [row for row in question.rows if isinstance(row, Entry)]
+        assert entries[-1] is question.rows[-1] and entries[-1].policy == AFTER.policy, name
+        assert entries[-1].roles == "profile" and entries[-1].rope is None
+        assert len({(row.policy, row.roles) for row in entries}) == len(entries), name
+        assert question.story in ("one_prompt", "six_prompts")
+    ablations = [name for name, table in PAPER_TABLES.items() if not table.optional]
+    assert [name for name in QUESTIONS if name in PAPER_TABLES] == ablations
+
+
+def test_a_window_counts_its_sink_and_the_current_block():
+    plain, sunk = window(9).policy.memory, window(9, sink=3).policy.memory
+    assert (plain.sink_frames, plain.recent_frames) == (0, 6)
+    assert (sunk.sink_frames, sunk.recent_frames) == (3, 3)
+    assert window(9).policy.rope == "contiguous"
+
+
+def test_questions_of_the_method_have_rows_of_plain_windows():
+    """Of nine frames a head, with and without a sink."""
+    for name, question in QUESTIONS.items():
+        entries = [row for row in question.rows if isinstance(row, Entry)]
+        assert {window(9).policy, window(9, sink=3).policy} < {row.policy for row in entries}, name
+
+
+@pytest.mark.slow
+def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, repo_root, monkeypatch):
+    pytest.importorskip("transformers")
+    save_embeddings(tmp_path / "texts.safetensors", {text: torch.randn(12, 48) for text in ("a fox", "an owl")})
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
+    (tmp_path / "prompts.txt").write_text("a fox\nan owl\n", encoding="utf-8")
+    options = {
+        "--weights": repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
+        "--num-heads": 4,
+        "--vae": wan_vae(tmp_path / "wan_2.1_vae.safetensors"),
+        "--embeddings": tmp_path / "texts.safetensors",
+        "--profile": tmp_path / "tiny.json",
+        "--prompts": f"@{tmp_path / 'prompts.txt'}",
+        "--videos": 2,
+        "--seconds": 1,
+        "--size": "96x64",
+        "--dtype": "fp32",
+        "--device": "cpu",
+        "--out": tmp_path / "out",
+        "--metric-models": tiny_models(tmp_path / "models"),
+        "--metric-device": "cpu",
+        "--vbench": tmp_path / "for vbench",
+    }
+    made, run, check = [], real_videos.run_compared, Source.check_needs
+
+    def run_compared(jobs, *rest):
+        made.extend(jobs)
+        return run(jobs, *rest)
+
+    def check_needs(source, *given, **how):
+        if source.options.method == "self_forcing_window_21":
+            raise HeadForcingError("not enough memory: 76.4 GB are needed")
+        return check(source, *given, **how)
+
+    monkeypatch.setattr(real_videos, "run_compared", run_compared)
+    monkeypatch.setattr(Source, "check_needs", check_needs)
+    words = [str(part) for pair in options.items() for part in pair]
+    assert main(["evaluate", "rope", "components", "--json", *words]) == 0
+    assert len(made) == len(set(made)) == 10, "what two questions ask about is made once"
+    components = json.loads((tmp_path / "out" / "components.json").read_text("utf-8"))
+    assert [row["label"] for row in components["rows"]][2:] == ["(B) + HW", "(C) + HM", "(D) Ours"]
+    assert "left out: (A) Baseline: not enough memory" in components["note"] and components["primary"] == ""
+    found = json.loads((tmp_path / "out" / "rope.json").read_text("utf-8"))
+    assert [row["label"] for row in found["rows"]] == [row.label for row in QUESTIONS["rope"].rows]
+    assert [row["label"] for row in found["rows"]][2:] == [entry.label for entry in PAPER_TABLES["rope"].rows]
+    modelled = {column.key for name in ("subject", "background", "aesthetic") for column in METRICS[name].columns}
+    expected = {*UNJUDGED, *modelled, "text_score"}
+    videos = [video for row in found["rows"] for video in row["videos"]]
+    assert all(set(video) == expected and video["motion"] > 0 for video in videos)
+    for key in ("subject_consistency", "background_consistency", "text_score", "aesthetic_quality"):
+        assert all(video[key] is not None for video in videos), key
+    files = sorted((tmp_path / "out").glob("*.mp4"))
+    laid_out = sorted((tmp_path / "for vbench" / "videos").glob("*/*.mp4"))
+    assert {path.name.rpartition("-")[0] for path in laid_out} == {"a fox-0", "an owl-1"}
+    assert len(laid_out) == len(files) == 10
+    assert {path.stat().st_ino for path in laid_out} == {path.stat().st_ino for path in files}
+
+    # VBench's numbers are read for both questions
+    found = {"motion_smoothness": [0.5, [{"video_path": str(path), "video_results": 0.5} for path in laid_out]]}
+    (tmp_path / "for vbench" / "results").mkdir()
+    (tmp_path / "for vbench" / "results" / "x_eval_results.json").write_text(json.dumps(found), encoding="utf-8")
+    assert main(["read-vbench", str(tmp_path / "for vbench")]) == 0
+    for name, row in (("rope", "w/ RoPE re-enc. (Ours)"), ("components", "(D) Ours")):
+        assert f"| {row} | 0.5000" in (tmp_path / "for vbench" / f"{name}-vbench.md").read_text("utf-8")
+    assert "not laid out: (A) Baseline" in (tmp_path / "for vbench" / "components-vbench.md").read_text("utf-8")
+
+
+def test_an_endpoint_is_only_where_it_answers():
+    videos = object.__new__(real_videos.RealVideos)
+    videos._left_out, videos._modelled = {}, ("text_score",)
+    suited = {name: videos.suited(QUESTIONS[name]) for name in ("length", "components", "switches")}
+    assert suited["components"].note == QUESTIONS["components"].note
+    assert [question.primary for question in suited.values()] == ["", "", "text_score"]
+    assert {question.columns for question in suited.values()} == {(*UNJUDGED, "text_score")} and set(UNJUDGED) < set(
+        COLUMNS
+    )
+    videos._modelled = ()
+    assert videos.suited(QUESTIONS["switches"]).primary == ""
+
+
+def test_without_a_file_of_prompts_no_video_is_of_a_prompt_that_profiles_are_measured_on():
+    assert not set(real_videos.story_texts(None, "one_prompt", 32)) & set(PROFILING_PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["roles", "--demo"], "evaluate is for --weights: the embedded model is measured by `rooms`"),
+        (["roles", "--weights", "w.pt", "--videos", "0"], "--videos must be from 1"),
+        (["roles", "--weights", "w.pt", "--shuffles", "-1"], "--shuffles must be from 0"),
+        (["length", "switches", "--weights", "w.pt", "--vae", "v"], "in two commands"),
+        (["switches", "--weights", "w.pt", "--vae", "v"], "--prompts must name a file with a line"),
+        (["length", "--weights", "w.pt", "--vae", "v", "--videos", "33"], "there are prompts for 32"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments, message, tmp_path, capsys):
+    assert main(["evaluate", *arguments, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_six_prompts_are_read_from_lines_of_json():
+    line = json.dumps({"prompts": ["a", "b", "c", "d", "e", "f"]})
+    assert real_videos.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
+    with pytest.raises(HeadForcingError, match="--prompts must have two or more texts in each line"):
+        real_videos.story_texts("just text", "six_prompts", 1)

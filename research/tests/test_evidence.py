@@ -1,0 +1,202 @@
+"""The pages of evidence say what the stored measurements say, and a sample of them can be made again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
+from headforcing.headforcing_core.hashing import file_hash
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.research.answers import Answer, unpacked
+from headforcing.research.rooms.judge import STORIES, RoomsJudge
+from headforcing.research.rooms.measure import Trained, jobs, measured_on
+from headforcing.research.rooms.outcomes import secondary, verdicts_of
+from headforcing.research.rooms.tables import OURS, ROOMS_TABLES
+from headforcing.research.rooms.verdicts import gate, verdict_table
+from headforcing.research.statistics import mean_interval
+from headforcing.research.training import accuracy as rooms_accuracy
+from headforcing.research.training import gate as rooms_gate
+
+EVIDENCE = Path(__file__).parents[1] / "evidence"
+ROOMS = EVIDENCE / "rooms"
+TABLES = [name for name in ROOMS_TABLES if (ROOMS / f"{name}.json").exists()]
+SAMPLE = 5  # videos that are made again; means of fewer are not normal, as many values are 0 or 1
+STORIES_AGAIN = 2  # of every gap of the gate
+
+
+def stored(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOMS / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def text(page: Path) -> str:
+    return page.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Answer]:
+    return {name: Answer.from_dict(ROOMS_TABLES[name].question, unpacked(stored(name))) for name in TABLES}
+
+
+@pytest.fixture(scope="module")
+def effects() -> dict[str, dict[str, Any]]:
+    """What the gate found of the base, and of the student that was chosen."""
+    return {"base": stored("base.gate"), "student": stored(Path(stored("chosen")["chosen"]).stem + ".gate")}
+
+
+def rounded(found: Any) -> Any:
+    """With nine digits: machines differ in the last bit of a sum."""
+    if isinstance(found, dict):
+        return {key: rounded(value) for key, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return [rounded(value) for value in found]
+    return round(found, 9) if isinstance(found, float) else found
+
+
+# ---------------------------------------------------------------------------------------- pages follow from files
+
+
+def test_every_table_that_decides_was_measured():
+    assert set(TABLES) >= {name for name, table in ROOMS_TABLES.items() if table.deciding}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_follows_from_its_measurements(name: str, answers: dict[str, Answer]):
+    found, table = unpacked(stored(name)), answers[name].table()
+    counted = rounded(answers[name].to_dict())
+    assert counted == {key: rounded(found[key]) for key in counted}
+    assert table in text(ROOMS / f"{name}.md")
+    videos = {len(row["videos"]) for row in found["rows"]} - {0}
+    assert videos == {64}, "as many as were written down before"
+
+
+def test_the_verdicts_follow_from_the_tables(answers: dict[str, Answer], effects: dict[str, dict[str, Any]]):
+    told = stored("verdicts")
+    verdicts = [gate(effects["student"]["memory"], effects["base"]["memory"]), *verdicts_of(answers)]
+    assert rounded([verdict.to_dict() for verdict in verdicts]) == rounded(told["verdicts"])
+    assert secondary(answers, effects["student"]["effects"]["0"]) == told["secondary"]
+    assert len({stored(name)["weights"] for name in TABLES} | {told["weights"]}) == 1, "of the same weights and code"
+    profile = load_profile(bundled_profiles()["toy_world"])
+    assert told["files"] == measured_on(Trained(assets.model_path(), assets.autoencoder_path()), profile)
+    for page in (ROOMS / "verdicts.md", EVIDENCE.parents[1] / "docs" / "evidence.md"):
+        assert verdict_table(verdicts) in text(page), page.name
+
+
+def test_the_gate_was_measured_on_the_files_that_ship(effects: dict[str, dict[str, Any]]):
+    shipped = {"weights": file_hash(assets.model_path()), "autoencoder": file_hash(assets.autoencoder_path())}
+    assert {key: effects["student"][key] for key in shipped} == shipped
+    assert effects["base"]["autoencoder"] == shipped["autoencoder"]
+    for found in effects.values():
+        assert found["memory"] == pytest.approx(rooms_gate.memory(found["effects"]), abs=1e-9)
+
+
+def test_nothing_but_a_verdict_is_called_sure():
+    """Outside tables and the sentences that say what the word means; the rule is in `Verdict.sure`."""
+    sure = {verdict["name"] for verdict in stored("verdicts")["verdicts"] if verdict["sure"]}
+    for page in (EVIDENCE / "README.md", EVIDENCE.parents[1] / "docs" / "evidence.md"):
+        prose = " ".join(line for line in text(page).splitlines() if not line.startswith("|"))
+        for sentence in re.split(r"(?<=[.:]) ", prose):
+            if re.search(r"\b(sure|surely|significan\w*)\b", sentence) and "*Sure*" not in sentence:
+                assert (named := set(re.findall(r"\bH\d\b", sentence))) and named <= sure, sentence
+
+
+def test_the_repository_stays_light():
+    weights = (assets.model_path(), assets.autoencoder_path())
+    assert sum(path.stat().st_size for path in weights) < 16_000_000
+    evidence = (path for path in EVIDENCE.rglob("*") if path.is_file() and path.suffix != ".jsonl")
+    assert sum(path.stat().st_size for path in evidence) < 3_000_000
+
+
+def test_the_page_names_every_table_and_how_many_videos_they_are():
+    page, videos = text(EVIDENCE / "README.md"), range(64)
+    assert all(f"`{name}.md`" in page for name in ROOMS_TABLES)
+    assert f"{len(list(jobs(ROOMS_TABLES, list(videos), deciding=False))):,} videos" in page
+
+
+def test_the_training_took_what_is_said(repo_root: Path):
+    page = text(repo_root / "research" / "training" / "TRAINING.md")
+    for line in stage_lines():
+        assert line in page, line
+
+
+def stage_lines() -> list[str]:
+    """The lines of the training's table, from its journal."""
+    entries = [json.loads(line) for line in text(ROOMS / "journal.jsonl").splitlines()]
+    lines = []
+    for stage in ("autoencoder", "base", "student"):
+        mine = [entry for entry in entries if entry["stage"] == stage]
+        paces = sorted(entry["seconds_a_step"] for entry in mine if entry["seconds_a_step"])
+        pace, steps = paces[len(paces) // 2], mine[-1]["step"]
+        lines.append(f"| {stage} | {steps:,} | {pace:.2g} s | {steps * pace / 60:.0f} min |")
+    return lines
+
+
+# -------------------------------------------------------------------------------------------------- samples made again
+
+
+@pytest.fixture(scope="module")
+def judge() -> RoomsJudge:
+    torch.set_num_threads(1)
+    profile = load_profile(bundled_profiles()["toy_world"])
+    return RoomsJudge(str(assets.model_path()), str(assets.autoencoder_path()), profile)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", [OURS, "rendered, through the autoencoder"])
+def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge: RoomsJudge):
+    """Prompts and noise are those of the first stored videos, inside the trained length.
+
+    The mean of those made again is near that of the same ones, and within the 95 % interval of a mean of so many videos
+    that follows from all stored ones. Machines may differ in the last bits, which a rollout can turn into other pixels.
+    """
+    table = ROOMS_TABLES["h3"]
+    row = next(row for row in unpacked(stored("h3"))["rows"] if row["label"] == label)
+    made = []
+    for number in table.numbers(SAMPLE):
+        looks = STORIES[table.question.story](number)
+        if label == OURS:
+            made.append(judge.measure_story(method_policy("head_forcing"), "profile", looks, number, ahead=True))
+        else:
+            made.append(judge.measure_truth(looks, number, encoded=True, ahead=True))
+    for column in table.question.columns:
+        before = mean_interval([video[column] for video in row["videos"][:SAMPLE]])
+        after = mean_interval([video.get(column) for video in made])
+        assert (before is None) == (after is None), column
+        if before and after:
+            assert after.mean == pytest.approx(before.mean, abs=0.05 + 0.1 * abs(before.mean)), column
+            whole = row["means"][column]
+            wide = (whole["high"] - whole["mean"]) * math.sqrt(whole["count"] / after.count)
+            assert after.mean == pytest.approx(whole["mean"], abs=wide + 0.01), column
+
+
+@pytest.mark.slow
+def test_the_detector_is_as_accurate_as_is_said():
+    """Three clips again, with and without the autoencoder, and what the stored ones say together."""
+    told, clips = stored("accuracy"), 3
+    autoencoder = load_rooms_autoencoder(assets.autoencoder_path())
+    made = {
+        "rendered": rooms_accuracy.accuracy(clips),
+        "through the autoencoder": rooms_accuracy.accuracy(
+            clips, lambda frames: autoencoder.decode(autoencoder.encode(frames))
+        ),
+    }
+    for column, found in made.items():
+        for name, values in found.items():
+            assert values == pytest.approx(told[column][name][:clips], abs=0.02), (column, name)
+    assert rooms_accuracy.table(told) in text(EVIDENCE / "README.md")
+
+
+@pytest.mark.slow
+def test_the_student_remembers_as_the_gate_says(judge: RoomsJudge, effects: dict[str, dict[str, Any]]):
+    """The first stories of every gap again."""
+    measured = rooms_gate.measure(judge.backbone, judge.autoencoder, STORIES_AGAIN)
+    for away, values in measured.items():
+        assert values == pytest.approx(effects["student"]["effects"][away][: len(values)], abs=0.02), away

@@ -1,0 +1,159 @@
+"""The rule of the pre-registration: every verdict can be reached, and the bounds are where they were written down."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from headforcing.research.rooms.tables import ABLATED, NO_MEMORY, OURS, ROOMS_TABLES
+from headforcing.research.rooms.verdicts import (
+    FACTS,
+    REFUTES,
+    SUPPORTS,
+    UNDECIDED,
+    UNMEASURED,
+    corrected,
+    costs_of,
+    difference,
+    gate,
+    names_of_heads,
+    roles_matter,
+    verdict_table,
+)
+from headforcing.research.statistics import mean_of
+
+
+def around(mean, spread=0.01, count=64, seed=0):
+    """Values with exactly this mean."""
+    draw = random.Random(seed)
+    half = [draw.uniform(0, spread) for _ in range(count // 2)]
+    return [mean + offset for x in half for offset in (x, -x)]
+
+
+@pytest.mark.parametrize(
+    ("student", "base", "outcome"), [(0.4, 0.6, SUPPORTS), (0.399, 0.9, REFUTES), (0.9, 0.599, REFUTES)]
+)
+def test_the_gate_needs_student_and_base(student, base, outcome):
+    assert gate(student, base).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("values", "above", "below", "outcome"),
+    [
+        (around(0.12), 0.10, 0.10, SUPPORTS),
+        (around(0.08), 0.10, 0.10, REFUTES),
+        (around(0.10), 0.10, 0.10, UNDECIDED),
+        ([0.125] * 64, 0.125, 0.125, UNDECIDED),  # a bound that is met is not passed
+        (around(0.02), 0.05, 0.0, UNDECIDED),
+        (around(-0.02), 0.05, 0.0, REFUTES),
+        (around(0.5, count=30), 0.10, 0.10, UNDECIDED),  # too few
+        ([None] * 40 + around(0.5, count=24), 0.10, 0.10, UNDECIDED),
+        ([None] * 64, 0.10, 0.10, UNMEASURED),
+        ([], 0.10, 0.10, UNMEASURED),
+    ],
+)
+def test_a_difference_is_decided_by_its_interval(values, above, below, outcome):
+    assert difference("H1", "", values, above, below).outcome == outcome
+
+
+def test_what_is_tested_is_the_bound_that_was_passed():
+    far, near = around(0.5), around(0.1003, 0.0016)
+    assert difference("H1", "", far, 0.10, 0.10).p < 0.001
+    assert 0.001 < difference("H1", "", near, 0.10, 0.10).p < 0.5
+    assert difference("H5", "", around(-0.02), 0.05, 0.0).p < 0.001
+
+
+def shuffles(better, count=20, gain=0.01):
+    """Differences of which the profile is better in so many; their mean is 0 for half of them."""
+    return [around(gain if i < better else -gain, seed=i) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("better", "gain", "even", "outcome"),
+    [
+        (20, 0.1, 0.05, SUPPORTS),
+        (19, 0.1, 0.05, SUPPORTS),
+        (18, 0.1, 0.05, UNDECIDED),
+        (19, 0.1, 0.0, UNDECIDED),  # no better than uniform memory
+        (10, 0.01, 0.05, REFUTES),
+        (15, 0.01, 0.05, REFUTES),
+        (5, 0.01, 0.05, REFUTES),
+        (4, 0.01, 0.05, UNDECIDED),  # out of the middle half
+        (16, 0.01, 0.05, UNDECIDED),
+        (15, 0.2, 0.05, UNDECIDED),  # in the middle half, but the mean is 0.1 away
+    ],
+)
+def test_roles_are_decided_by_their_rank_and_by_uniform_memory(better, gain, even, outcome):
+    assert roles_matter(shuffles(better, gain=gain), around(even)).outcome == outcome
+
+
+def test_a_lead_over_uniform_memory_makes_no_support_of_the_roles():
+    """19 of 20 tiny gains; what is left of them over the videos is noise."""
+    found = roles_matter([around(0.001 if i else -0.001, 0.1) for i in range(20)], around(0.5))
+    assert found.numbers["better"] == 19 and found.numbers["minus_even"]["low"] > 0.4
+    assert found.outcome == UNDECIDED and found.p > 0.05
+    assert roles_matter(shuffles(20, gain=0.1), around(0.5)).p < 0.001
+
+
+def test_a_few_shuffles_decide_nothing():
+    assert roles_matter(shuffles(19, count=19), around(0.5)).outcome == UNDECIDED
+    assert roles_matter([], around(0.5)).outcome == UNMEASURED
+
+
+def costs(own, others=0.0, **own_of):
+    return {
+        role: {
+            fact: around(own_of.get(role, own) if fact == FACTS[role] else others, seed=len(role + fact))
+            for fact in FACTS.values()
+        }
+        for role in FACTS
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (costs(1.0), SUPPORTS),
+        (costs(-1.0), REFUTES),
+        (costs(1.0, anchor=-1.0), UNDECIDED),
+        (costs(-1.0, anchor=1.0), UNDECIDED),
+        (costs(1.0, local=0.0005), UNDECIDED),  # the largest, but not surely ahead
+        ({}, UNMEASURED),
+        ({role: facts for role, facts in costs(1.0).items() if role != "local"}, UNMEASURED),
+    ],
+)
+def test_names_of_heads_are_decided_by_what_each_costs(found, outcome):
+    assert names_of_heads(found).outcome == outcome
+
+
+def test_costs_are_in_standard_deviations_and_positive_where_it_gets_worse():
+    whole = [{"layout": 1.0, "identity": 1.0, "place_error": 1.0}] * 4
+    worse = [{"layout": 0.0, "identity": 1.0, "place_error": 3.0}] * 4
+    found = costs_of(whole, {"local": whole, "anchor": whole, "memory": worse})
+    assert found["memory"]["identity"] == [0.0] * 4  # equal everywhere: nothing is lost
+    assert found["local"]["layout"] == [0.0] * 4
+    assert found["memory"]["layout"] == pytest.approx([(15 / (12 * 1 / 4 * 3 / 4 * 16 / 12)) ** 0.5] * 4)
+    assert found["memory"]["place_error"] == pytest.approx(found["memory"]["layout"])
+
+
+def test_what_was_not_measured_makes_the_correction_no_weaker():
+    one, rest = difference("H1", "", around(0.5), 0.1, 0.1), [difference(f"H{i}", "", [], 0, 0) for i in range(2, 6)]
+    found = corrected([one, *rest])
+    assert found[0].holm == pytest.approx(5 * one.p) and found[0].sure and not found[1].sure
+    table = verdict_table([gate(0.5, 0.7), *found])
+    assert "supports, sure" in table and table.count("not measured") == 4 and "supports |" in table
+
+
+def test_a_mean_over_gaps_needs_both_of_them():
+    assert mean_of([[1.0, None, 0.0], [0.0, 1.0, 0.0]]) == [0.5, None, 0.0]
+
+
+def test_the_tables_are_those_of_the_pre_registration(repo_root):
+    page = (repo_root / "research" / "evidence" / "PREREGISTRATION.md").read_text("utf-8")
+    shared = (OURS, NO_MEMORY, "rendered", "window of 9, re-encoded", "window of 21, re-encoded")
+    for table in ROOMS_TABLES.values():
+        assert f"{table.first:,} to {table.first + 63:,}".replace(",", " ") in page
+        labels = [row.label for row in table.question.rows]
+        assert set(shared) <= set(labels) and labels[-1] == OURS and set(table.deciding) <= set(labels)
+        assert ("all frames" in labels) == (table.question.story == "twelve_blocks")
+    assert set(ABLATED) == set(FACTS)

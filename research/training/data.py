@@ -1,0 +1,144 @@
+"""Clips of the world of rooms for training, each a function of its number, so that nothing of them need be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...headforcing_core.demo.rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder
+from ...headforcing_core.demo.words import Look
+from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
+from ..rooms.scenes import COLOURS, FRAME_SIZE, Clip, looks_of_frames, render
+from ..rooms.stories import BLOCKS, random_story, returns
+from .parallel_forward import BLOCK_FRAMES
+from .training import word_vectors
+
+TRAINING_SEEDS = 10_000_000  # clips of worker r begin at (1 + r) times this; tests and tables use smaller numbers
+CROP = 32
+EMBLEM_WEIGHT = 12  # of an emblem's pixels in the autoencoder's loss, above 1: they are few, and tell who the actor is
+_CROP_FRAMES = 1 + 2 * TEMPORAL_STRIDE  # a latent frame that begins a video, one after it, one after another
+_NO_PROMPT, _NO_WORD = 0.15, 0.05
+
+
+def training_clip(seed: int) -> Clip:
+    """Clip number `seed`."""
+    return render(random_story(np.random.default_rng(seed)), seed)
+
+
+def text_of(looks: Sequence[Look], rng: np.random.Generator) -> Tensor:
+    """Text embedding of each block `[blocks, words, 64]`; empty for 15 % of clips, and 5 % of the words are dropped."""
+    if rng.random() < _NO_PROMPT:
+        return torch.stack([word_vectors("") for _ in looks])
+    words = dict.fromkeys(word for look in looks for word in look.prompt.split())
+    kept = {word for word in words if rng.random() >= _NO_WORD}  # a dropped word is missing in the whole clip
+    return torch.stack([word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks])
+
+
+def latent_cells(cover: Tensor) -> Tensor:
+    """The share of each latent cell that something covers, `[video frames, 64, 64]` to `[latent frames, 8, 8]`."""
+    cells = F.avg_pool2d(cover[:, None], SPATIAL_FACTOR)[:, 0]
+    return torch.cat((cells[:1], cells[1:].unflatten(0, (-1, TEMPORAL_STRIDE)).mean(1)))
+
+
+def asked_for(clip: Clip) -> Tensor:
+    """What counts more in the loss, `[latent frames, 8, 8]`: the actor, and pictures where a room comes back.
+
+    Pictures count no more where a room is new (they cannot be known) and in the rest of a visit (they are copied).
+    """
+    back = torch.tensor([gap > 0 for gap in returns(clip.looks)]).repeat_interleave(BLOCK_FRAMES)
+    return (latent_cells(clip.shape) + latent_cells(clip.pictures) * back[:, None, None]).clamp_max(1)
+
+
+@dataclass
+class ClipPool:
+    """Latents of the clips that the steps up to a given one use; `fresh` of them are replaced at every step."""
+
+    autoencoder: RoomsAutoencoder
+    seed: int
+    rank: int
+    size: int = 400
+    fresh: int = 2
+
+    def __post_init__(self) -> None:
+        self._clips: dict[int, tuple[Tensor, Tensor, tuple[Look, ...]]] = {}
+
+    def draw(self, step: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents `[batch, 36, 16, 8, 8]`, what counts more `[batch, 36, 8, 8]`, text `[batch, 12, words, 64]`."""
+        rng = np.random.default_rng((self.seed, self.rank, step))
+        first = step * self.fresh
+        for gone in [index for index in self._clips if index < first]:
+            del self._clips[gone]
+        picks = first + rng.choice(self.size, batch, replace=False)
+        latents, weights, looks = zip(*(self._clip(int(index)) for index in picks), strict=True)
+        text = torch.stack([text_of(per_block, rng) for per_block in looks])
+        return torch.stack(latents).float(), torch.stack(weights).float(), text
+
+    def _clip(self, index: int) -> tuple[Tensor, Tensor, tuple[Look, ...]]:
+        if index not in self._clips:
+            clip = training_clip(TRAINING_SEEDS * (1 + self.rank + 2 * self.seed) + index)
+            self._clips[index] = self.autoencoder.encode(clip.video_frames).half(), asked_for(clip).half(), clip.looks
+        return self._clips[index]
+
+
+def draw_stories(seed: int, rank: int, step: int, batch: int) -> tuple[Tensor, Tensor]:
+    """Text `[batch, 12, words, 64]` of random stories, and after how many blocks each room comes back `[batch, 12]`."""
+    rng = np.random.default_rng((seed, rank, step))
+    stories = [random_story(rng, BLOCKS) for _ in range(batch)]
+    return torch.stack([text_of(looks, rng) for looks in stories]), torch.tensor([returns(looks) for looks in stories])
+
+
+class Crops:
+    """Crops of nine video frames for the autoencoder, most of them near the actor or at a picture."""
+
+    def __init__(self, seed: int, rank: int, clips: int = 60, steps_per_clip: int = 2):
+        self.seed, self.rank, self.size, self.pace = seed, rank, clips, steps_per_clip
+        self._clips: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def draw(self, step: int, count: int) -> tuple[Tensor, Tensor]:
+        """Video frames `[count, 9, 3, 32, 32]` in 0..1, and their weights `[count, 9, 1, 32, 32]`, at least 1."""
+        rng = np.random.default_rng((self.seed, self.rank, step))
+        first = step // self.pace
+        for gone in [index for index in self._clips if index < first]:
+            del self._clips[gone]
+        parts = [self._crop(first + int(rng.integers(self.size)), rng) for _ in range(count)]
+        video_frames, weights = (torch.stack(part) for part in zip(*parts, strict=True))
+        return video_frames.float().movedim(-1, 2) / 255, 1 + EMBLEM_WEIGHT * weights.float()[:, :, None] / 255
+
+    def _crop(self, index: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        video_frames, things = self._clip(index)
+        first = TEMPORAL_STRIDE * int(rng.integers((len(video_frames) - _CROP_FRAMES) // TEMPORAL_STRIDE + 1))
+        centre = rng.uniform(0, FRAME_SIZE, 2)
+        seen = (things[first] > 127).nonzero()
+        if rng.random() < 0.75 and len(seen):
+            centre = seen[int(rng.integers(len(seen)))].numpy() + rng.uniform(-6, 6, 2)
+        corner = np.clip(np.round((centre - CROP / 2) / SPATIAL_FACTOR), 0, (FRAME_SIZE - CROP) // SPATIAL_FACTOR)
+        y, x = (SPATIAL_FACTOR * corner).astype(int)
+        window = slice(first, first + _CROP_FRAMES), slice(y, y + CROP), slice(x, x + CROP)
+        return video_frames[window], things[window]
+
+    def _clip(self, index: int) -> tuple[Tensor, Tensor]:
+        if index not in self._clips:
+            clip = training_clip(TRAINING_SEEDS * (20 + self.rank + 2 * self.seed) + index)
+            around = F.max_pool2d(clip.shape[:, None], 5, 1, 2)[:, 0]
+            emblem = F.max_pool2d(emblem_cover(clip)[:, None], 3, 1, 1)[:, 0]
+            things = torch.stack((emblem, 0.3 * around, 0.12 * clip.pictures.float())).amax(0)
+            self._clips[index] = _bytes(clip.video_frames), _bytes(things)
+        return self._clips[index]
+
+
+def emblem_cover(clip: Clip) -> Tensor:
+    """Pixels of the actor that are nearer to the emblem's colour than to its own, `[video frames, 64, 64]`, 0 or 1."""
+    body = torch.tensor([COLOURS[look.colour] for look in looks_of_frames(clip.looks)])[:, None, None]
+    to_body, to_mark = (
+        (clip.video_frames - colour).square().sum(-1) for colour in (body, torch.tensor(COLOURS[clip.marking.colour]))
+    )
+    return ((to_mark < to_body) & (clip.shape > 0.5)).float()
+
+
+def _bytes(values: Tensor) -> Tensor:
+    return (values * 255).round().byte()

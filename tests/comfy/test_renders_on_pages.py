@@ -1,0 +1,192 @@
+"""What pages show of renders: after a tab was closed, in two tabs, after the server was killed, after an error."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfy_browser import Browser
+from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph
+from comfy_harness import ComfyServer
+from playwright.sync_api import Page
+
+FOLDER = Path(__file__).resolve().parents[2] / "workflows"
+ID = "aaaaaaaa-1111-4000-8000-000000000000"
+NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcing%s')"
+TIMELINE, SAMPLER = NODE % "PromptTimeline", NODE % "Sampler"
+TEXT = f"{TIMELINE}.widgets.find((widget) => widget.name === 'prompts')"
+PLAYER = f"{SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild"
+SAYS = f"(({PLAYER})?.firstChild.textContent ?? '')"
+STORY_STATUS = "(document.querySelector('.hf-live-story [role=status]')?.textContent ?? '')"
+BUTTON = "document.querySelector('.hf-live-story input')"
+EDITORS = {"0.30.0": ("comfy", False), "newest frontend, Nodes 2.0": ("comfy_latest", True)}
+
+
+@pytest.fixture(params=EDITORS)
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    fixture, vue_nodes = EDITORS[request.param]
+    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes, any_source=True) as page:
+        yield page
+
+
+def growing(prefix: str, seconds: float, text: str, **sampler: Any) -> Graph:
+    graph = demo_graph(vae=["demo", 2], filename_prefix=prefix, **sampler)
+    del graph["video"]
+    return changed(graph, "timeline", seconds=seconds, prompts=text)
+
+
+def as_workflow(browser: Browser, graph: Graph) -> dict[str, Any]:
+    """The editor's workflow of a graph, with an id, as a person has saved it."""
+    browser.load_api(graph)
+    return browser.page.evaluate("(id) => ({ ...app.graph.serialize(), id })", ID)
+
+
+def load(page: Page, workflow: dict[str, Any]) -> None:
+    page.evaluate("(graph) => app.loadGraphData(graph)", workflow)
+    page.wait_for_timeout(300)
+
+
+def write(page: Page, text: str) -> None:
+    page.evaluate(f"(text) => {{ const each = {TEXT}; each.value = text; each.callback?.(text); }}", text)
+
+
+def waits(page: Page, script: str, arg: Any = None, seconds: float = 60) -> None:
+    page.wait_for_function(script, arg=arg, timeout=1000 * seconds)
+
+
+@pytest.mark.slow
+def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
+    """The tab that queued it is closed; two others then show the same render, and the later edit is kept."""
+    first = f"0:00 {BALL}\n9:40 {BALL}"
+    workflow = as_workflow(browser, growing("pages/later", 600.0, first, seed=801, resume=False))
+    load(browser.page, workflow)
+    browser.queue()
+    waits(browser.page, f"{SAYS}.startsWith('block 3')")
+    one, two = browser.open_page(), browser.open_page()
+    browser.page.close()
+    for page in (one, two):
+        load(page, workflow)
+        waits(page, f"{SAYS}.startsWith('block') && {BUTTON} && !{BUTTON}.parentNode.hidden", seconds=30)
+
+    mine, theirs = first.replace(f"9:40 {BALL}", f"9:40 {CROSS}"), f"{first}\n9:45 {CROSS}"
+    write(one, mine)
+    one.evaluate(f"{BUTTON}.click()")
+    waits(one, f"{STORY_STATUS}.includes('takes it')")
+    waits(two, f"(text) => {TEXT}.value === text", mine)  # it held nothing else
+    waits(two, f"{STORY_STATUS}.startsWith('Another page has changed the story')")
+    write(two, theirs)
+    write(one, f"{mine}\n9:50 {BALL}")
+    one.evaluate(f"{BUTTON}.click()")
+    waits(one, f"{STORY_STATUS}.includes('takes it')")
+    waits(two, f'{STORY_STATUS}.includes("puts this node\'s text in its place")')
+    assert two.evaluate(f"{TEXT}.value") == theirs
+    two.evaluate(f"{BUTTON}.click()")
+    waits(two, f"{STORY_STATUS}.endsWith('in place of what another page has changed.')")
+    browser.server.interrupt()
+    for page in (one, two):
+        waits(page, f"{SAYS}.startsWith('stopped in block')")
+        waits(page, f"{BUTTON}?.parentNode.hidden ?? true")
+    two.close()
+    after = browser.open_page()
+    load(after, workflow)
+    waits(after, f"{SAYS}.startsWith('stopped in block')", seconds=20)
+    waits(after, f"({PLAYER}).querySelector('video').duration > 1", seconds=20)
+    assert browser.page_errors == []
+
+
+@pytest.mark.slow
+def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent(comfy: ComfyServer, tmp_path: Path):
+    with ComfyServer(comfy.install, tmp_path) as server, Browser(server) as browser:
+        page = browser.page
+        load(page, as_workflow(browser, growing("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)))
+        page.evaluate(
+            f"() => {{ const view = app.canvas.ds, node = {TIMELINE}; view.scale = 1;"
+            " view.offset = [150 - node.pos[0], 60 - node.pos[1]]; app.graph.setDirtyCanvas(true, true); }"
+        )
+        browser.queue()
+        waits(page, f"{SAYS}.startsWith('block 2') && !{BUTTON}.parentNode.hidden")
+        server.stop()
+        page.locator(".hf-bar").nth(1).focus()
+        page.keyboard.press("ArrowRight")
+        waits(page, "document.querySelector('.hf-status').textContent.includes('waits for it')", seconds=10)
+        page.keyboard.press("ArrowRight")
+        with server:
+            waits(page, f"{SAYS}.startsWith('not rendered any more')", seconds=30)
+            waits(page, f"{BUTTON}.parentNode.hidden", seconds=10)
+            waits(page, f"{TEXT}.value.includes('0:31.')", seconds=15)
+            waits(page, "!document.querySelector('.hf-status').classList.contains('hf-error')", seconds=10)
+            assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31.")
+        assert browser.page_errors == []
+
+
+@pytest.mark.slow
+def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
+    page = browser.page
+    load(page, as_workflow(browser, growing("pages/fails", 1.5, BALL, seed=803)))
+    browser.queue()
+    assert browser.wait_done() == "success"
+    waits(page, f"{SAYS}.startsWith('wrote')")
+    seed = f"{SAMPLER}.widgets.find((widget) => widget.name === 'width')"
+    page.evaluate(f"() => {{ {seed}.value = 128; }}")
+    browser.queue()
+    assert browser.wait_done().startswith("error")
+    waits(page, f"{SAYS}.startsWith('failed: the demo model makes videos of 64x64 only')", seconds=10)
+    assert any("makes videos of 64x64 only" in toast for toast in browser.toasts())
+    later = browser.open_page()
+    load(later, page.evaluate("app.graph.serialize()"))
+    waits(later, f"{SAYS}.startsWith('failed: the demo model')", seconds=10)
+    later.close()
+
+    write(page, "0:00 a\n0:05 b")  # in another node
+    browser.queue()
+    assert browser.wait_done().startswith("error")
+    waits(page, f"{SAYS}.startsWith('failed in Prompt Timeline: line 2: 0:05 is after')", seconds=10)
+
+    write(page, BALL)
+    page.evaluate(f"() => {{ {seed}.value = 64; }}")
+    browser.queue()
+    assert browser.wait_done() == "success"
+    waits(page, f"!{SAYS}.includes('failed')", seconds=10)
+    assert browser.page_errors == []
+
+
+@pytest.mark.slow
+def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
+    """The frontend's own player of a video would be an input of its node."""
+    page, folder = browser.page, browser.server.output_dir / "pages"
+    graph = changed(demo_graph(seed=804), "timeline", seconds=1.5, prompts=BALL)
+    load(page, as_workflow(browser, changed(graph, "video", filename_prefix="pages/twice")))
+    before = len(list(folder.glob("twice*")))
+    video = (NODE % "DecodeVideo") + ".widgets.find((widget) => widget.name === 'player')?.element"
+    for _ in range(2):
+        browser.queue()
+        assert browser.wait_done() == "success"
+        waits(page, f"({video})?.querySelector('video').src.includes('twice_')", seconds=10)
+    assert len(list(folder.glob("twice*"))) == before + 1
+    assert browser.page_errors == []
+
+
+@pytest.mark.slow
+def test_a_template_opened_again_shows_no_video_of_the_last_time(browser: Browser):
+    page = browser.page
+    template = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
+    connect = f"""() => {{
+      const sampler = {SAMPLER}, vae = sampler.inputs.findIndex((input) => input.name === "vae");
+      const demo = app.graph.nodes.find((node) => node.type === "HeadForcingLoadDemo");
+      demo.connect(demo.outputs.findIndex((output) => output.type === "VAE"), sampler, vae);
+      {TIMELINE}.widgets.find((widget) => widget.name === "seconds").value = 1.5;
+    }}"""
+    load(page, template)
+    page.evaluate(connect)
+    write(page, BALL)
+    saved = page.evaluate("app.graph.serialize()")
+    browser.queue()
+    assert browser.wait_done() == "success"
+    waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
+    load(page, template)
+    page.wait_for_timeout(700)
+    assert page.evaluate(SAYS) == ""
+    load(page, saved)
+    waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
+    assert browser.page_errors == []

@@ -1,0 +1,97 @@
+"""What a block at 832x480 launches on a GPU, and what linear layers in 8 bits read and write, counted without a GPU.
+
+The sizes are those of the 1.3B model; nothing is computed. Bounds are what was counted: nothing is added unseen.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from benchmarks.case import Case
+from benchmarks.rows import HEAD_FORCING
+from counted_launches import Launches, counted_launches
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.model.attention import LayerAttention
+from headforcing.headforcing_core.model.fp8 import use_fp8_linears
+from headforcing.headforcing_core.model.gelu_epilogue import ffn_with_epilogue, finish_with_epilogue
+from headforcing.headforcing_core.model.wan import PromptKV, WanModel, forward_block
+from torch import nn
+from torch.nn import functional as F
+
+CASE = Case(device=torch.device("meta"))
+BLOCKS = 8  # after which the contexts of local and anchor heads are full
+PRODUCTS = {"addmm", "_scaled_mm", "_addmm_activation"}
+
+
+def model(layers: int = CASE.layers) -> WanModel:
+    with torch.device("meta"):
+        made = WanModel(CASE.config).requires_grad_(False).to(torch.bfloat16)
+    made.blocks = nn.ModuleList(list(made.blocks)[:layers])
+    made.patch_embedding.float()
+    return made
+
+
+def launches(backbone: WanModel, forward: Callable = forward_block) -> Launches:
+    """Of a block in a full cache, with one attention call a layer: four denoising passes, the clean one, the update."""
+    shape = CASE.shape(HEAD_FORCING, 40)
+    attention = LayerAttention(lambda q, k, v, spans: F.scaled_dot_product_attention(q))
+    cache = HeadCache(shape, torch.bfloat16, "meta", attention)
+    key = torch.empty(1, 12, 512, 128, dtype=torch.bfloat16, device="meta")
+    prompt = PromptKV([(key, key)] * len(backbone.blocks), 60)
+    latents = torch.empty(3, 16, 60, 104, dtype=torch.bfloat16, device="meta")
+    for block in range(BLOCKS):
+        cache.begin_block()
+        if block == BLOCKS - 1:
+            with counted_launches():  # tables are sent to the device once
+                forward(backbone, latents, torch.zeros(3), prompt, cache)
+        cache.close()
+    cache.begin_block()
+    with counted_launches() as found:
+        for step in range(5):
+            forward(backbone, latents, torch.full((3,), 250.0 * step), prompt, cache, write_only=step == 4)
+        cache.close()
+        cache.begin_block()
+    return found
+
+
+def test_a_block_launches_no_more_than_it_needs():
+    """9 products, 4 norms, 2 attentions, a write, GELU, a modulation and the order of heads, in each layer and pass."""
+    found = launches(model())
+    assert found.names["addmm"] == 1213 and found.names["attention"] == 2 * 149
+    assert found.names["_move_kernel"] <= 6  # one to drop frames and one to rotate, for every role
+    assert 2700 < found.names.total() <= 2780, found.names.most_common()
+
+
+def test_gelu_in_the_launch_of_its_linear_layer_saves_one_launch_a_layer():
+    plain, fused = (launches(model(2), f) for f in (forward_block, partial(forward_block, finish=finish_with_epilogue)))
+    assert plain.names.total() - fused.names.total() == 2 * 5 - 1 == fused.names["_addmm_activation"]
+    assert fused.names["gelu"] == 0
+
+
+def test_rounding_to_8_bits_moves_less_than_15_gb_a_block_beside_the_products():
+    """Queries, keys and values are rounded once, biases added by the product, GELU applied by the rounding."""
+    eight = model(2)
+    use_fp8_linears_on_meta(eight)
+    plain, small = launches(model(2)), launches(eight)
+    beside = [sum(size for name, size in found.traffic.items() if name not in PRODUCTS) for found in (plain, small)]
+    layer_passes = 2 * 5 - 1
+    extra = (beside[1] - beside[0]) / layer_passes * 149
+    assert extra < 15e9, f"{extra / 1e9:.1f} GB: {small.traffic.most_common()}"
+    assert small.names["_quantise_kernel"] == layer_passes * 6 + 1  # the last keys and values, too
+
+
+def use_fp8_linears_on_meta(backbone: WanModel) -> None:
+    with counted_launches():
+        use_fp8_linears(backbone, native=True)
+
+
+def test_the_epilogue_is_gelu_of_the_linear_layer():
+    """On a CPU, where the operator computes GELU by its definition."""
+    torch.manual_seed(0)
+    block = nn.Module()
+    block.ffn = nn.Sequential(nn.Linear(8, 24), nn.GELU(approximate="tanh"), nn.Linear(24, 8))
+    x = torch.randn(1, 6, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(ffn_with_epilogue(block.ffn, x), block.ffn(x), atol=1e-3, rtol=0)
+        block.ffn[0] = nn.Sequential(block.ffn[0])  # as a host that has a layer of its own
+        torch.testing.assert_close(ffn_with_epilogue(block.ffn, x), block.ffn(x), atol=0, rtol=0)

@@ -1,0 +1,76 @@
+"""Short videos of every method, compared with recorded ones: one number per block of each.
+
+The recorded cases of `tests/golden` show that the methods are those of their authors; these show in seconds that they
+still are. `RECORD=1 pytest tests/engine/test_method_rules.py` records them anew, once `tests/golden` has passed.
+"""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.demo import word_hash
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, method_policy
+from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.video import make_blocks
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from small_engine import wan
+
+RECORDED = Path(__file__).with_suffix(".json")
+SECONDS = 12.0  # 17 blocks: longer than every window
+STORY = "0:00 a red ball\n0:06 {}a yellow ring"  # the second prompt in block 8
+PROFILE = HeadProfile(
+    "a test", 3, 3, (("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
+)
+RECALL = "0:00 a red ball\n0:03 a yellow ring\n0:06 [recall 1] the ball again"
+# one takes a VAE between rollouts; the others have the cache of head_forcing
+ELSEWHERE = ("causvid", "head_forcing", "self_forcing", "self_forcing_sink", "causal_forcing")
+CASES = {  # method, its settings, text
+    **{name: (name, {}, STORY.format("")) for name in (*METHODS, *ALIASES) if name not in ELSEWHERE},
+    "head_forcing, recache": ("head_forcing", {}, STORY.format("[recache] ")),
+    "head_forcing, recall": ("head_forcing", {}, RECALL),
+    "echo_forcing, recall": ("echo_forcing", {}, RECALL),
+    "echo_forcing, one use": ("echo_forcing", {"max_reuse": 1}, "a red ball"),
+    "deep_forcing, one compression": ("deep_forcing", {"max_reuse": 1}, "a red ball"),
+    "infinity_rope, cut": ("infinity_rope", {}, STORY.format("[re-anchor] ")),
+    "infinity_rope, flush": ("infinity_rope", {"window_frames": 12}, "0:00 a red ball\n0:03 a yellow ring"),
+    "memflow, switch in an interval": ("memflow", {}, "0:00 a red ball\n0:05 a yellow ring"),
+    "memflow, small bank": ("memflow", {"bank_frames": 2, "interval": 2}, STORY.format("")),
+}
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return wan(heads=3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN)
+
+
+def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
+    """The dot product of every block's latents with a fixed random direction."""
+    policy = replace(method_policy(method), **settings)
+    policy = policy.with_memory(4, 3, 0.99, 1) if method == "head_forcing" else policy
+    timeline = parse_timeline(text, SECONDS)
+    plan = RenderPlan.make(
+        backbone.config, policy, schedule("self_forcing", "1, 0.6"), timeline, 64, 48, profile=PROFILE, seed=3
+    )
+    job = RenderJob(plan, {prompt: word_hash.encode(prompt) for prompt in timeline.texts})
+    made = make_blocks(job, WanVideoModel(backbone, torch.float32))
+    blocks = torch.stack([block.latents for block in made]).flatten(1)
+    direction = torch.randn(blocks.shape[1], generator=torch.Generator().manual_seed(1))
+    return (blocks @ direction / direction.norm()).tolist()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_method_makes_the_recorded_video(backbone, case):
+    found = numbers(backbone, *CASES[case])
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    if os.environ.get("RECORD"):
+        recorded[case] = [round(number, 5) for number in found]
+        lines = (f" {json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded))
+        RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    assert found == pytest.approx(recorded[case], abs=2e-4)

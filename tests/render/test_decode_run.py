@@ -1,0 +1,74 @@
+"""`headforcing decode RUN`: the video of a stored run, without the model; and runs of an earlier version."""
+
+import json
+from pathlib import Path
+
+import pytest
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.hashing import SHORT
+from headforcing.headforcing_core.runs import files
+from headforcing.headforcing_core.runs.stored import stored_videos
+
+BALL = ["--prompts", "a red ball bouncing in the teal plain room", "--device", "cpu", "--scale", "2", "--json"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `demo.mp4` of 3 s and its `runs`, where a shorter video is the older one."""
+    folder = tmp_path_factory.mktemp("made")
+    for seconds in ("2", "3"):
+        demo = ["demo", *BALL, "--seconds", seconds, "--out", str(folder), "--runs", str(folder / "runs")]
+        assert main(demo) == 0
+    return folder
+
+
+def decoded(place: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    capsys.readouterr()
+    code = main(["decode", str(place), str(out), "--demo", "--scale", "2", "--device", "cpu", "--json"])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return json.loads(said.out)
+
+
+def test_a_stored_run_is_decoded_to_the_video_of_its_render(made: Path, tmp_path: Path, capsys) -> None:
+    newest, older = stored_videos(made / "runs")
+    found = decoded(newest.folder, tmp_path / "newest.mp4", capsys)
+    assert (found["frames"], found["problems"]) == (48, [])
+    assert (tmp_path / "newest.mp4").read_bytes() == (made / "demo.mp4").read_bytes()
+    assert decoded(made / "runs" / older.name, tmp_path / "older.mp4", capsys)["frames"] == 32
+
+
+def test_an_unfinished_run_is_decoded_as_far_as_it_goes(made: Path, tmp_path: Path, capsys) -> None:
+    video = stored_videos(made / "runs")[0]
+    for block in sorted(video.folder.glob("block-*"))[2:]:
+        block.rename(tmp_path / block.name)
+    try:
+        assert decoded(video.folder, tmp_path / "part.mp4", capsys)["frames"] == 21
+    finally:
+        for block in tmp_path.glob("block-*"):
+            block.rename(video.folder / block.name)
+
+
+@pytest.mark.parametrize("place", ["", "runs", "runs/nowhere", "runs/{}/nowhere", "nowhere"])
+def test_what_is_no_run_is_refused_in_one_sentence(place: str, made: Path, tmp_path: Path, capsys) -> None:
+    given = made / place.format(stored_videos(made / "runs")[0].folder.name)
+    assert main(["decode", str(given), str(tmp_path / "video.mp4"), "--demo", "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "is no run folder, and no video in one; `runs list` names them" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_render_says_that_an_earlier_version_made_its_run_folder(tmp_path: Path, monkeypatch, capsys, caplog) -> None:
+    demo = ["demo", *BALL, "--seconds", "1", "--out", str(tmp_path), "--runs", str(tmp_path / "runs")]
+    with monkeypatch.context() as earlier:
+        earlier.setattr(files, "FORMAT_VERSION", 2)
+        assert main(demo) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    folder.rename(folder.with_name("0" * SHORT))  # where the weights were named otherwise
+    caplog.clear()
+    assert main(demo) == 0
+    assert "all blocks are made again: " + "0" * SHORT in caplog.text and "is of an earlier version" in caplog.text
+    caplog.clear()
+    assert main(demo) == 0, "which this version has made"
+    assert main([*demo, "--seed", "5"]) == 0, "another video"
+    assert "earlier" not in caplog.text

@@ -1,0 +1,110 @@
+"""The command `replay`: a recorded case into files, and one sentence for a case that cannot be used."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from headforcing.headforcing_core.commands.cli import main
+from safetensors.torch import load_file, save_file
+
+
+@pytest.fixture
+def golden(repo_root: Path) -> Path:
+    return repo_root / "tests" / "golden"
+
+
+@pytest.fixture
+def case(golden: Path, tmp_path: Path):
+    """A copy of a recorded case whose config a test may spoil, and what replaying it says."""
+    folder = tmp_path / "case"
+    shutil.copytree(golden / "head_forcing_tiny_d32", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["weights"] = str(golden / "self_forcing_tiny_d32" / "model.safetensors")
+    config["run"] = config["runs"]["paper_defaults"]
+
+    def replay_spoiled(spoil, capsys) -> tuple[int, str]:
+        spoil(config, folder)
+        (folder / "config.json").write_text(json.dumps(config))
+        code = main(["replay", str(folder), "--run", "paper_defaults", "--out", str(tmp_path / "out.safetensors")])
+        return code, capsys.readouterr().err
+
+    return replay_spoiled
+
+
+def put(*path_and_value):
+    *path, key, value = path_and_value
+
+    def spoil(config, folder):
+        for part in path:
+            config = config[part]
+        config[key] = value
+
+    return spoil
+
+
+def without(*path):
+    def spoil(config, folder):
+        for part in path[:-1]:
+            config = config[part]
+        del config[path[-1]]
+
+    return spoil
+
+
+def garbage_tensors(config, folder):
+    (folder / "golden.safetensors").write_bytes(b"not a safetensors file " * 20)
+
+
+def tensors_without_noise(config, folder):
+    tensors = load_file(folder / "golden.safetensors")
+    del tensors["noise"]
+    save_file(tensors, folder / "golden.safetensors")
+
+
+RUN = ("runs", "paper_defaults")
+SPOILED = {
+    "an unknown rope": (put(*RUN, "rope", "spiral"), "rope"),
+    "an unknown method": (put(*RUN, "method", "magic"), "method"),
+    "weights that are gone": (put("weights", "none.safetensors"), "none.safetensors"),
+    "roles for another model": (put(*RUN, "roles", [["local"] * 4]), "roles"),
+    "a fast memory within a block": (put(*RUN, "fast_frames", 4), "whole blocks"),
+    "no runs": (without("runs"), "runs"),
+    "no block size": (without("frames_per_block"), "frames_per_block"),
+    "no patch size": (without("model", "patch_size"), "patch_size"),
+    "no roles": (without(*RUN, "roles"), "roles"),
+    "an unknown role": (put(*RUN, "roles", [["boss"] * 4] * 4), "boss"),
+    "more frames than noise": (put(*RUN, "frames", 300), "300"),
+    "frames that are no number": (put(*RUN, "frames", "many"), "frames"),
+    "frames within a block": (put(*RUN, "frames", 10), "10"),
+    "a prompt that is not there": (put(*RUN, "prompt_schedule", [{"block": 0, "prompt": 7}]), "7"),
+    "no prompt for the first block": (put(*RUN, "prompt_schedule", [{"block": 3, "prompt": 0}]), "prompt"),
+    "start frames that were not recorded": (put(*RUN, "initial_latent", True), "initial_latent"),
+    "dimensions of another model": (put("model", "text_dim", 47), "text_embedding"),
+    "tensors that are garbage": (garbage_tensors, "golden.safetensors"),
+    "tensors without noise": (tensors_without_noise, "noise"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_spoiled_case_is_refused_in_one_sentence(what, case, capsys):
+    spoil, expected = SPOILED[what]
+    code, error = case(spoil, capsys)
+    assert code == 2
+    assert len(error.splitlines()) == 1 and expected in error
+
+
+WRONG = {
+    "a case that is not there": ("none", "full", "x", "config.json"),
+    "an unknown run": ("head_forcing_tiny_d32", "nope", "x", "no run 'nope'; it has paper_def"),
+    "an output below a file": ("self_forcing_tiny_d32", "window6", "file/x", "file"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_bad_arguments_are_refused_in_one_sentence(what, golden, tmp_path, capsys):
+    folder, run, out, expected = WRONG[what]
+    (tmp_path / "file").touch()
+    assert main(["replay", str(golden / folder), "--run", run, "--out", str(tmp_path / out)]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and expected in error

@@ -1,0 +1,160 @@
+"""No command writes over a file that it reads: every argument that names files says so, and is looked at first."""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pytest
+import torch
+from headforcing.headforcing_core import files
+from headforcing.headforcing_core.commands import cli
+from headforcing.headforcing_core.commands.paths import check_arguments
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.files import check_kept
+from headforcing.headforcing_core.video.writer import VideoWriter
+from path_arguments import commands, pairs, undeclared
+
+COMMANDS = dict(commands(cli._parser()))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_argument_that_names_files_is_declared_as_read_or_written(name: str) -> None:
+    assert undeclared(COMMANDS[name]) == []
+
+
+@pytest.mark.parametrize("new", [{"type": Path}, {"default": Path("output")}, {"help": "a prompt, or @FILE"}])
+def test_a_new_argument_that_is_not_declared_is_found(new: dict[str, Any]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--new", **new)
+    assert undeclared(parser) == ["new"]
+
+
+def same(written: Path, read: Path) -> None:
+    written.hardlink_to(read)
+
+
+def linked(written: Path, read: Path) -> None:
+    written.symlink_to(read)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("link", [same, linked])
+def test_no_command_takes_for_output_what_it_reads(
+    name: str, link: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for pair, args, read, written in pairs(COMMANDS[name], tmp_path):
+        rmtree(tmp_path / "made", ignore_errors=True)
+        written.parent.mkdir(parents=True, exist_ok=True)
+        written.unlink(missing_ok=True)
+        written.write_text("of an earlier time")
+        check_arguments(COMMANDS[name], args)
+        written.unlink()
+        link(written, read)
+        with pytest.raises(HeadForcingError, match="would write over"):
+            check_arguments(COMMANDS[name], args)
+            pytest.fail(pair)
+        written.unlink()
+
+
+def test_commands_that_read_and_write_are_many(tmp_path: Path) -> None:
+    found = {name: {p[0] for p in pairs(COMMANDS[name], tmp_path / name)} for name in COMMANDS}
+    assert sum(map(len, found.values())) > 50
+    assert {"weights latents", "prompts latents", "profile latents", "start_video out"} <= found["generate"]
+    assert {"start_video out", "prompts latents"} <= found["demo"] and "case out" in found["replay"]
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is read, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "input.safetensors"
+    path.write_bytes(b"kept")
+    return path
+
+
+INPUTS = ("--weights", "--lora", "--embeddings", "--start-latents", "--prompts", "--profile")
+
+
+@pytest.mark.parametrize("option", INPUTS)
+def test_latents_are_not_written_over_an_input(option: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"--weights": "model.pt", "--prompts": "a cat"} | {option: "@input.safetensors"[option != "--prompts" :]}
+    code = cli.main(["generate", *(word for pair in given.items() for word in pair), "--latents", str(file)])
+    assert code == 2 and capsys.readouterr().err == (
+        f"error: --latents would write over {file}, which is read ({option}): choose another place\n"
+    )
+    assert [path.name for path in file.parent.iterdir()] == [file.name] and file.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("read", ["output/demo.mp4", "output/demo.part.mp4", "output/demo.png"])
+def test_a_demo_that_goes_on_from_its_own_video_is_told_to_write_elsewhere(read: str, file: Path, capsys) -> None:
+    Path("output").mkdir()
+    Path(read).write_bytes(b"kept")
+    assert cli.main(["demo", "--start-video", read]) == 2
+    assert f"--out would write over {read}, which is read (--start-video)" in capsys.readouterr().err
+    assert [path.name for path in Path("output").iterdir()] == [Path(read).name]
+
+
+def test_the_embedded_model_and_a_followed_story_are_not_written_over(file: Path, capsys) -> None:
+    size = assets.model_path().stat().st_size
+    assert cli.main(["demo", "--latents", str(assets.model_path())]) == 2
+    assert "(the embedded model)" in capsys.readouterr().err and assets.model_path().stat().st_size == size
+    Path("output").mkdir()
+    Path("output/demo.story.txt").write_text("a red ball", encoding="utf-8")
+    assert cli.main(["demo", "--follow", "output/demo.story.txt"]) == 2
+    assert cli.main(["demo", "--prompts", "@output/demo.story.txt", "--seconds", "-1"]) == 2
+    assert (
+        "write over" in (said := capsys.readouterr().err).splitlines()[0] and "write over" not in said.splitlines()[1]
+    )
+
+
+def test_two_outputs_have_two_names(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["generate", "--weights", "a.pt", "--prompts", "a cat", "--vae", "b.pt", "--out", "v.mp4"]
+    assert cli.main([*argv, "--latents", "../" + file.parent.name + "/v.mp4"]) == 2
+    assert "--latents and --out would both write" in capsys.readouterr().err.replace(
+        "--out and --latents", "--latents and --out"
+    )
+
+
+def test_one_file_in_two_cases_is_one_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows and macOS: the file system finds the file under both names."""
+    find = os.stat
+    check_kept([("--weights", file)], [("--out", file.with_name("INPUT.safetensors"))])
+    monkeypatch.setattr(files.os, "stat", lambda path: find(str(path).replace("INPUT", "input")))
+    with pytest.raises(HeadForcingError, match="write over"):
+        check_kept([("--weights", file)], [("--out", file.with_name("INPUT.safetensors"))])
+
+
+@pytest.mark.parametrize("link", [same, linked])
+def test_a_growing_video_is_not_written_into_another_file(link: Callable[[Path, Path], None], file: Path) -> None:
+    """The nodes' growing video has a name of its own, which may be there already."""
+    partial = Path("video_v0123abcd.part.mp4")
+    link(partial, file)
+    with VideoWriter("video.mp4", 16, 16, partial=partial) as writer:
+        writer.write(torch.zeros(1, 16, 16, 3))
+    assert file.read_bytes() == b"kept" and Path("video.mp4").stat().st_size
+
+
+def test_a_batch_reads_no_video_that_it_writes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    Path("out/first.mp4").write_bytes(b"kept")
+    lines = [{"demo": True, "name": "first"}, {"demo": True, "name": "then", "start_video": "out/first.mp4"}]
+    Path("jobs.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert cli.main(["batch", "jobs.jsonl", "--out", "out"]) == 2
+    assert "first would write over" in (said := capsys.readouterr().err) and "(then, --start-video)" in said
+    assert Path("out/first.mp4").read_bytes() == b"kept"
+
+
+def test_a_batch_whose_video_is_a_folder_is_refused_before_the_first(file: Path, capsys) -> None:
+    short = {"demo": True, "seconds": 1, "scale": 1, "device": "cpu"}
+    Path("out/second.mp4").mkdir(parents=True)
+    lines = [json.dumps({**short, "name": name}) for name in ("first", "second")]
+    Path("jobs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert cli.main(["batch", "jobs.jsonl", "--out", "out"]) == 2
+    assert "out/second.mp4 is a folder" in capsys.readouterr().err
+    assert not Path("out/first.mp4").exists()

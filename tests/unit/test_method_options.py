@@ -1,0 +1,164 @@
+"""Options of methods: read from text, checked, listed, and part of the identity of a render."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.options import NO_OPTION, option_text, options_of, with_options
+from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.longlive import LongLive
+from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.block_keys import setup_hash
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+
+CONFIG = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
+PROFILE = HeadProfile("a test", 3, 3, (("memory", "anchor", "local"),) * 3)
+CHOICES = {
+    "episodic.admission": ("novelty", "uniform"),
+    "episodic.eviction": ("summary", "fifo"),
+    "episodic.token_selection": ("prompt", "random"),
+    "rope": ("contiguous", "absolute"),
+}
+
+
+def setup_of(method: str, options: str = "", **more) -> str:
+    plan = RenderOptions(method=method, width=96, height=64, method_options=options, **more).plan(
+        CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE
+    )
+    return setup_hash(plan, "0123456789abcdef", 3, 0, torch.bfloat16, None)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_option_can_be_set_to_the_value_that_is_shown(name):
+    policy = method_policy(name)
+    text = ", ".join(f"{key}={option_text(option.value)}" for key, option in options_of(policy).items())
+    assert with_options(policy, text, name) == policy and with_options(policy, "", name) is policy
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_option_is_part_of_the_identity_of_the_settings(name):
+    policy = method_policy(name)
+    assert set(policy.key) >= {"method", *options_of(policy)}
+    for key, (value, types) in options_of(policy).items():
+        if str in types:
+            (other,) = {*CHOICES[key]} - {value}
+        elif bool in types:
+            other = not value
+        else:
+            other = (value or 0) / 2 + 0.125 if float in types else (value or 0) + 3
+        try:
+            changed = with_options(policy, f"{key}={option_text(other)}", name)
+        except HeadForcingError as error:  # not with the other options of this method
+            assert "episodic" in str(error)
+        else:
+            assert changed.key != policy.key, key
+
+
+def test_a_render_with_other_options_makes_blocks_of_its_own():
+    assert (
+        len({setup_of("longlive"), setup_of("longlive", "window_frames=9"), setup_of("longlive", "sink_frames=1")}) == 3
+    )
+    assert setup_of("longlive", " window_frames = 12;sink_frames=3\n") == setup_of("longlive")
+    assert setup_of("head_forcing", "memory.episodic_frames=4") == setup_of("head_forcing", episodic_frames=4)
+    assert setup_of("head_forcing", "episodic.eviction=fifo") == setup_of("fifo_eviction")
+
+
+def test_methods_with_equal_options_are_told_apart():
+    assert setup_of("memrope", "window_frames=14") != setup_of("reward_forcing", "window_frames=14")
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_an_alias_is_a_method_with_options(name):
+    method, options = ALIASES[name]
+    assert method_policy(name) == with_options(method_policy(method), options, method) != method_policy(method)
+    assert setup_of(name) == setup_of(method, options)
+    about, told = describe_method(name, "window_frames=12")
+    assert about.startswith(f"method {method}: ") and told == f"method options: {options}, window_frames=12"
+
+
+def test_options_are_replaced_together_because_each_alone_may_not_fit():
+    policy = with_options(PRESETS["head_forcing"], "memory.sink_frames=2, memory.episodic_frames=0", "head_forcing")
+    assert policy.memory == RolePolicy(sink_frames=2, recent_frames=3)
+    with pytest.raises(HeadForcingError, match="either sink_frames or episodic_frames"):
+        with_options(PRESETS["head_forcing"], "memory.sink_frames=2", "head_forcing")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "windw=3",
+            "the method longlive has no option 'windw'; its options are window_frames, sink_frames, ",
+        ),
+        ("window_frames", "method options are name=value with commas between them, got 'window_frames'"),
+        ("window_frames=9, window_frames=12", "the method option window_frames is given twice"),
+        ("window_frames=9.5", "window_frames must be a whole number, got '9.5'"),
+        ("window_frames=", "window_frames must be a whole number, got ''"),
+        ("window_frames=none", "window_frames must be a whole number, got 'none'"),
+        ("infinite=1", "infinite must be true or false, got '1'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_can(text, message):
+    with pytest.raises(HeadForcingError, match=message):
+        RenderOptions(method="longlive", method_options=text)
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "message"),
+    [
+        ("reward_forcing", "kept_share=nan", "kept_share must be a number, got 'nan'"),
+        ("reward_forcing", "kept_share=1e999", "kept_share must be a number"),
+        ("deep_forcing", "budget_frames=x", "budget_frames must be a whole number or none, got 'x'"),
+        ("rolling_forcing", "steps=4", "the method rolling_forcing has no option 'steps'; it has none"),
+        ("dummy_forcing", "seed=4", "the method dummy_forcing has no option 'seed'"),
+        ("head_forcing", "kept_scenes=4", "the method head_forcing has no option 'kept_scenes'"),
+        ("head_forcing", "rope=round", "rope must be one of contiguous, absolute, got 'round'"),
+    ],
+)
+def test_values_are_checked_by_type_and_by_the_method(method, text, message):
+    with pytest.raises(HeadForcingError, match=message):
+        RenderOptions(method=method, method_options=text)
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "message"),
+    [
+        ("forcing_kv", "chunks_per_frame=0", "at least 1 chunk"),
+        ("forcing_kv", "kept_share=2", "a share from 0 to 1"),
+        ("dummy_forcing", "window_frames=0", "1 frame in the window"),
+        ("pyramid_forcing", "period=0", "must be at least 1"),
+        ("pyramid_forcing", "patch=0", "must be at least 1"),
+        ("pyramid_forcing", "merged_blocks=-1", "must be at least 1"),
+        ("longlive", "window_frames=2", "must hold 3 sinks and a block of 3"),
+    ],
+)
+def test_values_that_no_cache_can_have_are_refused_before_a_model_is_loaded(method, text, message):
+    with pytest.raises(HeadForcingError, match=message):
+        setup_of(method, text)
+
+
+def test_a_new_option_is_a_field_of_the_method():
+    @dataclass(frozen=True)
+    class Wider(LongLive):
+        spread: float | None = None
+        derived: int = 0
+
+    assert with_options(Wider(), "spread=0.5, sink_frames=1", "wider") == Wider(sink_frames=1, spread=0.5)
+    assert "spread" in Wider().key and replace(Wider(), derived=3).key != Wider().key and NO_OPTION == {"option": False}
+
+
+def test_the_command_line_lists_all_options_and_sets_them(capsys):
+    assert main(["methods"]) == 0
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert set(lines) == set(method_names())
+    assert lines["longlive"].startswith("window_frames=12, sink_frames=3, infinite=false")
+    assert lines["fifo_eviction"] == "head_forcing with episodic.eviction=fifo"
+    assert lines["memflow_sma"] == "memflow with routed=true" and lines["rolling_forcing"] == "no options"
+    command = ["demo", "--method", "longlive", "--seconds", "1", "--out", "unused.mp4", "--set", "window_frames=9"]
+    assert main([*command, "--set", "sink=1"]) == 2
+    assert "has no option 'sink'; its options are window_frames" in capsys.readouterr().err
