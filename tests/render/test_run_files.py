@@ -144,9 +144,9 @@ def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
     render = Render(backbone, tmp_path, state_seconds=1e-9)
     first = render.go()
     of_kind(render, "block")[3].unlink()
-    render.attention = explicit
+    usual, render.attention = render.attention, explicit
     render.go(stop_after=stop_after)
-    render.attention = None
+    render.attention = usual
     again = render.go()
     assert render.reused == (stop_after or render.plan.new_blocks)
     assert len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks

@@ -694,7 +694,7 @@ def memory_after_interrupt():
 
     def run():
         try:
-            hosted(model, plan, on_step=progress.RenderProgress(model, [plan], "3"))
+            hosted(model, plan, on_step=progress.RenderProgress(model, [plan], "3").step)
         except mm.InterruptProcessingException as stop:
             found["kind"] = "Exception" if isinstance(stop, Exception) else "BaseException"
 
