@@ -50,8 +50,8 @@ class ProfileHeads(io.ComfyNode):
                 io.String.Input(
                     "save_name",
                     default="my_model",
-                    tooltip="Saved under this name in ComfyUI/models/head_profiles, numbered if another profile has it. "
-                    "Empty: not saved.",
+                    tooltip="Saved under this name in ComfyUI/models/head_profiles, numbered if another profile has "
+                    "it. Empty: not saved.",
                 ),
                 io.String.Input(
                     "prompts",
