@@ -173,12 +173,14 @@ def farm_of(args: argparse.Namespace) -> Farm:
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
 
 
-def portable(args: argparse.Namespace, prompts: str | None = None) -> argparse.Namespace:
-    """A copy that means the same in another process: absolute paths, and the text of a file of prompts.
+def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
+    """A copy of arguments with other values."""
+    return argparse.Namespace(**vars(args) | values)
 
-    `prompts` replaces those of the arguments.
-    """
-    given = vars(args) | ({} if prompts is None else {"prompts": prompts})
+
+def portable(args: argparse.Namespace) -> argparse.Namespace:
+    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
+    given = dict(vars(args))
     for name, value in given.items():
         if isinstance(value, Path):
             given[name] = value.absolute()
