@@ -31,12 +31,11 @@ from ..versions import versions
 from ..video.sheets import side_by_side
 from .arguments import (
     Result,
-    add_farm_arguments,
     add_file_arguments,
     add_render_arguments,
-    farm_of,
 )
 from .compared_video import ComparedVideo, check_videos, compared_source, run_compared
+from .farm_arguments import add_farm_arguments, farm_of
 from .kept import check_roles
 from .parser import Commands
 from .paths import READ, TEXT, PathType, folder_written

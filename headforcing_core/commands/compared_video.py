@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..distributed.farm import Farm, Outcome, Shared
 from ..errors import HeadForcingError
-from ..farm.farm import Farm, Outcome, Shared
 from ..render.comparison import Compared, Entry, measured
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...headforcing_core.commands.arguments import changed, farm_of
+from ...headforcing_core.commands.arguments import changed
 from ...headforcing_core.commands.compared_video import (
     ComparedJob,
     ComparedVideo,
@@ -21,9 +21,10 @@ from ...headforcing_core.commands.compared_video import (
     planned_video,
     render_compared,
 )
+from ...headforcing_core.commands.farm_arguments import farm_of
 from ...headforcing_core.commands.kept import kept_model, let_go
 from ...headforcing_core.commands.metrics import panel_of
-from ...headforcing_core.farm.farm import Farm
+from ...headforcing_core.distributed.farm import Farm
 from ...headforcing_core.files import replacing
 from ...headforcing_core.render.resources import Needs
 from .videos import ClaimVideo
