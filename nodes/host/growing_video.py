@@ -12,6 +12,7 @@ import comfy.model_management
 import torch
 from torch import Tensor
 
+from ...headforcing_core.files import is_disk_full
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.sinks import VideoFile
 from . import folders, helpers
@@ -33,6 +34,7 @@ class GrowingVideo(VideoFile):
 
     Attributes:
         growing: the file that grows; set when the render begins.
+        is_disk_full: whether it ended early because there was no space left.
     """
 
     passes = (comfy.model_management.InterruptProcessingException,)
@@ -55,6 +57,7 @@ class GrowingVideo(VideoFile):
         self.shares_device = vae.device == device and device.type != "cpu"
         self.id = uuid.uuid4().hex  # a render that goes on writes the file of that name from its beginning
         self.growing: folders.OutputFile
+        self.is_disk_full = False
         self._to_latent, self._tags, self._about = to_latent, tags, about
         super().__init__(
             None,  # see `claim`
@@ -94,6 +97,9 @@ class GrowingVideo(VideoFile):
         return self._to_latent(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
     def sentence(self, error: Exception) -> str:
+        self.is_disk_full = is_disk_full(error)
+        if self.is_disk_full:
+            return f"No space left on the disk for output/{self.growing.label}"
         return super().sentence(error).replace(str(folders.output_folder()), "output")
 
     def complete(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,12 +56,13 @@ def play_growing(client: str, workflow: str) -> bool:
 def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: Any) -> None:
     """Tell the page that queued a workflow, and all others that show it, about one of its nodes.
 
-    Kept for pages that come later, but for what is said `once`. `about` has the workflow's id.
+    Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the time is added, by
+    which a page knows an answer that is older than what it has heard since.
     """
-    owner = about["workflow"] or client
+    owner, about = about["workflow"] or client, {**about, "time": time.time()}
     with _lock:
         _events.pop(place := (event, owner, node), None)
-        _events[place] = dict(about)  # the newest comes last
+        _events[place] = about  # the newest comes last
         while len(_events) > KEPT_EVENTS:
             del _events[next(iter(_events))]
     for page in {client, *showing(client, about["workflow"])}:

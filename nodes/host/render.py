@@ -185,7 +185,10 @@ def _to_latent(model: Any, latents: Tensor) -> Tensor:
 
 
 def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener) -> RenderResult:
-    """Make one video of a plan; the result has its latents as a LATENT holds them."""
+    """Make one video of a plan; the result has its latents as a LATENT holds them.
+
+    Raises HeadForcingError where the video file found no space and all blocks are on another disk or were smaller.
+    """
     begun = time.perf_counter()
     job = render.job(plan, video)
     growing = render.growing_video(job)
@@ -209,7 +212,11 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener)
     bridge.host(render.model, job.script.embedding(0), plan.schedule, one_pass, needs.working, body, also)
     latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
-    return made if growing is None else replace(made, video=growing.info, failure=growing.failure)
+    if growing is None:
+        return made
+    if growing.is_disk_full and render.runs is not None:  # else the latents would be lost with the error
+        raise HeadForcingError(f"{growing.failure}; all blocks are kept: make room and press Run again")
+    return replace(made, video=growing.info, failure=growing.failure)
 
 
 def sample_one(

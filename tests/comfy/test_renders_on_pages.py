@@ -1,7 +1,6 @@
 """What pages show of renders: after a tab was closed, in two tabs, after the server was killed, after an error."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,7 @@ PLAYER = f"{SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.elemen
 SAYS = f"(({PLAYER})?.firstChild.textContent ?? '')"
 STORY_STATUS = "(document.querySelector('.hf-live-story [role=status]')?.textContent ?? '')"
 BUTTON = "document.querySelector('.hf-live-story input')"
-EDITORS = {"0.30.0": ("comfy", False), "newest frontend, Nodes 2.0": ("comfy_latest", True)}
-
-
-@pytest.fixture(params=EDITORS)
-def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    fixture, vue_nodes = EDITORS[request.param]
-    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes, any_source=True) as page:
-        yield page
+BOTH = pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 
 
 def growing(prefix: str, seconds: float, text: str, **sampler: Any) -> Graph:
@@ -55,6 +47,7 @@ def waits(page: Page, script: str, arg: Any = None, seconds: float = 60) -> None
     page.wait_for_function(script, arg=arg, timeout=1000 * seconds)
 
 
+@BOTH
 @pytest.mark.slow
 def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
     """The tab that queued it is closed; two others then show the same render, and the later edit is kept."""
@@ -120,6 +113,7 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
         assert browser.page_errors == []
 
 
+@BOTH
 @pytest.mark.slow
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     page = browser.page
@@ -151,6 +145,7 @@ def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     assert browser.page_errors == []
 
 
+@pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 @pytest.mark.slow
 def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
     """The frontend's own player of a video would be an input of its node."""

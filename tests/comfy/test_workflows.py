@@ -164,14 +164,15 @@ def unexplained(prompt: dict[str, Any], name: str, known: dict[str, Any]) -> lis
     return found
 
 
-@pytest.fixture(params=["comfy", "comfy_floor"])
+@pytest.fixture
 def editor(request):
-    server = request.getfixturevalue(request.param)
+    server = request.getfixturevalue(getattr(request, "param", "comfy"))
     stand_ins(server)
     with Browser(server) as browser:
         yield browser
 
 
+@pytest.mark.parametrize("editor", ["comfy", "comfy_floor"], indirect=True)
 def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
     known = editor.server.object_info()
     old = editor.server.install.version == FLOOR
@@ -231,7 +232,6 @@ def test_nodes_do_not_grow_over_one_another_in_nodes_2_and_the_app_shows_its_con
         assert editor.page_errors == []
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_a_new_node_keeps_its_seed_and_a_saved_one_its_choice(editor):
     """Resume finds the blocks of a stopped render by their seed."""
     fresh = """(type) => {
@@ -262,7 +262,6 @@ batch_size checkpoint_seconds decode_in_background""".split()
 BUTTON = "app.graph.nodes[0].widgets.find((widget) => widget.name === 'advanced inputs')"
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
     """Advanced inputs are folded until a button shows them; changed ones stay in sight."""
     fresh = """() => {
@@ -322,7 +321,6 @@ def test_the_sampler_fits_a_screen_and_an_old_file_keeps_its_values(editor):
     assert editor.page_errors == []
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_the_demo_workflow_fills_the_video_node(editor, tmp_path_factory):
     """Open the file, press Run, watch: a minute of video appears in the last node. The screenshot is kept."""
     editor.load_workflow(FOLDER / "demo.json")
