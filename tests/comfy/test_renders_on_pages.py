@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 from comfy_browser import Browser
 from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph
@@ -162,26 +163,51 @@ def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
     assert browser.page_errors == []
 
 
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 @pytest.mark.slow
-def test_a_template_opened_again_shows_no_video_of_the_last_time(browser: Browser):
-    page = browser.page
+def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(
+    browser: Browser, tmp_path: Path
+):
+    """The template plays on the sampler; opened again, or from a file of an earlier run, it shows no other video."""
+    page, server = browser.page, browser.server
     template = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
-    connect = f"""() => {{
-      const sampler = {SAMPLER}, vae = sampler.inputs.findIndex((input) => input.name === "vae");
-      const demo = app.graph.nodes.find((node) => node.type === "HeadForcingLoadDemo");
-      demo.connect(demo.outputs.findIndex((output) => output.type === "VAE"), sampler, vae);
-      {TIMELINE}.widgets.find((widget) => widget.name === "seconds").value = 1.5;
-    }}"""
     load(page, template)
-    page.evaluate(connect)
+    browser.fit_view()
+    page.evaluate(f"() => {{ {TIMELINE}.widgets.find((widget) => widget.name === 'seconds').value = 1.5; }}")
     write(page, BALL)
+    before = set(server.output_dir.glob("video/demo_0*"))
+    files = []
+    for seed in (811, 812):
+        page.evaluate(f"() => {{ {SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = {seed}; }}")
+        browser.queue()
+        assert browser.wait_done() == "success"
+        waits(page, f"{SAYS}.startsWith('wrote') && ({PLAYER}).querySelector('video').videoWidth > 0", seconds=10)
+        (file,) = set(server.output_dir.glob("video/demo_0*")) - before - set(files)
+        files.append(file)
+    page.wait_for_timeout(500)
+    browser.screenshot(tmp_path / "demo.png")
+    assert browser.outside_groups() == [], tmp_path
+
     saved = page.evaluate("app.graph.serialize()")
-    browser.queue()
-    assert browser.wait_done() == "success"
-    waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
     load(page, template)
     page.wait_for_timeout(700)
     assert page.evaluate(SAYS) == ""
     load(page, saved)
+    waits(page, f"{SAYS}.includes('{files[1].name}')", seconds=10)
+    first, second = (graph_in(file) for file in files)
+    load(page, first)
+    page.wait_for_timeout(700)
+    assert page.evaluate(SAYS) == "", "the video of a later run"
+    load(page, second)
+    waits(page, f"{SAYS}.includes('{files[1].name}')", seconds=10)
+    load(page, first)
+    browser.queue()
+    assert browser.wait_done() == "success"
     waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
     assert browser.page_errors == []
+
+
+def graph_in(file: Path) -> dict[str, Any]:
+    """The workflow in a video, as dropping it on the canvas opens it."""
+    with av.open(str(file)) as container:
+        return json.loads(container.metadata["workflow"])

@@ -50,6 +50,17 @@ def _chromium() -> Chromium:
     return playwright.chromium.launch(executable_path=str(executable), args=_FLAGS)
 
 
+_OUTSIDE_GROUPS = """() => {
+  const box = ({ pos, size }, title = 0) => [pos[0], pos[1] - title, pos[0] + size[0], pos[1] + size[1]];
+  const groups = app.graph.groups.map((group) => box(group));
+  const inside = (inner, outer) =>
+    outer[0] <= inner[0] && outer[1] <= inner[1] && inner[2] <= outer[2] && inner[3] <= outer[3];
+  return app.graph.nodes
+    .filter((node) => node.type !== "MarkdownNote" && !groups.some((group) => inside(box(node, 30), group)))
+    .map((node) => [node.type, box(node, 30), groups]);
+}"""
+
+
 class Browser:
     """One editor page on a running server. Use as a context manager.
 
@@ -153,6 +164,10 @@ class Browser:
         """Bring the whole workflow into view."""
         self.page.evaluate(_FIT)
         self.page.wait_for_timeout(300)
+
+    def outside_groups(self) -> list[Any]:
+        """Nodes, but for notes, that stick out of every group, with the boxes of all."""
+        return self.page.evaluate(_OUTSIDE_GROUPS)
 
     def screenshot(self, path: Path) -> Path:
         self.page.screenshot(path=str(path))

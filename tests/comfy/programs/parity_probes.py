@@ -69,7 +69,7 @@ def importing():
 
 results["importing"], module = importing()
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
-native_models, precision = module(".nodes.host.native_model"), module(".nodes.host.precision")
+native_models, precision = module(".nodes.host.native_model"), module(".nodes.host.loaded_model")
 render_video = module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
 core = types.SimpleNamespace(
@@ -1055,7 +1055,7 @@ def native_image_start():
     options = core.options.RenderOptions(
         method="self_forcing", width=80, height=48, seconds=1.0, seed=seed, model_family=family
     )
-    start = module(".nodes.host.starts").given(
+    start = module(".nodes.host.render").start_of(
         options, {"start_frames": None, "start_image": image, "start_video": None}, vae
     )
     noise = torch.randn(1, 16, 5, 6, 10, generator=torch.Generator().manual_seed(3))
