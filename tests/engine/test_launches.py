@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from benchmarks.case import Case
-from benchmarks.rows import HEAD_FORCING
 from counted_launches import Launches, counted_launches
+from headforcing.benchmarks.case import Case
+from headforcing.benchmarks.rows import HEAD_FORCING
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.fp8 import use_fp8_linears
