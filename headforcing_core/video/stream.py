@@ -125,6 +125,8 @@ class VideoStream:
         self._encoder: QueueThread[HostCopy] | None = None
         self._decoded = 0  # video frames so far
         self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
+        if scale > 1:  # even squares: less than half the time, and a quarter more bytes
+            self._options["preset"] = "ultrafast"
         self._on_progress = on_progress or (lambda video_frames: None)
         self._chunks = Chunks()
 
