@@ -186,7 +186,7 @@ def count_ticks(axis: Any, count: int, most: int = 15) -> None:
     axis.set_ticks(values, [str(value) for value in values])
 
 
-def described(profile: HeadProfile) -> str:
+def summarise(profile: HeadProfile) -> str:
     layers, heads = profile.num_layers, profile.num_heads
     return f"{cut_name(profile.name)}: {layers} layer{'s' * (layers > 1)}, {heads} head{'s' * (heads > 1)} in each"
 

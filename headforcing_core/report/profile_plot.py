@@ -117,7 +117,7 @@ def _map_panel(profile: HeadProfile, other: HeadProfile | None = None, title: st
     layers, heads = profile.num_layers, profile.num_heads
     size = min(max((page.WIDTH - page.LEFT - page.RIGHT) / layers, 18), 60)
     title = title or "The role of every head"
-    subtitle = subtitle or page.described(profile)
+    subtitle = subtitle or page.summarise(profile)
     disputed = sorted(profile.disputed) if other is None else []
     if disputed:
         share = len(disputed) / (layers * heads)

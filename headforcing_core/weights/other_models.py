@@ -55,7 +55,7 @@ def reject_look_alikes(tensors: Weights, file: str, layout: str = BARE) -> None:
 
 
 def other_wan(dim: int, channels: int, images: bool, trained: bool = False) -> str:
-    """What a Wan model is that is no Wan 2.1 text-to-video model, in words for an error message.
+    """Name a Wan model that is no Wan 2.1 text-to-video model, in words for an error message.
 
     Args:
         dim, channels: width and input channels.

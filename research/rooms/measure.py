@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import written
+from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.paths import READ, folder_read, folder_written
 from ...headforcing_core.demo import assets, rooms_autoencoder, word_hash, words
 from ...headforcing_core.errors import HeadForcingError
@@ -64,7 +64,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training of the world of rooms has left: files, and the effects of memory that the gate found.
+    """Results of a training of the world of rooms: files, and the effects of memory that the gate found.
 
     Of the embedded model there are only the files: it was chosen by its gate, which needs the base, too.
     """
@@ -159,13 +159,13 @@ def _tables(
     for name, told in ((name, answers[name]) for name in asked):
         found[name] = packed({**told.to_dict(), "weights": about["weights"]})
         text = "\n\n".join([told.question.asks, told.table(), told.question.note])
-        texts.append(written(out, name, text, found[name], indent=None)["text"])
+        texts.append(write_result(out, name, text, found[name], indent=None)["text"])
     passed = trained.gate
     verdicts = [*([] if passed is None else [passed]), *verdicts_of(answers)]
     beside = secondary(answers, trained.nearest)
     told_verdicts = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside, **about}
     text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])
-    texts.append(written(out, "verdicts", text, told_verdicts)["text"])
+    texts.append(write_result(out, "verdicts", text, told_verdicts)["text"])
     return {"text": "\n\n".join(texts), "json": {**found, "verdicts": told_verdicts}}
 
 
@@ -205,7 +205,7 @@ def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> I
 
 
 def _turn(row: Entry | Rendered) -> int:
-    """When a row that does not decide is measured."""
+    """The turn in which a row that does not decide is measured."""
     if isinstance(row, Rendered):
         return 1
     return 3 if _shuffled(row) else 2

@@ -25,7 +25,7 @@ def read_answer(question: Question, found: Mapping[str, Any]) -> Answer:
 
 
 def unpacked(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What `packed` was given."""
+    """Reverse `packed`."""
 
     def by_video(columns: Mapping[str, Sequence[float | None]]) -> list[Numbers]:
         return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
