@@ -118,7 +118,7 @@ class Measurement:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Measurement:
-        """What the arguments of `profile` ask for."""
+        """Read the arguments of `profile`."""
         count, seconds = BUDGETS[args.preset]
         if args.demo:
             size, weights = (

@@ -510,12 +510,12 @@ def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch
             return self.real.getlength(text)
 
     monkeypatch.setattr(sheets, "font", Counting)
-    text = sheets.fitted("a quick brown fox " * 280, 14, 300)
+    text = sheets.fit_text("a quick brown fox " * 280, 14, 300)
     assert text.endswith("...") and measured < 5000
     assert real(14).getlength(text) <= 300 < real(14).getlength(text + "mm")
-    assert sheets.fitted("a fox", 14, 300) == "a fox" and sheets.fitted("fox", 14, 0) == "..."
+    assert sheets.fit_text("a fox", 14, 300) == "a fox" and sheets.fit_text("fox", 14, 0) == "..."
     measured = 0
-    sheets.fitted("\u0301" * 1_000_000, 14, 300)
+    sheets.fit_text("\u0301" * 1_000_000, 14, 300)
     assert measured < 5000
 
 
