@@ -204,9 +204,7 @@ def roll_out(case: Case, run_name: str) -> MethodCache:
     cache = new_cache(case, run, "cpu", "sdpa")
     start = split_start_latents(run.start, run.schedule.frames_per_block)
     script = script_of(run.prompts, run.schedule, run.embeds, switches=run.switches, start_blocks=len(start))
-    made = [
-        block.latents for block in rollout(WanVideoModel(case.model(), torch.float32), cache, script, run.noise, start)
-    ]
+    blocks = rollout(WanVideoModel(case.model(), torch.float32), cache, script, run.noise, start)
     assert_as_recorded(case, run_name, torch.cat([block.latents for block in blocks]))
     assert isinstance(cache, MethodCache)
     return cache
