@@ -14,8 +14,8 @@ from ..headforcing_core.commands.compare import ComparedVideo, check_videos, run
 from ..headforcing_core.commands.kept import check_roles
 from ..headforcing_core.commands.metrics import keys_of, panel_of
 from ..headforcing_core.commands.source import Source
+from ..headforcing_core.distributed.farm import Farm
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.farm.farm import Farm
 from ..headforcing_core.render.comparison import Entry, left_out_notes
 from .prompts import prompts_of, stories_of
 from .questions import UNJUDGED, Measure, Question, Rendered, Row, measured_rows

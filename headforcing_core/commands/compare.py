@@ -13,8 +13,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..demo import assets
+from ..distributed.farm import Farm, Outcome, Shared
 from ..errors import HeadForcingError
-from ..farm.farm import Farm, Outcome, Shared
 from ..files import claimed_folder, replacing
 from ..render.comparison import (
     ALL,
@@ -36,12 +36,11 @@ from ..versions import versions
 from ..video.sheets import side_by_side
 from .arguments import (
     Result,
-    add_farm_arguments,
     add_file_arguments,
     add_render_arguments,
-    farm_of,
     portable,
 )
+from .farm_arguments import add_farm_arguments, farm_of
 from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
 from .loaded import LoadedModel
 from .metrics import panel_of

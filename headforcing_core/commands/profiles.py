@@ -13,8 +13,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..demo import assets, word_hash
+from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
-from ..farm.farm import Farm, Shared
 from ..files import check_writable, claimed, replacing
 from ..head_profiles.profile_setup import ProfileSetup
 from ..head_profiles.profiler import BUDGETS, profile_heads, shard
@@ -28,14 +28,13 @@ from ..timeline.grammar import split_lines
 from .arguments import (
     DTYPES,
     Result,
-    add_farm_arguments,
-    farm_of,
     find_profile,
     parse_size,
     pick_device,
     read_text,
     seed_number,
 )
+from .farm_arguments import add_farm_arguments, farm_of
 from .kept import Kept
 from .model_files import ModelFiles
 from .parser import Commands

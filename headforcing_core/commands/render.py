@@ -137,7 +137,7 @@ def _render(
     """Render a source to files; all checks are done before weights are loaded, the note is told after the first."""
     plan, peers = source.plan(), source.machine.peers
     if peers is not None:  # first, since it takes no time
-        from ..parallel.division import check_division
+        from ..distributed.division import check_division
 
         check_division(plan.shape, peers.world, peers.speeds)
     source.check_encoders(plan)
@@ -148,7 +148,7 @@ def _render(
     embeds = source.encode()
     plan = source.job(plan, embeds).recall_roles(source.plan)
     if peers is not None:
-        from .ranks import check_ranks
+        from ..distributed.ranks import check_ranks
 
         check_ranks(source.job(plan, embeds), peers)
     needs = source.check_needs(plan, video)

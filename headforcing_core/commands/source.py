@@ -226,7 +226,7 @@ class Source:
         )
         if peers is None:
             return needs
-        from .ranks import check_rank_memory
+        from ..distributed.ranks import check_rank_memory
 
         return check_rank_memory(needs, plan, peers, self.machine.shard_weights, room)
 
@@ -257,7 +257,7 @@ class Source:
             sharded = self.machine.shard_weights
             backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, "cpu" if sharded else device)
             if sharded:
-                from ..parallel.sharded import shard
+                from ..distributed.sharded import shard
 
                 backbone = shard(backbone, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)

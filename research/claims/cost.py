@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from ...headforcing_core.commands.arguments import farm_of
 from ...headforcing_core.commands.compare import ComparedJob, ComparedVideo, planned_video, render_compared
+from ...headforcing_core.commands.farm_arguments import farm_of
 from ...headforcing_core.commands.kept import kept_model, let_go
 from ...headforcing_core.commands.metrics import panel_of
-from ...headforcing_core.farm.farm import Farm
+from ...headforcing_core.distributed.farm import Farm
 from ...headforcing_core.files import replacing
 from ...headforcing_core.render.resources import Needs
 from .videos import ClaimVideo

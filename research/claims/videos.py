@@ -23,8 +23,8 @@ from ...headforcing_core.commands.compare import (
 )
 from ...headforcing_core.commands.metrics import panel_of
 from ...headforcing_core.commands.source import Source
+from ...headforcing_core.distributed.farm import Farm, Shared
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.farm.farm import Farm, Shared
 from ...headforcing_core.files import replacing
 from ...headforcing_core.hashing import digest, file_hash
 from ...headforcing_core.head_profiles.profile import HeadProfile, classify
