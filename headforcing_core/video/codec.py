@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from ..errors import HeadForcingError
+from ..model.latents import WAN21, LatentFormat
 from ..weights.containers import read_weights
 from . import tiny_decoder, wan_vae
 from .memory import DecoderMemory
 from .restarts import FrameCodec
 from .tiny_decoder import NORMALISED, TinyDecoder, TinyVideoDecoder
+from .wan_vae import check_fits
 
 DECODERS = ("auto", "wan", *NORMALISED)
 
@@ -42,14 +44,21 @@ def load_codec(
 
 
 def decoder_memory(
-    path: Path, size: tuple[int, int], dtype: torch.dtype, encodes: bool = False, decoder: str = "auto"
+    path: Path,
+    size: tuple[int, int],
+    dtype: torch.dtype,
+    encodes: bool = False,
+    decoder: str = "auto",
+    latents: LatentFormat | None = None,
 ) -> DecoderMemory:
     """What the decoder of a VAE file takes during a render of frames of `(height, width)` pixels.
 
-    `encodes` counts the encoder, too. Raises HeadForcingError if the file cannot do what is asked.
+    `encodes` counts the encoder, too. Raises HeadForcingError if the file cannot do what is asked, or is for other
+    latents than those given.
     """
     if not path.is_file() or decoder_name(path, decoder, encodes) == "wan":
-        return wan_vae.decoder_memory(path, size, dtype, encodes)
+        return wan_vae.decoder_memory(path, size, dtype, encodes, latents)
+    check_fits(path, WAN21, latents)
     widths = tiny_decoder.tiny_widths({str(key): tensor for key, tensor in read_weights(path)[1].items()})
     return tiny_decoder.decoder_memory(size, dtype, widths or tiny_decoder.WIDTHS)
 
