@@ -3,7 +3,8 @@
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
 `[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
 
-`[recall 2]` brings the scene of the second prompt back, `[recall]` the most alike one, where the method can do that.
+`[cut]` is another word for `[re-anchor]`. `[recall 2]` brings the scene of the second prompt back, `[recall]` the most
+alike one, where the method can do that.
 
 The same tag can set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`.
 """
@@ -25,7 +26,7 @@ MAX_BLEND_BLOCKS = 16
 MAX_SEED = 2**64 - 1
 
 _TAG_WORDS = {  # what may follow each word of a tag
-    **dict.fromkeys((*SWITCHES, "re-anchor"), ""),
+    **dict.fromkeys((*SWITCHES, "re-anchor", "cut"), ""),
     "recall": r"(?: \d{1,4})?",
     "blend": r" \d{1,4}",
     "seed": r" \d{1,40}",
@@ -129,7 +130,7 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     if len(words) == len(seeds):
         return None, seeds[0]
     kind, blend, recall = kinds[0] if kinds else "reset", blends[0] if blends else 0, recalls[0] if recalls else None
-    switch = Switch(kind, blend, "re-anchor" in words, recall)
+    switch = Switch(kind, blend, "re-anchor" in words or "cut" in words, recall)
     return switch, seeds[0] if seeds else None
 
 
