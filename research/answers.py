@@ -209,7 +209,7 @@ def packed(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What `packed` was given."""
+    """Unpack what `packed` has packed."""
 
     def by_video(columns: Mapping[str, Sequence[float | None]]) -> list[Numbers]:
         return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]

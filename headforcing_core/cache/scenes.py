@@ -86,7 +86,7 @@ class Scenes:
 
     @property
     def number(self) -> int:
-        """That of the current scene, from 1."""
+        """Number of the current scene, from 1."""
         return len(self.starts)
 
     def end(self, memory: EpisodicMemory, store: FrameStore, frames_seen: int) -> None:
@@ -124,7 +124,7 @@ def check_recall(switch: Switch, prompt: int) -> None:
 
 
 def prompt_feature(embedding: Tensor) -> Tensor:
-    """What prompts are compared by: the mean of the embedding's rows that are not zero, normalised, `[text_dim]`."""
+    """The mean of an embedding's rows that are not zero, normalised, `[text_dim]`; prompts are compared by it."""
     rows = embedding.float()
     mean = rows[rows.abs().sum(dim=-1) > 0].mean(dim=0)
     return mean / mean.norm().clamp_min(1e-12)

@@ -82,7 +82,7 @@ def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
 
 
 def story_path(target: Path) -> Path:
-    """Where the story of a video, or of latents, is written."""
+    """Path to which the story of a video, or of latents, is written."""
     return target.with_name(f"{target.stem}.story.txt")
 
 

@@ -118,7 +118,7 @@ class Measurement:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Measurement:
-        """What the arguments of `profile` ask for."""
+        """Read the measurement that the arguments of `profile` ask for."""
         count, seconds = BUDGETS[args.preset]
         if args.demo:
             size, weights = (

@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class DriftReport:
-    """How a video changes over its length.
+    """Changes of a video over its length.
 
     Attributes:
         size: width and height in pixels.

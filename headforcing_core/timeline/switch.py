@@ -42,7 +42,7 @@ _SAME_WORD = 0.85  # ratio of difflib: a letter more or less; "flash" and "blond
 
 @dataclass(frozen=True)
 class Switch:
-    """How the model changes from one prompt to the next.
+    """Change of the model from one prompt to the next.
 
     Attributes:
         kind: `reset` replaces the cross-attention keys and values and keeps the KV cache; `recache` also recomputes
@@ -146,7 +146,7 @@ def put_tag(switch: Switch | None, seed: int | None, text: str) -> str:
 
 
 def tag_of(switch: Switch | None, seed: int | None) -> str | None:
-    """What stands in the brackets of a tag: `flush, seed 7`; None for neither a switch nor a seed."""
+    """Write the inside of a tag's brackets: `flush, seed 7`; None for neither a switch nor a seed."""
     words = [] if switch is None else [str(switch)]
     words += [] if seed is None else [f"seed {seed}"]
     return ", ".join(words) or None

@@ -77,7 +77,7 @@ class Clock:
         return self if not start and not duration else replace(self, times=times, end=max(end, begin))
 
     def frames_at(self, fps: float) -> int:
-        """How many video frames the file gives at another frame rate."""
+        """Number of video frames that the file gives at another frame rate."""
         return max(1, math.floor((self.end - self.times[0] + _ROUNDING) * fps))
 
     def section(self, count: int, fps: float, part: str) -> list[float]:
@@ -135,7 +135,7 @@ def _shown(source: VideoSource, name: str, clock: Clock, times: list[float], siz
 def _decoded(
     source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int], seeks: bool
 ) -> list[Tensor]:
-    """As `_shown`; empty if the decoder began too late or gave nothing."""
+    """Read the frames of `_shown`; empty if the decoder began too late or gave nothing."""
     found: list[Tensor] = []
     shown: av.VideoFrame | None = None
     with _opened(source, name) as container:

@@ -1,4 +1,4 @@
-"""What `check-claim` will take, estimated before it begins from a few seconds of video that are made and scored."""
+"""Cost of `check-claim`, estimated before it begins from a few seconds of video that are made and scored."""
 
 from __future__ import annotations
 

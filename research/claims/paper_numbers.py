@@ -1,4 +1,4 @@
-"""What the paper reports of the rows that `check-claim` makes: Table 4 (components), Table 5 (head-wise strategy), and,
+"""Figures of the paper for the rows that `check-claim` makes: Table 4 (components), Table 5 (head-wise strategy), and,
 for columns which these lack, Table 2 (60 s) and Table S2 (RoPE). All at 60 s; more is better in every column.
 """
 

@@ -64,7 +64,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training of the world of rooms has left: files, and the effects of memory that the gate found.
+    """Results of a training of the world of rooms: files, and the effects of memory that the gate found.
 
     Of the embedded model there are only the files: it was chosen by its gate, which needs the base, too.
     """
@@ -205,7 +205,7 @@ def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> I
 
 
 def _turn(row: Entry | Rendered) -> int:
-    """When a row that does not decide is measured."""
+    """Turn in which a row that does not decide is measured."""
     if isinstance(row, Rendered):
         return 1
     return 3 if _shuffled(row) else 2

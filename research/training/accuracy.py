@@ -1,4 +1,4 @@
-"""How often the detector of the world of rooms is right on rendered clips, also through an autoencoder."""
+"""Accuracy of the detector of the world of rooms on rendered clips, also through an autoencoder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Accuracy = dict[str, list[float | None]]
 
 
 def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
-    """What was detected rightly in the video frames of a clip, one value per chance to be right."""
+    """Right detections in the video frames of a clip, one value per chance to be right."""
     seen, looks = sightings(video_frames[::STRIDE]), looks_of_frames(clip.looks)
     numbers: Numbers = {}
     for index, sighting in enumerate(seen):

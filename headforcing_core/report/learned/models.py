@@ -150,7 +150,7 @@ class Models:
         return flow
 
     def file(self, needed: Needed) -> Path:
-        """Where a file is, or should be."""
+        """Path of a file, whether it is there or not."""
         if needed is AESTHETIC_HEAD and self._head is not None:
             return self._head
         found = [self.folder / path for path in needed.paths]
