@@ -48,7 +48,7 @@ DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 def add_parsers(command: Commands) -> None:
     """Add `compare` to the command line."""
-    sub = command("compare", compare, "Render one timeline with several methods: videos side by side, one table.")
+    sub = command("compare", compare)
     sub.add_argument(
         "--methods",
         nargs="+",
