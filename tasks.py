@@ -5,6 +5,7 @@ python tasks.py quick     run the tests that take seconds, without ComfyUI and b
 python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
 python tasks.py check     lint and types
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
+python tasks.py benchmark-tests run the tests of the folder benchmarks
 python tasks.py research  run a command of the folder research; --help lists them
 python tasks.py research-tests run the tests of the folder research
 """
@@ -114,6 +115,14 @@ def benchmark(arguments: list[str]) -> None:
     run(python, ROOT / "tests" / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
 
 
+def benchmark_tests(arguments: list[str]) -> None:
+    """The tests of the benchmark, those that measure time before the others; more arguments go to pytest."""
+    environment("dev")
+    folder = ROOT / "tests" / "benchmarks" / "tests"
+    timing_failed = pytest("-m", "alone", *arguments, folder)
+    raise SystemExit(pytest(*in_parallel(), "-m", "not alone", *arguments, folder) or timing_failed)
+
+
 def research(arguments: list[str]) -> None:
     """A command of research; `train` in a process per core, at most two."""
     python = environment()
@@ -148,6 +157,7 @@ COMMANDS = {
     "test": test,
     "check": check,
     "benchmark": benchmark,
+    "benchmark-tests": benchmark_tests,
     "research": research,
     "research-tests": research_tests,
 }

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from tqdm import tqdm
 
-from ..headforcing_core.commands.arguments import Result, farm_of
+from ..headforcing_core.commands.arguments import Result
 from ..headforcing_core.commands.compare import (
     RENDERED_FILES,
     add_source_arguments,
@@ -18,6 +18,7 @@ from ..headforcing_core.commands.compare import (
     run_entries,
     written,
 )
+from ..headforcing_core.commands.farm_arguments import farm_of
 from ..headforcing_core.commands.metrics import add_metric_arguments
 from ..headforcing_core.commands.paths import EXPORT, folder_written
 from ..headforcing_core.errors import HeadForcingError

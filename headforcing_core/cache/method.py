@@ -23,6 +23,7 @@ from ..rollout.overlap import Overlap
 from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
+from ..timeline.timeline import Timeline
 from .base import Cache
 from .options import options_of
 from .query_score import QueryStatistics
@@ -37,6 +38,7 @@ class RolloutInputs:
     Attributes:
         given: the first blocks of the video where they are there already, `[frames, channels, h, w]` each: start
             frames, then what an earlier render has finished; on any device.
+        held: given first frames of the first block, `[frames, channels, h, w]`, as for `rollout.loop.make_block`.
         unfinished: `Block.unfinished` of the last of them.
         reencode: decodes latents `[frames, channels, h, w]` from the beginning of a video and encodes the last video
             frame as the first latent frame of a new one; needed where a video is made of several rollouts.
@@ -47,6 +49,7 @@ class RolloutInputs:
     noise: NoiseSource
     frames_per_block: int = 3
     given: Sequence[Tensor] = ()
+    held: Tensor | None = None
     unfinished: Sequence[Tensor] = ()
     reencode: Callable[[Tensor], Tensor] | None = None
     on_step: StepCallback = lambda block, step, latents: None
@@ -54,7 +57,7 @@ class RolloutInputs:
 
 def block_by_block(model: VideoModel, cache: BlockCache, video: RolloutInputs) -> Iterator[Block]:
     """The rollout in which each block is denoised alone."""
-    return rollout(model, cache, video.script, video.noise, video.given, video.on_step)
+    return rollout(model, cache, video.script, video.noise, video.given, video.on_step, held=video.held)
 
 
 @dataclass(frozen=True)
@@ -158,9 +161,14 @@ class Method:
         """How `rollout` divides a video."""
         return Passes()
 
-    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
-        """The prompt switch that is applied to the cache where a user asks for `switch` before a prompt, numbered from
-        1; None where the cache need not know of the prompt. Raises HeadForcingError if it is not possible."""
+    def with_scenes(self, timeline: Timeline) -> Timeline:
+        """The timeline with a tag for every scene that the method brings back; raises HeadForcingError for one that it
+        cannot bring back. By default only a user's tags do."""
+        return timeline
+
+    def own_switch(self, switch: Switch) -> Switch | None:
+        """The prompt switch that is applied to the cache where a user asks for `switch`; None where the cache
+        need not know of the prompt. Raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:

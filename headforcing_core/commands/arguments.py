@@ -14,8 +14,6 @@ import torch
 from ..cache.guards import COMPRESSIONS
 from ..cache.policy import ROLE_ARRANGEMENTS
 from ..errors import HeadForcingError
-from ..farm.choose import farm_named
-from ..farm.farm import Farm
 from ..files import cache_folder, check_regular
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -153,32 +151,14 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 
 
-def add_farm_arguments(sub: argparse.ArgumentParser) -> None:
-    """Add the arguments of a farm."""
-    sub.add_argument(
-        "--farm",
-        help="make videos at the same time with Ray: local starts it on this machine, auto finds the cluster that this "
-        "machine belongs to, ray://HOST:PORT reaches another; all machines need the same files at the same paths",
-    )
-    sub.add_argument(
-        "--farm-gpus", type=float, help="GPUs for each video, 0.5 for two videos on one; default: 1 if there are any"
-    )
-    sub.add_argument(
-        "--farm-workers", type=int, help="with --farm local: videos at a time; default: one for each GPU, or core"
-    )
+def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
+    """A copy of arguments with other values."""
+    return argparse.Namespace(**vars(args) | values)
 
 
-def farm_of(args: argparse.Namespace) -> Farm:
-    """The farm that the arguments of `add_farm_arguments` name."""
-    return farm_named(args.farm, args.farm_gpus, args.farm_workers)
-
-
-def portable(args: argparse.Namespace, prompts: str | None = None) -> argparse.Namespace:
-    """A copy that means the same in another process: absolute paths, and the text of a file of prompts.
-
-    `prompts` replaces those of the arguments.
-    """
-    given = vars(args) | ({} if prompts is None else {"prompts": prompts})
+def portable(args: argparse.Namespace) -> argparse.Namespace:
+    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
+    given = dict(vars(args))
     for name, value in given.items():
         if isinstance(value, Path):
             given[name] = value.absolute()

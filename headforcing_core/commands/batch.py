@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..distributed.farm import Farm, Outcome, Shared
+from ..distributed.farm_progress import BlocksBar
 from ..errors import HeadForcingError, first_sentence, one_line
-from ..farm.farm import Farm, Outcome, Shared
-from ..farm.progress import BlocksBar
 from ..files import check_writable, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import shard
@@ -27,8 +27,9 @@ from ..render.block_keys import finished_blocks
 from ..render.describe import markdown_table
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
-from .arguments import Result, add_farm_arguments, farm_of
+from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
+from .farm_arguments import add_farm_arguments, farm_of
 from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
 from .parser import Commands
 from .paths import READ, PathType
@@ -39,7 +40,7 @@ Note = dict[str, Any]
 
 def add_parsers(command: Commands) -> None:
     """Add `batch` to the command line."""
-    sub = command("batch", batch, "Render many videos, named in a file; the same command goes on where it stopped.")
+    sub = command("batch", batch)
     text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
     sub.add_argument("jobs", type=READ, metavar="JOBS.jsonl", help=text)
     sub.add_argument("--out", type=PathType(), required=True, help="folder for the videos and their run folders")

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..distributed.farm import Farm
 from ..errors import HeadForcingError
-from ..farm.farm import Farm
 from ..files import TargetInUse, claimed
 from ..render.job import RenderJob
 from .loaded import LoadedModel

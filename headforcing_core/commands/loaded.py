@@ -59,7 +59,7 @@ class LoadedModel:
         if machine.cuda_graph:
             model.forward = GraphedForward(forward=model.forward)
         if machine.peers is not None:
-            from ..parallel.cache import parallel_forward
+            from ..distributed.cache import parallel_forward
 
             model.forward = partial(parallel_forward, forward=model.forward)
         bar = ProgressBar(plan, machine.quiet, machine.peers is None or machine.peers.leads)
@@ -93,11 +93,12 @@ class LoadedModel:
         finally:
             bar.close()
         if machine.peers is not None and bar.render is not None:
-            from ..parallel.report import RanksReport
+            from ..distributed.ranks_report import RanksReport
 
             cache: Any = bar.render.run.cache  # a `ParallelCache`
             device = str(machine.device)
-            result = replace(result, ranks=RanksReport.collect(cache, self.backbone, device, result.seconds))
+            ranks = RanksReport.collect(cache, self.backbone, device, result.seconds)
+            result = replace(result, reports={"ranks": ranks})
         if mp4 is not None:
             result = replace(result, video=mp4.info, failure=mp4.failure)
         return replace(result, latents_file=latents)

@@ -18,7 +18,7 @@ from ..weights.checkpoint import CheckpointInfo
 from .arguments import found_profiles_folder, pick_device
 
 if TYPE_CHECKING:
-    from ..parallel.peers import Peers
+    from ..distributed.peers import Peers
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Machine:
         """
         attention, shape = self.attention, plan.shape
         if self.peers is not None:
-            from .ranks import rank_place
+            from ..distributed.ranks import rank_place
 
             return rank_place(self.peers, self.device, attention, self.attention_choice)
         if self.attention_choice == "auto":

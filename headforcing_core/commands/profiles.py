@@ -13,8 +13,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..demo import assets, word_hash
+from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
-from ..farm.farm import Farm, Shared
 from ..files import check_writable, claimed, replacing
 from ..head_profiles.profile_setup import ProfileSetup
 from ..head_profiles.profiler import BUDGETS, profile_heads, shard
@@ -28,14 +28,13 @@ from ..timeline.grammar import split_lines
 from .arguments import (
     DTYPES,
     Result,
-    add_farm_arguments,
-    farm_of,
     find_profile,
     parse_size,
     pick_device,
     read_text,
     seed_number,
 )
+from .farm_arguments import add_farm_arguments, farm_of
 from .kept import Kept
 from .model_files import ModelFiles
 from .parser import Commands
@@ -44,7 +43,7 @@ from .paths import PROFILE, PROFILE_OUT, READ, TEXT, WRITTEN
 
 def add_parsers(command: Commands) -> None:
     """Add `profile` and `profiles merge | compare | show | plot` to the command line."""
-    sub = command("profile", profile, "Measure what every attention head attends to and save a head profile.")
+    sub = command("profile", profile)
     sub.add_argument("out", type=PROFILE_OUT, help="head profile to write (.json); the measured shares go beside it")
     source = sub.add_mutually_exclusive_group(required=True)
     source.add_argument("--weights", type=READ, help="checkpoint, .safetensors or .pt")
@@ -67,7 +66,7 @@ def add_parsers(command: Commands) -> None:
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
     add_farm_arguments(sub)
 
-    profiles = command.group("profiles", "Merge, compare, describe and plot head profiles.")
+    profiles = command.group("profiles")
     sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
     sub.add_argument("measured", type=READ, nargs="+", help="measured shares (.safetensors)")
     sub.add_argument("--out", type=PROFILE_OUT, required=True, help="head profile to write (.json)")

@@ -3,8 +3,8 @@
 import signal
 import sys
 
-from ..parallel.outcome import decided
-from ..parallel.starter import end_with_starter
+from ..distributed.rank_outcome import decided
+from ..distributed.starter import end_with_starter
 
 if __name__ == "__main__":
     if decided():  # asked before torch is imported, which takes seconds

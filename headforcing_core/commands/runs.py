@@ -18,7 +18,7 @@ from .paths import STORE, WRITTEN
 
 def add_parsers(command: Commands) -> None:
     """Add `runs list | takes | show | prune` to the command line."""
-    runs = command.group("runs", "List, show and prune run folders.")
+    runs = command.group("runs")
     sub = command("list", list_runs, "List stored videos: finished blocks, size of the folder, prompt.", runs)
     sub.add_argument("folder", type=STORE, help="the folder given to --runs; ComfyUI's is output/head_forcing")
     sub = command("takes", list_run_takes, "List stored videos as a table: take, date, length, size, prompts.", runs)

@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 from ..devices import free_memory
+from ..distributed.division import check_division
+from ..distributed.peers import PeersLost
+from ..distributed.rank_outcome import Outcome, say, started_here
+from ..distributed.ranks import check_all_ranks_memory, check_roles
+from ..distributed.start_ranks import ANSWER_SECONDS, joined, local_rank, restarts, start
 from ..errors import HeadForcingError
-from ..parallel.division import check_division
-from ..parallel.outcome import Outcome, say, started_here
-from ..parallel.peers import PeersLost
-from ..parallel.start import ANSWER_SECONDS, joined, local_rank, restarts, start
 from . import render
-from .ranks import check_all_ranks_memory, check_roles
 
 RANK = f"{__package__}.rank"  # the program of a rank
 LEAST_RANKS = 2  # that may be tried on a CPU of any size

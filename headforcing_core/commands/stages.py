@@ -31,7 +31,7 @@ CHUNK_FRAMES = 3
 
 def add_parsers(command: Commands) -> None:
     """Add `encode` and `decode` to the command line."""
-    sub = command("encode", encode, "Write the embeddings of prompts, which `generate --embeddings` reads.")
+    sub = command("encode", encode)
     sub.add_argument("out", type=WRITTEN, help="safetensors file to write")
     sub.add_argument(
         "--text-encoder", type=READ, required=True, help="umT5-xxl encoder, ComfyUI's or the original file"
@@ -41,9 +41,7 @@ def add_parsers(command: Commands) -> None:
     )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
 
-    sub = command(
-        "decode", decode, "Decode a stored run, finished or not, or latents of `generate --latents`, to an MP4."
-    )
+    sub = command("decode", decode)
     told = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
     sub.add_argument("latents", type=LATENTS, metavar="RUN", help=told)
     sub.add_argument("out", type=VIDEO, help="MP4 to write")

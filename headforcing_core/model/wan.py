@@ -1,4 +1,4 @@
-"""The Wan 2.1 text-to-video transformer, one block of frames at a time.
+"""The transformer of Wan 2.1 text-to-video and of Wan 2.2 TI2V-5B, one block of frames at a time.
 
 `WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
 with the same submodules, such as ComfyUI's loaded `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
@@ -19,12 +19,16 @@ from torch.nn import functional as F
 from ...kernels.write import write_block
 from ..devices import upload
 from ..errors import HeadForcingError
+from .latents import LatentFormat, latent_format
 from .norms import add_norm, untouched
 
 
 @dataclass(frozen=True)
 class WanConfig:
-    """Dimensions of a Wan 2.1 text-to-video transformer, by default the 1.3B model."""
+    """Dimensions of a Wan text-to-video transformer, by default Wan 2.1's 1.3B model.
+
+    Wan 2.2 TI2V-5B has the same layers under the same names, and other numbers: 3072 wide, 24 heads, 48 channels.
+    """
 
     dim: int = 1536
     ffn_dim: int = 8960
@@ -45,6 +49,11 @@ class WanConfig:
     @property
     def head_dim(self) -> int:
         return self.dim // self.num_heads
+
+    @property
+    def latents(self) -> LatentFormat:
+        """What its latents stand for."""
+        return latent_format(self.in_dim)
 
 
 class KeyValueCache(Protocol):
@@ -161,11 +170,13 @@ def forward_block(
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
+    # of all layers at once: one sum in place of one a layer
+    modulations = _like(x, *(block.modulation for block in backbone.blocks)) + modulation  # [layers, frames, 6, dim]
 
     last = len(backbone.blocks) - 1
     added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
-        shift1, scale1, gate1, shift2, scale2, gate2 = (_like(x, block.modulation) + modulation).unbind(1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)
         x, y = add_norm(x, added, block.norm1, scale1, shift1)
         keys_only = write_only and layer == last
         attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
@@ -175,14 +186,15 @@ def forward_block(
         added = y, gate2
 
     head = backbone.head
-    shift, scale = (_like(x, head.modulation) + e[:, None]).unbind(1)
+    shift, scale = (_like(x, head.modulation)[0] + e[:, None]).unbind(1)
     _, y = add_norm(x, added, head.norm, scale, shift)
     return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
 
 
-def _like(x: Tensor, weight: Tensor) -> Tensor:
-    """A weight on the device and in the dtype of `x`: a host that streams weights may leave modulations on the CPU."""
-    return upload(weight, x.device).to(x.dtype)
+def _like(x: Tensor, *weights: Tensor) -> Tensor:
+    """Weights `[n, ...]` on the device and in the dtype of `x`: a host that streams weights may leave modulations on
+    the CPU."""
+    return torch.stack([upload(weight, x.device) for weight in weights]).to(x.dtype)
 
 
 def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
@@ -259,7 +271,7 @@ class Head(nn.Module):
 
 
 class WanModel(nn.Module):
-    """Parameters of a Wan 2.1 text-to-video transformer of any size; run it with `forward_block`."""
+    """Parameters of a Wan text-to-video transformer of any size; run it with `forward_block`."""
 
     def __init__(self, config: WanConfig):
         super().__init__()

@@ -21,14 +21,13 @@ from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
 from ..rollout.rows import BlockRow, Embeddings, Script, lay_out_rows
-from ..rollout.schedule import Schedule
+from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline, block_prompts, fit_timeline, format_timeline, parse_timeline
 from .head_roles import head_roles
 
 MAX_SIDE = 4096
-LATENT_CHANNELS = 16
 
 
 @dataclass(frozen=True)
@@ -85,18 +84,21 @@ class RenderPlan:
                 (and `family`, if there are several), or an `AutoProfile` if none fits.
             roles, shuffle: an arrangement of head roles, see `cache.roles.arrange_roles`.
         """
-        check_size("width", width)
-        check_size("height", height)
+        _check_family(config, schedule, family)
+        check_size("width", width, config.latents.side_multiple)
+        check_size("height", height, config.latents.side_multiple)
         frames_per_block = schedule.frames_per_block
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, frames_per_block, start_frames)
+        timeline, wanted = _fitted(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
 
         name, by_head, auto, queries = head_roles(config, policy, profile, family, roles, shuffle)
-        sizes = (height // 8, width // 8, frames_per_block, blocks * frames_per_block)
-        facts = VideoFacts(schedule, blocks, start_frames, len(timeline.segments), timeline.recalls)
+        stride = config.latents.stride
+        sizes = (height // stride, width // stride, frames_per_block, blocks * frames_per_block)
+        story = policy.with_scenes(timeline)
+        facts = VideoFacts(schedule, blocks, start_frames, len(story.segments), story.recalls)
         policy = policy.for_video(replace(facts, seed=seed, queries=queries, profile=name))
-        rows = _rows(timeline, schedule, policy, seed, start_frames // frames_per_block)
+        rows = _rows(story, schedule, policy, seed, start_frames // frames_per_block)
         shape = policy.shape(config, by_head, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
@@ -126,11 +128,12 @@ class RenderPlan:
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, self.schedule.frames_per_block, self.start_frames)
-        rows = _rows(timeline, self.schedule, self.policy, self.seed, self.start_blocks)
+        timeline, wanted = _fitted(timeline, seconds, self.schedule, self.start_frames)
+        story = self.policy.with_scenes(timeline)
+        rows = _rows(story, self.schedule, self.policy, self.seed, self.start_blocks)
         video_frames = video_frames_of(self.start_frames) + wanted
         shape = self._shape_of(len(rows) * self.schedule.frames_per_block, video_frames)
-        facts = VideoFacts(self.schedule, len(rows), self.start_frames, len(timeline.segments), timeline.recalls)
+        facts = VideoFacts(self.schedule, len(rows), self.start_frames, len(story.segments), story.recalls)
         if self.policy.for_video(facts).key != self.policy.key:
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
@@ -170,6 +173,11 @@ class RenderPlan:
                 f"got {self.switches[early]!s} in block {early}; load or measure a head profile, or move this prompt "
                 f"to {format_time(clock.start_seconds(first))} or later"
             )
+
+    @property
+    def story(self) -> Timeline:
+        """The timeline with a tag for every scene that comes back, by itself or because a tag says so."""
+        return self.policy.with_scenes(self.timeline)
 
     def script(self, embeds: Embeddings) -> Script:
         """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`."""
@@ -239,7 +247,8 @@ class RenderPlan:
     @property
     def block_shape(self) -> tuple[int, int, int, int]:
         """Shape of one block's latents, `(frames, channels, h, w)`."""
-        return (self.schedule.frames_per_block, LATENT_CHANNELS, self.height // 8, self.width // 8)
+        stride = self.config.latents.stride
+        return (self.schedule.frames_per_block, self.config.in_dim, self.height // stride, self.width // stride)
 
     def make_cache(
         self,
@@ -292,24 +301,38 @@ class RenderPlan:
             )
 
 
-def check_size(name: str, value: int) -> None:
-    """Refuse a width or height in pixels that is not a multiple of 16 (VAE 8, patch 2)."""
-    if value % 16 or not 16 <= value <= MAX_SIDE:
-        raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
+def check_size(name: str, value: int, multiple: int = 16) -> None:
+    """Refuse a width or height in pixels that is not a multiple of this: the stride of the VAE times the patch."""
+    if value % multiple or not multiple <= value <= MAX_SIDE:
+        raise HeadForcingError(
+            f"{name} must be a multiple of {multiple} between {multiple} and {MAX_SIDE}, got {value}"
+        )
 
 
-def _fitted(timeline: Timeline, seconds: float, frames_per_block: int, start_frames: int) -> tuple[Timeline, int]:
+def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> None:
+    """Refuse the schedule of a model family whose latents are others than the model's."""
+    if config.latents is not schedule.latents:
+        fits = [name for name, row in SCHEDULES.items() if row.latents is config.latents]
+        raise HeadForcingError(
+            f"model_family: the model has {config.in_dim} latent channels, models of the family "
+            f"{family or 'given'} have {schedule.latents.channels}; choose auto or one of {', '.join(fits)}"
+        )
+
+
+def _fitted(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
     """The timeline with the render's block length and duration, and the number of new video frames."""
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
         raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
+    frames_per_block = schedule.frames_per_block
     if start_frames % frames_per_block:
         raise HeadForcingError(
             f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
         )
-    clock = BlockClock(frames_per_block, continues=start_frames > 0)
+    clock = BlockClock(frames_per_block, schedule.latents.fps, continues=start_frames > 0)
     if timeline.clock != clock:
         timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
+    timeline = replace(timeline, shot_prefix=schedule.shot_prefix)
     return fit_timeline(timeline, clock.blocks_for(seconds), seconds), math.ceil(seconds * clock.fps - 1e-6)
 
 
@@ -318,8 +341,8 @@ def _rows(timeline: Timeline, schedule: Schedule, policy: Method, seed: int, sta
     prompts = block_prompts(timeline)
     switches = {
         start_blocks + segment.start_block: switch
-        for number, segment in enumerate(timeline.segments[1:], 2)
-        if (switch := policy.own_switch(segment.switch, number)) is not None
+        for segment in timeline.segments[1:]
+        if (switch := policy.own_switch(segment.switch)) is not None
     }
     rows = lay_out_rows([prompts[0]] * start_blocks + prompts, schedule, seed, switches, start_blocks)
     for segment in timeline.segments:
@@ -331,5 +354,5 @@ def _rows(timeline: Timeline, schedule: Schedule, policy: Method, seed: int, sta
 
 def _alike(timeline: Timeline) -> dict[str, str]:
     """For `Script.alike`: by prompt its text without common words, where a prompt recalls a scene."""
-    prompts = len(timeline.segments)
+    prompts = len(timeline.segments) if timeline.recalls else 0
     return dict(zip(timeline.texts[:prompts], timeline.texts[prompts:], strict=False))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -17,8 +17,17 @@ from ..rollout.rows import Embeddings
 from .plan import RenderPlan
 
 if TYPE_CHECKING:
-    from ..parallel.report import RanksReport
     from ..video.stream import VideoInfo
+
+
+class Report(Protocol):
+    """A report of those that have taken part in a render."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+
+    def describe(self) -> list[str]:
+        """Lines of plain text."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class RenderResult:
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
         recalls: scenes that were brought back.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
-        ranks: what every rank did, where several made the video together; `cache_bytes` is then rank 0's.
+        reports: of those that have made the video together, by their key in JSON; `cache_bytes` is the first one's.
     """
 
     events: list[MemoryEvent]
@@ -61,7 +70,7 @@ class RenderResult:
     latents: Tensor | None = None
     recalls: Sequence[Recall] = ()
     kernels: str = ""
-    ranks: RanksReport | None = None
+    reports: Mapping[str, Report] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; the key `pictures` counts video frames."""
@@ -81,7 +90,7 @@ class RenderResult:
             **({"failure": self.failure} if self.failure is not None else {}),
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
-            **({} if self.ranks is None else {"ranks": self.ranks.to_dict()}),
+            **{key: report.to_dict() for key, report in self.reports.items()},
         }
 
     def describe(self) -> str:
@@ -103,7 +112,7 @@ class RenderResult:
         lines += [f"inexact  {what}" for what in self.about.get("inexact", ())]
         lines += [f"guard    {line}" for line in self.guards]
         lines += [f"kernels  {self.kernels}"] if self.kernels else []
-        lines += [] if self.ranks is None else self.ranks.describe()
+        lines += [line for report in self.reports.values() for line in report.describe()]
         lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
         return "\n".join(lines)
 

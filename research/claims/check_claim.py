@@ -12,15 +12,14 @@ from pathlib import Path
 from ...headforcing_core.commands.arguments import (
     DTYPES,
     Result,
-    add_farm_arguments,
     add_file_arguments,
     add_render_arguments,
-    farm_of,
     find_profile,
     parse_size,
     render_options,
 )
 from ...headforcing_core.commands.compare import written
+from ...headforcing_core.commands.farm_arguments import add_farm_arguments, farm_of
 from ...headforcing_core.commands.metrics import add_metric_arguments, panel_of
 from ...headforcing_core.commands.model_files import ModelFiles
 from ...headforcing_core.commands.paths import EXPORT, READ, TEXT, folder_written

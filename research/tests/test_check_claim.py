@@ -11,8 +11,8 @@ import torch
 from headforcing.headforcing_core.commands import profiles
 from headforcing.headforcing_core.commands.arguments import read_text
 from headforcing.headforcing_core.commands.source import Source
+from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import BUDGETS

@@ -9,18 +9,18 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.cache.shape import CacheShape
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.parallel import division as division_module
-from headforcing.headforcing_core.parallel.cache import ParallelCache, SpreadMemoryHeads, parallel_forward
-from headforcing.headforcing_core.parallel.division import (
+from headforcing.headforcing_core.distributed import division as division_module
+from headforcing.headforcing_core.distributed.cache import ParallelCache, SpreadMemoryHeads, parallel_forward
+from headforcing.headforcing_core.distributed.division import (
     Division,
     assign_heads,
     check_division,
     head_costs,
     strips,
 )
-from headforcing.headforcing_core.parallel.report import RankReport, RanksReport
+from headforcing.headforcing_core.distributed.ranks_report import RankReport, RanksReport
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule

@@ -6,10 +6,10 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.shape import CacheShape
-from headforcing.headforcing_core.commands.ranks import rank_place
+from headforcing.headforcing_core.distributed.cache import ParallelCache, parallel_forward
+from headforcing.headforcing_core.distributed.division import Division, head_costs, strips
+from headforcing.headforcing_core.distributed.ranks import rank_place
 from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.parallel.cache import ParallelCache, parallel_forward
-from headforcing.headforcing_core.parallel.division import Division, head_costs, strips
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise

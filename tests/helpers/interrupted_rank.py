@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from headforcing.headforcing_core.parallel.outcome import say
+from headforcing.headforcing_core.distributed.rank_outcome import say
 
 if __name__ == "__main__":
     stopped: list[int] = []

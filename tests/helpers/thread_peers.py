@@ -1,11 +1,11 @@
-"""Ranks as threads of one process: what `parallel.peers.Peers` carries between processes, by a barrier."""
+"""Ranks as threads of one process: what `distributed.peers.Peers` carries between processes, by a barrier."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from headforcing.headforcing_core.parallel.peers import Peers
+from headforcing.headforcing_core.distributed.peers import Peers
 
 
 class Meeting:

@@ -6,7 +6,6 @@ Not collected by itself: test_stand_in_gpu.py runs this file in a process of its
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import stand_in_gpu
 import torch
-from benchmarks import day
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import profiles
@@ -209,16 +207,3 @@ def test_head_roles_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.Monke
         assert main(["profile", str(file), "--demo", "--preset", "quick", "--device", device, "--json"]) == 0
         found.append(json.loads(file.read_text())["roles"])
     assert found[0] == found[1]
-
-
-WITHOUT_TRITON = ("attention: cudnn_varlen", "attention: torch_varlen", "attention: sdpa")
-
-
-@pytest.mark.parametrize(("part", "names"), [("check", WITHOUT_TRITON), ("video", ()), ("rest", ())])
-def test_the_day_with_a_gpu_measures(part: str, names: tuple[str, ...]):
-    """All of a part, or these; profiles, rows with Triton and streams beside each other need the GPU itself."""
-    case = replace(day.DRY, device=torch.device("cuda"), dtype=torch.bfloat16)
-    tasks = day.tasks(part, case, dry=True)
-    for name in names or tasks:
-        told = json.dumps(tasks[name](case))
-        assert "not_available" not in told and "traceback" not in told, told

@@ -7,9 +7,9 @@ import pytest
 from headforcing.headforcing_core.commands import batch as batch_command
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.distributed.choose_farm import farm_named
+from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.farm.choose import farm_named
-from headforcing.headforcing_core.farm.farm import Farm
 from headforcing.headforcing_core.files import claimed
 from headforcing.headforcing_core.video.writer import VideoWriter
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.commands import batch, profiles
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.farm import ray_farm
-from headforcing.headforcing_core.farm.ray_farm import RETRIES, RayFarm
+from headforcing.headforcing_core.distributed import ray_farm
+from headforcing.headforcing_core.distributed.ray_farm import RETRIES, RayFarm
 from headforcing.headforcing_core.files import claimed
 
 # of the cluster that these tests start; Ray reads it when it is imported

@@ -22,15 +22,15 @@ from headforcing.headforcing_core.commands import render as render_command
 from headforcing.headforcing_core.commands import several
 from headforcing.headforcing_core.commands import source as source_command
 from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.ranks import check_rank_memory, check_ranks, rank_place
 from headforcing.headforcing_core.commands.several import _as_rank
 from headforcing.headforcing_core.commands.source import Source
+from headforcing.headforcing_core.distributed.cache import parallel_forward
+from headforcing.headforcing_core.distributed.peers import PeersLost
+from headforcing.headforcing_core.distributed.rank_outcome import say
+from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks, rank_place
+from headforcing.headforcing_core.distributed.start_ranks import RESTARTS, joined, start
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.parallel.cache import parallel_forward
-from headforcing.headforcing_core.parallel.outcome import say
-from headforcing.headforcing_core.parallel.peers import PeersLost
-from headforcing.headforcing_core.parallel.start import RESTARTS, joined, start
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
@@ -112,7 +112,7 @@ def alone(tmp_path_factory) -> dict:
 def test_a_video_on_one_gpu_imports_nothing_of_this(alone):
     ours = [name for name in alone["modules"] if name.startswith(MODULE)]
     assert len(ours) > 50
-    assert not [name for name in ours if ".parallel" in name or name.endswith((".several", ".ranks", ".rank"))]
+    assert not [name for name in ours if ".distributed" in name or name.endswith((".several", ".rank"))]
 
 
 @linux
@@ -281,7 +281,7 @@ def test_ranks_end_within_seconds_of_the_process_that_started_them(when, tmp_pat
 @pytest.mark.slow
 def test_an_interrupt_that_is_held_until_the_end_says_what_one_says(tmp_path):
     """Ranks end two seconds after the first, and rank 0 says what is kept."""
-    program = f"from {MODULE}.parallel.start import start; print(start(2, 'interrupted_rank', []))"
+    program = f"from {MODULE}.distributed.start_ranks import start; print(start(2, 'interrupted_rank', []))"
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "BEGUN": str(tmp_path)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-c", program], env=environment, start_new_session=True, **streams)

@@ -43,8 +43,10 @@ def test_every_option_can_be_set_to_the_value_that_is_shown(name):
 @pytest.mark.parametrize("name", method_names())
 def test_every_option_is_part_of_the_identity_of_the_settings(name):
     policy = method_policy(name)
-    assert set(policy.key) >= {"method", *options_of(policy)}
+    assert set(policy.key) >= {"method", *options_of(policy)} - {"scenes"}  # the rows have what a recall changes
     for key, (value, types) in options_of(policy).items():
+        if key == "scenes":
+            continue
         if str in types:
             (other,) = {*CHOICES[key]} - {value}
         elif bool in types:

@@ -18,8 +18,8 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from .outcome import FOLDER, Outcome, said
 from .peers import DistributedPeers, losing_peers
+from .rank_outcome import FOLDER, Outcome, said
 from .starter import running
 
 RESTARTS = 3

@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 
 from ..files import lock, unlock
-from .outcome import FOLDER
+from .rank_outcome import FOLDER
 
 _LOCK = "starter.lock"  # held while the process runs: every operating system frees it when the process is killed
 

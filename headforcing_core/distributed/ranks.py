@@ -10,15 +10,15 @@ import torch
 from ..errors import HeadForcingError
 from ..hashing import digest
 from ..model.attention import AttentionFunction
-from ..parallel.cache import ParallelCache
-from ..parallel.division import Division
-from ..parallel.peers import Peers
 from ..render.describe import format_bytes
 from ..render.job import RenderJob
 from ..render.plan import RenderPlan
 from ..render.render import Place
 from ..render.resources import Needs
 from ..versions import versions
+from .cache import ParallelCache
+from .division import Division
+from .peers import Peers
 
 PROCESS_BYTES = 250_000_000  # of a rank on a CPU, Python and PyTorch without anything of a model
 LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next one on its way
