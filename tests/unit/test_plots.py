@@ -1,4 +1,4 @@
-"""Pictures of head profiles: sizes, colours that follow the roles, determinism, and what happens without matplotlib."""
+"""Pictures of head profiles: sizes, colours that follow the roles, and determinism."""
 
 import random
 import subprocess
@@ -24,9 +24,6 @@ from headforcing.headforcing_core.report import profile_plot as head_profile
 from headforcing.headforcing_core.report.shares_plot import stability_panel
 
 BOTH_THEMES = pytest.mark.parametrize("theme", sorted(page.THEMES))
-
-
-pytest.importorskip("matplotlib")
 
 
 def a_profile(layers=6, heads=4, seed=0, name="measured"):
@@ -230,13 +227,6 @@ def test_several_threads_draw_the_same_as_one():
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda seed: role_map(a_profile(seed=seed)).tobytes(), range(6)))
     assert found == wanted
-
-
-@pytest.mark.parametrize("missing", ["matplotlib", "matplotlib.figure"])
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(HeadForcingError, match="pip install matplotlib"):
-        role_map(a_profile())
 
 
 @pytest.mark.slow
