@@ -17,7 +17,7 @@ from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed, replacing
 from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.profiler import BUDGETS, profile_heads, shard
+from ..head_profiles.profiler import BUDGETS, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.shares import HeadShares
 from ..model.wan import WanModel
@@ -153,7 +153,7 @@ class Measurement:
             texts, missing = list(self.prompts), set(shares.missing_prompts())
             device = pick_device(self.device)
             embeds = list(map(word_hash.encode, texts)) if self.demo else self.files.encode(texts, device)
-            todo = {prompt: embeds[prompt] for prompt in shard(len(texts), self.share) if prompt in missing}
+            todo = {prompt: embeds[prompt] for prompt in pick_part(len(texts), self.share) if prompt in missing}
             if self.farm.parallel:
                 self._on_farm(shares, todo)
             else:
