@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..headforcing_core.commands.arguments import Result
-from ..headforcing_core.commands.compare import ComparedVideo, written
+from ..headforcing_core.commands.compare import written
+from ..headforcing_core.commands.compared_video import ComparedVideo
 from ..headforcing_core.commands.paths import EXPORT
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.comparison import Entry

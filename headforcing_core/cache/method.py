@@ -38,6 +38,7 @@ class RolloutInputs:
     Attributes:
         given: the first blocks of the video where they are there already, `[frames, channels, h, w]` each: start
             frames, then what an earlier render has finished; on any device.
+        held: given first frames of the first block, `[frames, channels, h, w]`, as for `rollout.loop.make_block`.
         unfinished: `Block.unfinished` of the last of them.
         reencode: decodes latents `[frames, channels, h, w]` from the beginning of a video and encodes the last video
             frame as the first latent frame of a new one; needed where a video is made of several rollouts.
@@ -48,6 +49,7 @@ class RolloutInputs:
     noise: NoiseSource
     frames_per_block: int = 3
     given: Sequence[Tensor] = ()
+    held: Tensor | None = None
     unfinished: Sequence[Tensor] = ()
     reencode: Callable[[Tensor], Tensor] | None = None
     on_step: StepCallback = lambda block, step, latents: None
@@ -55,7 +57,7 @@ class RolloutInputs:
 
 def block_by_block(model: VideoModel, cache: BlockCache, video: RolloutInputs) -> Iterator[Block]:
     """The rollout in which each block is denoised alone."""
-    return rollout(model, cache, video.script, video.noise, video.given, video.on_step)
+    return rollout(model, cache, video.script, video.noise, video.given, video.on_step, held=video.held)
 
 
 @dataclass(frozen=True)

@@ -151,12 +151,14 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
 
 
-def portable(args: argparse.Namespace, prompts: str | None = None) -> argparse.Namespace:
-    """A copy that means the same in another process: absolute paths, and the text of a file of prompts.
+def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
+    """A copy of arguments with other values."""
+    return argparse.Namespace(**vars(args) | values)
 
-    `prompts` replaces those of the arguments.
-    """
-    given = vars(args) | ({} if prompts is None else {"prompts": prompts})
+
+def portable(args: argparse.Namespace) -> argparse.Namespace:
+    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
+    given = dict(vars(args))
     for name, value in given.items():
         if isinstance(value, Path):
             given[name] = value.absolute()

@@ -149,7 +149,7 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     if unknown:
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
     reads, _ = named_files(parser, args)
-    args = portable(args, args.prompts)
+    args = portable(args)
     args.demo, args.json = demo, True
     args.identity = _identity(args, latents)
     args.reads = [(option, path.absolute()) for option, path in reads]

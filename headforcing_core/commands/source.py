@@ -76,7 +76,7 @@ class Source:
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim)
         if follow is not None or args.prompts:
-            timeline = _parsed(read_text(args.prompts) if follow is None else follow.text, options)
+            timeline = options.parse(read_text(args.prompts) if follow is None else follow.text)
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         note_unlike_training([segment.text for segment in timeline.segments])
@@ -94,7 +94,7 @@ class Source:
         """The model of `--weights`; the text of `follow` replaces `prompts`."""
         files = ModelFiles.of(args)
         options, family = with_family(render_options(args), files.weights)
-        timeline = _parsed(read_text(prompts) if follow is None else follow.text, options)
+        timeline = options.parse(read_text(prompts) if follow is None else follow.text)
         info = files.inspect()
         latents = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
         start = chosen_start(args, options)
@@ -104,11 +104,11 @@ class Source:
 
     def with_prompts(self, text: str) -> Source:
         """A copy with other prompts."""
-        return replace(self, timeline=_parsed(read_text(text), self.options))
+        return replace(self, timeline=self.options.parse(read_text(text)))
 
     def parse(self, text: str) -> Timeline:
         """Another story for this source."""
-        timeline = _parsed(text, self.options)
+        timeline = self.options.parse(text)
         if self.files is None:
             note_unlike_training([segment.text for segment in timeline.segments])
         return timeline
@@ -272,10 +272,6 @@ class Source:
         from ..video.codec import load_codec
 
         return load_codec(files.vae, device, self.machine.dtype, encodes, files.decoder, files.park_features)
-
-
-def _parsed(text: str, options: RenderOptions) -> Timeline:
-    return parse_timeline(text, options.seconds or None, switch=options.switch)
 
 
 def toy_codec(device: torch.device) -> FrameCodec:

@@ -74,10 +74,15 @@ class WindowCache(MethodCache):
             return
         excess = max(0, self.filled + self.frames - self.window)
         self.rolled = excess > 0
-        if excess:
+        self.drop(self.sinks, excess)
+        self.filled += self.frames
+
+    def drop(self, first: int, count: int) -> None:
+        """Drop the frames of `count` slots from slot `first` on; later ones move to lower slots."""
+        if count:
             for slots in (*self.k, *self.v):
-                slots[:, self.sinks : self.filled - excess] = slots[:, self.sinks + excess : self.filled].clone()
-        self.filled += self.frames - excess
+                slots[:, first : self.filled - count] = slots[:, first + count : self.filled].clone()
+        self.filled -= count
 
     @property
     def occupied(self) -> int:

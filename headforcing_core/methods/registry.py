@@ -21,6 +21,7 @@ from .echo_forcing import EchoForcing
 from .forcing_kv import ForcingKV
 from .infinity_rope import InfinityRope
 from .longlive import LongLive
+from .longlive2 import LongLive2
 from .memflow import MemFlow
 from .memrope import MemRoPE
 from .pyramid_forcing import PyramidForcing
@@ -92,6 +93,15 @@ METHODS: dict[str, PublishedMethod] = {
         "2509.22622",
         "LongLive 1.3B, LoRA merged (Apache-2.0)",
         True,
+    ),
+    "longlive2": PublishedMethod(
+        LongLive2(),
+        "LongLive 2.0: interactive long video with several shots",
+        "2605.18739",
+        "LongLive-2.0-5B (licence of the weights not verified; its code is Apache-2.0)",
+        True,
+        "a prompt without a tag begins a shot, [reset] goes on with the same one; the cache is not computed anew at a "
+        "new prompt; the authors' program stops at latent frame 1,024 of a video without cuts, this one does not",
     ),
     "infinity_rope": PublishedMethod(
         InfinityRope(),
@@ -190,6 +200,7 @@ METHODS: dict[str, PublishedMethod] = {
 
 # other names of methods with options, as `--method` takes them
 ALIASES = {
+    "head_forcing_scenes": ("head_forcing", "scenes=auto"),
     "longlive_infinite": ("longlive", "infinite=true"),
     "deep_forcing_sink_only": ("deep_forcing", "sink_frames=14, budget_frames=none"),
     "memflow_sma": ("memflow", "routed=true"),
@@ -236,6 +247,11 @@ def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
     """`sigmas` if given, else the method's own noise levels, else the model family's; block length of the family."""
     chosen = schedule(family, sigmas)
     own = policy.own_schedule
+    if own is not None and chosen.solver != "renoise":
+        raise HeadForcingError(
+            f"this method has a sampler of its own, which the model family {family} was not trained for; choose "
+            "another method, such as longlive2 or head_forcing"
+        )
     return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
 
 

@@ -1,4 +1,4 @@
-"""The Wan 2.1 text-to-video transformer, one block of frames at a time.
+"""The transformer of Wan 2.1 text-to-video and of Wan 2.2 TI2V-5B, one block of frames at a time.
 
 `WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
 with the same submodules, such as ComfyUI's loaded `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
@@ -19,12 +19,16 @@ from torch.nn import functional as F
 from ...kernels.write import write_block
 from ..devices import upload
 from ..errors import HeadForcingError
+from .latents import LatentFormat, latent_format
 from .norms import add_norm, untouched
 
 
 @dataclass(frozen=True)
 class WanConfig:
-    """Dimensions of a Wan 2.1 text-to-video transformer, by default the 1.3B model."""
+    """Dimensions of a Wan text-to-video transformer, by default Wan 2.1's 1.3B model.
+
+    Wan 2.2 TI2V-5B has the same layers under the same names, and other numbers: 3072 wide, 24 heads, 48 channels.
+    """
 
     dim: int = 1536
     ffn_dim: int = 8960
@@ -45,6 +49,11 @@ class WanConfig:
     @property
     def head_dim(self) -> int:
         return self.dim // self.num_heads
+
+    @property
+    def latents(self) -> LatentFormat:
+        """What its latents stand for."""
+        return latent_format(self.in_dim)
 
 
 class KeyValueCache(Protocol):
@@ -259,7 +268,7 @@ class Head(nn.Module):
 
 
 class WanModel(nn.Module):
-    """Parameters of a Wan 2.1 text-to-video transformer of any size; run it with `forward_block`."""
+    """Parameters of a Wan text-to-video transformer of any size; run it with `forward_block`."""
 
     def __init__(self, config: WanConfig):
         super().__init__()

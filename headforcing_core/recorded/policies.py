@@ -15,6 +15,7 @@ from ..methods.dummy_forcing import DummyForcing
 from ..methods.echo_forcing import EchoForcing
 from ..methods.forcing_kv import ForcingKV
 from ..methods.infinity_rope import InfinityRope
+from ..methods.longlive2 import LongLive2
 from ..methods.memflow import MemFlow
 from ..methods.pyramid_forcing import ANCHOR, VEIL, WAVE, PyramidForcing
 from ..methods.reward_forcing import RewardForcing
@@ -51,6 +52,21 @@ def _longlive(run: Config, config: Config, tensors: Tensors) -> Method:
         sink_frames=run["sink"],
         infinite=run["infinite"],
         keeps_sinks=run.get("global_sink", True),
+    )
+
+
+def _longlive2(run: Config, config: Config, tensors: Tensors) -> Method:
+    if run["guidance"] != 1:
+        raise HeadForcingError(f"the run cannot be used: guidance must be 1, got {run['guidance']:g}")
+    if run["multi_shot_sink"] and run["sink"] % run["block"] and run["shot_starts"]:
+        raise HeadForcingError("the run cannot be used: its authors' code loses a shot's sink of no whole blocks")
+    return LongLive2(
+        window_frames=3 * run["block"] if run["window"] == -1 else run["window"],  # as the authors' code reads -1
+        sink_frames=run["sink"],
+        shot_sinks=run["multi_shot_sink"],
+        shot_offset=int(run["rope_offset"]),
+        drops_old_shots=run["clean_recache"],
+        infinite=run["relative_rope"],
     )
 
 
@@ -157,6 +173,7 @@ def _reward_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
 _LABELS = {-1: WAVE, 1: ANCHOR, 2: VEIL}
 _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "longlive": _longlive,
+    "longlive2": _longlive2,
     "infinity_rope": _infinity_rope,
     "deep_forcing": _deep_forcing,
     "forcing_kv": _forcing_kv,

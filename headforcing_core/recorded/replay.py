@@ -91,10 +91,12 @@ class Case:
         dims = {name: need(given, name, (int, float, list)) for name in WanConfig.__dataclass_fields__}
         return WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
 
-    def model(self, device: str = "cpu") -> WanModel:
-        """The case's model in float32."""
+    def model(self, device: str = "cpu", lora: bool = False) -> WanModel:
+        """The case's model in float32, with its LoRA if a run has it."""
         config = self.dimensions()
-        state_dict, _ = load_state_dict(self.folder / need(self.config, "weights", str), num_heads=config.num_heads)
+        adapter = self.folder / need(self.config, "lora", str) if lora else None
+        weights = self.folder / need(self.config, "weights", str)
+        state_dict, _ = load_state_dict(weights, num_heads=config.num_heads, lora=adapter, dtype=torch.float32)
         return WanModel.from_state_dict(config, state_dict, torch.float32, device)
 
 
@@ -116,13 +118,13 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
         return _replay_overlapping(case, case.run(run_name), device, attention)
     run = read_run(case, run_name)
     cache = new_cache(case, run, device, attention)
-    video_model = WanVideoModel(case.model(device), torch.float32, device)
+    video_model = WanVideoModel(case.model(device, case.run(run_name).get("lora", False)), torch.float32, device)
     frames, start = run.schedule.frames_per_block, split_start_latents(run.start, run.schedule.frames_per_block)
     prompts = [str(number) for number in run.prompts]
     rows = lay_out_rows(prompts, run.schedule, switches=run.switches, start_blocks=len(start))
     script = Script(rows, {str(number): embedding for number, embedding in enumerate(run.embeds)})
     script = number_recalls(script, run.policy.recalled(script))
-    video = RolloutInputs(script, run.noise, frames, start)
+    video = RolloutInputs(script, run.noise, frames, start, held=run.held)
     made = list(run.policy.rollout(video_model, cache, video))
     return Replay(
         torch.cat([block.latents.cpu() for block in made]),
@@ -179,11 +181,14 @@ class RecordedRun:
     policy: Method
     start: Tensor | None = None
     switches: dict[int, Switch] = field(default_factory=dict)
+    held: Tensor | None = None
 
 
 def read_run(case: Case, run_name: str) -> RecordedRun:
     """The settings and inputs of one recorded run."""
     run = case.run(run_name)
+    if case.config.get("method") == "longlive2":
+        return _read_longlive2_run(case, run_name)
     if "method" in case.config:
         return _read_method_run(case, run_name)
     frames_per_block = need(case.config, "frames_per_block", int)
@@ -257,6 +262,29 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     }
     recorded = RecordedNoise(noise, case.tensor(kind)[..., :width], first_block=given // frames_per_block)
     return RecordedRun(schedule, recorded, embeds, prompts, roles, policy, start, switches)
+
+
+def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
+    """A run of LongLive 2.0, whose prompts are named block by block; the first sample of a batch."""
+    config, run = case.config, case.run(run_name)
+    block, given = run["block"], run["given_frames"]
+    noise = case.tensor(f"noise/{run_name}" if f"noise/{run_name}" in case.tensors else "noise")[0, : run["frames"]]
+    names = need(config, "prompt_names", list)
+    prompts = [names.index(name) for name in run["prompts"][0]]
+    start_blocks = given // block
+    policy, roles = recorded_policy(config, run, case.tensors)
+    levels = Schedule.unipc(run["steps"], block, need(config, "timestep_shift", float))
+    return RecordedRun(
+        levels,
+        RecordedNoise(noise, noise.new_empty(1, 0, block), start_blocks),
+        list(case.tensor("prompt_embeds")),
+        [prompts[0]] * start_blocks + prompts,
+        roles,
+        policy,
+        case.tensor("given_latents")[0, :given] if given else None,
+        {start_blocks + shot: Switch(re_anchor=True) for shot in run["shot_starts"]},
+        case.tensor("image_latent")[0] if run["image"] else None,
+    )
 
 
 def need(fields: Any, key: str, kind: type | tuple[type, ...]) -> Any:

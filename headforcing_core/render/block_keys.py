@@ -37,7 +37,7 @@ def setup_hash(
         "auto" if plan.auto is not None else [list(layer) for layer in plan.shape.roles],
         None if plan.auto is None else asdict(plan.auto),
         plan.policy.key,
-        asdict(plan.schedule),
+        plan.schedule.key,
         [plan.width, plan.height],
         [plan.seed, video],
     ]

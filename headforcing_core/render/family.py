@@ -1,6 +1,7 @@
 """Which model family a weights file is of: as the file states, else by the name under which it is published.
 
-Weights do not tell how many latent frames a block has and how many steps it takes: all families have the same tensors.
+Weights do not tell how many latent frames a block has and how many steps it takes: all families on Wan 2.1 have the
+same tensors. Wan 2.2 TI2V-5B has other latents, and one family.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import HeadForcingError
+from ..model.latents import WAN22
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES, known_family
-from ..weights.checkpoint import stated_family
+from ..weights.checkpoint import latent_channels, stated_family
 from .options import RenderOptions
 
 _FRAMEWISE = "causal_forcing_framewise"
@@ -37,6 +39,8 @@ def family_of_file(path: Path) -> tuple[str, str] | None:
             return family, "stated in the file"
         if frames_per_block == 1:
             return _FRAMEWISE, "stated in the file: blocks of 1 latent frame"
+        if latent_channels(path) == WAN22.channels:
+            return "longlive2", f"by its {WAN22.channels} latent channels"
     stem, folder = (re.sub(r"[\W_]+", "-", name.lower()) for name in (path.stem, path.parent.name))
     words = f"{folder}-{stem}" if re.search(r"causal-?forcing", stem) else stem  # framewise/causal_forcing.pt
     found = next((family for pattern, family in _NAMES if re.search(pattern, words)), None)
@@ -46,13 +50,19 @@ def family_of_file(path: Path) -> tuple[str, str] | None:
 def with_family(options: RenderOptions, path: str | Path | None) -> tuple[RenderOptions, str]:
     """The options with the family of a weights file in place of `auto`, and a line for the report, empty for none.
 
-    The line also says where a family that was chosen is not that of the file.
+    So it is in place of a family whose latents are not those of the file. The line also says where a family that was
+    chosen is not that of the file in another way.
     """
     found = None if path is None else family_of_file(Path(path))
     if options.model_family == AUTO_FAMILY:
         family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
         return replace(options, model_family=family), f"model family {family} ({why})"
     chosen = options.model_family
+    if found is not None and SCHEDULES[found[0]].latents is not SCHEDULES[chosen].latents:
+        family, why = found
+        return replace(
+            options, model_family=family
+        ), f"model family {family} ({why}), not {chosen}, whose latents differ"
     if found is not None and SCHEDULES[found[0]].frames_per_block != SCHEDULES[chosen].frames_per_block:
         return options, f"note: the model family is {chosen} as chosen; that of the file is {found[0]} ({found[1]})"
     return options, ""

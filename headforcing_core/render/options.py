@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from ..cache.guards import Guards
 from ..cache.method import Method
@@ -16,8 +17,8 @@ from ..methods.registry import method_policy, method_schedule
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule, known_family
 from ..timeline.clock import MAX_SECONDS
-from ..timeline.switch import Switch
-from ..timeline.timeline import Timeline
+from ..timeline.switch import RESET, Switch
+from ..timeline.timeline import Timeline, parse_timeline
 from .plan import RenderPlan, check_size
 
 _POLICY = CachePolicy()
@@ -43,7 +44,7 @@ class RenderOptions:
         sink_gate, rope_jitter: guards of the caches, see `cache.guards.Guards`; 0 is off.
         compression: how episodic memory chooses the tokens of a merge: `prompt`, or `trigonometric`, which needs a head
             profile with query statistics.
-        switch: the prompt switch of prompts without a tag.
+        switch: the prompt switch of prompts without a tag, see `parse`.
         state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
         policy: a method's settings, used in place of those that `method` names.
         method_options: options of the method as text, `window_frames=12, sink_frames=3`, see `cache.options`.
@@ -106,6 +107,20 @@ class RenderOptions:
     def schedule(self) -> Schedule:
         """The noise levels: `sigmas`, else the method's own, else the model family's."""
         return method_schedule(self.policy or method_policy(self.method), self.model_family, self.sigmas)
+
+    def parse(self, text: str, shared_prompt: str = "") -> Timeline:
+        """The timeline of a text for this render.
+
+        Prompts without a tag get `switch`; a plain one is a scene cut where the model was trained with them and the
+        method knows cuts.
+        """
+        switch, schedule = self.switch, self.schedule
+        if switch == RESET and schedule.shot_prefix:
+            with suppress(HeadForcingError):
+                cut = Switch(re_anchor=True)
+                switch = cut if self.cache_policy.own_switch(cut) else switch
+        timeline = parse_timeline(text, self.seconds or None, shared_prompt=shared_prompt, switch=switch)
+        return replace(timeline, shot_prefix=schedule.shot_prefix)
 
     def plan(
         self,

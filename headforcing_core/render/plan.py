@@ -21,14 +21,13 @@ from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
 from ..rollout.rows import BlockRow, Embeddings, Script, lay_out_rows
-from ..rollout.schedule import Schedule
+from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline, block_prompts, fit_timeline, format_timeline, parse_timeline
 from .head_roles import head_roles
 
 MAX_SIDE = 4096
-LATENT_CHANNELS = 16
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,17 @@ class RenderPlan:
                 (and `family`, if there are several), or an `AutoProfile` if none fits.
             roles, shuffle: an arrangement of head roles, see `cache.roles.arrange_roles`.
         """
-        check_size("width", width)
-        check_size("height", height)
+        _check_family(config, schedule, family)
+        check_size("width", width, config.latents.side_multiple)
+        check_size("height", height, config.latents.side_multiple)
         frames_per_block = schedule.frames_per_block
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, frames_per_block, start_frames)
+        timeline, wanted = _fitted(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
 
         name, by_head, auto, queries = head_roles(config, policy, profile, family, roles, shuffle)
-        sizes = (height // 8, width // 8, frames_per_block, blocks * frames_per_block)
+        stride = config.latents.stride
+        sizes = (height // stride, width // stride, frames_per_block, blocks * frames_per_block)
         story = policy.with_scenes(timeline)
         facts = VideoFacts(schedule, blocks, start_frames, len(story.segments), story.recalls)
         policy = policy.for_video(replace(facts, seed=seed, queries=queries, profile=name))
@@ -127,7 +128,7 @@ class RenderPlan:
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, self.schedule.frames_per_block, self.start_frames)
+        timeline, wanted = _fitted(timeline, seconds, self.schedule, self.start_frames)
         story = self.policy.with_scenes(timeline)
         rows = _rows(story, self.schedule, self.policy, self.seed, self.start_blocks)
         video_frames = video_frames_of(self.start_frames) + wanted
@@ -246,7 +247,8 @@ class RenderPlan:
     @property
     def block_shape(self) -> tuple[int, int, int, int]:
         """Shape of one block's latents, `(frames, channels, h, w)`."""
-        return (self.schedule.frames_per_block, LATENT_CHANNELS, self.height // 8, self.width // 8)
+        stride = self.config.latents.stride
+        return (self.schedule.frames_per_block, self.config.in_dim, self.height // stride, self.width // stride)
 
     def make_cache(
         self,
@@ -299,24 +301,38 @@ class RenderPlan:
             )
 
 
-def check_size(name: str, value: int) -> None:
-    """Refuse a width or height in pixels that is not a multiple of 16 (VAE 8, patch 2)."""
-    if value % 16 or not 16 <= value <= MAX_SIDE:
-        raise HeadForcingError(f"{name} must be a multiple of 16 between 16 and {MAX_SIDE}, got {value}")
+def check_size(name: str, value: int, multiple: int = 16) -> None:
+    """Refuse a width or height in pixels that is not a multiple of this: the stride of the VAE times the patch."""
+    if value % multiple or not multiple <= value <= MAX_SIDE:
+        raise HeadForcingError(
+            f"{name} must be a multiple of {multiple} between {multiple} and {MAX_SIDE}, got {value}"
+        )
 
 
-def _fitted(timeline: Timeline, seconds: float, frames_per_block: int, start_frames: int) -> tuple[Timeline, int]:
+def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> None:
+    """Refuse the schedule of a model family whose latents are others than the model's."""
+    if config.latents is not schedule.latents:
+        fits = [name for name, row in SCHEDULES.items() if row.latents is config.latents]
+        raise HeadForcingError(
+            f"model_family: the model has {config.in_dim} latent channels, models of the family "
+            f"{family or 'given'} have {schedule.latents.channels}; choose auto or one of {', '.join(fits)}"
+        )
+
+
+def _fitted(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
     """The timeline with the render's block length and duration, and the number of new video frames."""
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
         raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
+    frames_per_block = schedule.frames_per_block
     if start_frames % frames_per_block:
         raise HeadForcingError(
             f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
         )
-    clock = BlockClock(frames_per_block, continues=start_frames > 0)
+    clock = BlockClock(frames_per_block, schedule.latents.fps, continues=start_frames > 0)
     if timeline.clock != clock:
         timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
+    timeline = replace(timeline, shot_prefix=schedule.shot_prefix)
     return fit_timeline(timeline, clock.blocks_for(seconds), seconds), math.ceil(seconds * clock.fps - 1e-6)
 
 
@@ -338,5 +354,5 @@ def _rows(timeline: Timeline, schedule: Schedule, policy: Method, seed: int, sta
 
 def _alike(timeline: Timeline) -> dict[str, str]:
     """For `Script.alike`: by prompt its text without common words, where a prompt recalls a scene."""
-    prompts = len(timeline.segments)
+    prompts = len(timeline.segments) if timeline.recalls else 0
     return dict(zip(timeline.texts[:prompts], timeline.texts[prompts:], strict=False))

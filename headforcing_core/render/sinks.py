@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import replacing
+from ..model.latents import WAN21, WAN22, latent_format
 from ..rollout.loop import Block
 from ..video.background import BackgroundStream
 from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
 from ..weights.containers import WRITABLE, read_weights
-from .plan import LATENT_CHANNELS, RenderPlan
+from .plan import RenderPlan
 from .provenance import file_tags
 from .render import Listener
 
@@ -177,7 +178,7 @@ def partial_path(path: Path) -> Path:
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:
-    """Latents `[frames, 16, h, w]` of a `LatentsFile`, checked against `(width, height)` in pixels.
+    """Latents `[frames, channels, h, w]` of a `LatentsFile`, checked against `(width, height)` in pixels.
 
     Raises HeadForcingError for another file, other shapes and types, and NaN and infinity.
     """
@@ -187,15 +188,15 @@ def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor
         raise HeadForcingError(f"{path} is not a latents file written by this program: {error}") from error
     if not isinstance(latents, Tensor):
         raise HeadForcingError(f"{path} is not a latents file written by this program: it holds no latents")
-    if latents.ndim != 4 or latents.shape[1] != LATENT_CHANNELS or latents.numel() == 0:
-        raise HeadForcingError(f"{path}: expected latents [frames, 16, h, w], got {list(latents.shape)}")
+    if latents.ndim != 4 or latents.shape[1] not in (WAN21.channels, WAN22.channels) or latents.numel() == 0:
+        raise HeadForcingError(f"{path}: expected latents [frames, 16 or 48, h, w], got {list(latents.shape)}")
     if latents.dtype not in WRITABLE:
         raise HeadForcingError(f"{path}: expected latents in float32, float16 or bfloat16, got {latents.dtype}")
     if plan_size is not None:
-        width, height = plan_size
-        if tuple(latents.shape[-2:]) != (height // 8, width // 8):
+        (width, height), stride = plan_size, latent_format(latents.shape[1]).stride
+        if tuple(latents.shape[-2:]) != (height // stride, width // stride):
             raise HeadForcingError(
-                f"{path}: latents are for {latents.shape[-1] * 8}x{latents.shape[-2] * 8} frames, "
+                f"{path}: latents are for {latents.shape[-1] * stride}x{latents.shape[-2] * stride} frames, "
                 f"the render is {width}x{height}"
             )
     if not torch.isfinite(latents).all():

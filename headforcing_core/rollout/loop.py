@@ -22,6 +22,7 @@ from ..timeline.switch import SWITCHES, Switch
 from .events import MemoryEvent
 from .noise import NoiseSource
 from .rows import BlockRow, Script
+from .solvers import SOLVERS, Denoiser
 
 
 def make_block(
@@ -31,12 +32,14 @@ def make_block(
     noise: NoiseSource,
     block: int,
     on_step: StepCallback = lambda block, step, latents: None,
+    held: Tensor | None = None,
 ) -> tuple[Tensor, MemoryEvent | None]:
     """Make one block from noise: denoise over the row's noise levels, clean pass, commit (METHOD.md, "One block").
 
     Args:
         block: its number in the video, from 0; seeds the noise together with the row's seed.
         on_step: as for `rollout`.
+        held: first frames of the block that are given, clean, `[frames, channels, h, w]`; they stay as they are.
 
     Returns:
         the block's clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for none.
@@ -44,13 +47,15 @@ def make_block(
     cache.begin_block()
     on_step(block, 0, None)
     x = upload(noise.initial(block, row.seed), cache.device)
-    for step, sigma in enumerate(row.sigmas):
-        x0 = model.denoise(x, sigma, cache)
+    solver = SOLVERS[row.solver](row.sigmas, partial(noise.renoise, block, row.seed))
+    denoiser: Denoiser = model if held is None else HeldFrames(model, len(held))
+    for step in range(len(row.sigmas)):
+        if held is not None:
+            x = torch.cat((held.to(x), x[len(held) :]))
+        x0 = solver.predict(denoiser, x, step, cache)
         on_step(block, step + 1, x0)
         if step + 1 < len(row.sigmas):
-            sigma = row.sigmas[step + 1]
-            fresh = upload(noise.renoise(block, row.seed, step).to(x0.dtype), x0.device)
-            x = (1 - sigma) * x0 + sigma * fresh
+            x = solver.advance(step, x, x0)
     model.write_clean(x0, cache)
     return x0, cache.commit(model.prompt)
 
@@ -63,6 +68,7 @@ def rollout(
     given: Sequence[Tensor] = (),
     on_step: StepCallback = lambda block, step, latents: None,
     part: range | None = None,
+    held: Tensor | None = None,
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
@@ -75,6 +81,7 @@ def rollout(
         on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0 and None before the
             first; an exception raised by it stops the rollout within one model call.
         part: the blocks of the video that this rollout makes, with an empty cache; None: all of them.
+        held: given first frames of the first block, as for `make_block`; fewer than a block.
     """
     first = 0 if part is None else part.start
     # of any switch, since rows may be replaced
@@ -90,7 +97,7 @@ def rollout(
             if row.switch is not None:
                 _apply_switch(row.switch, model, cache, latest, partial(on_step, block, 0, None))
             if latents is None:
-                latents, event = make_block(model, cache, row, noise, block, on_step)
+                latents, event = make_block(model, cache, row, noise, block, on_step, None if block else held)
                 if block + 1 < len(script):  # drawn before anything waits for this block
                     noise.ahead(block + 1, script.rows[block + 1].seed)
             else:
@@ -133,6 +140,19 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
             f"drop {len(latents) % frames_per_block} from the end"
         )
     return latents.split(frames_per_block)
+
+
+@dataclass(frozen=True)
+class HeldFrames:
+    """A model that is asked at timestep 0 for the first `count` frames of a block, and returns them unchanged."""
+
+    model: Any
+    count: int
+
+    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+        sigmas = torch.full((len(latents),), sigma, dtype=torch.float64)
+        sigmas[: self.count] = 0
+        return self.model.denoise_jointly(latents, sigmas, cache)
 
 
 # ----------------------------------------------------------------- outputs and inputs of the loop

@@ -30,6 +30,7 @@ class BlockRow:
         switch: prompt switch before the block; None within a prompt, and where a new prompt leaves the cache alone.
         recall: for a switch that brings a scene back, and those after it, what the block depends on because of it
             (`scenes.number_recalls`).
+        solver: as in `Schedule`.
     """
 
     prompt: str | Blend
@@ -37,9 +38,10 @@ class BlockRow:
     seed: int = 0
     switch: Switch | None = None
     recall: tuple[int, ...] = ()
+    solver: str = "renoise"
 
     def key(self, embedding: str) -> str:
-        """The hash of the row; `embedding` is that of its text embedding."""
+        """The hash of the row, without what all rows of a video share; `embedding` is that of its text embedding."""
         parts: list[object] = [embedding, list(self.sigmas), self.seed]
         if self.switch is not None and (self.switch.changes_cache or self.recall):
             parts += [self.switch.kind, self.switch.re_anchor, list(self.recall)]
@@ -60,6 +62,7 @@ def lay_out_rows(
             () if block < start_blocks else schedule.for_block(block - start_blocks),
             seed,
             switches.get(block),
+            solver=schedule.solver,
         )
         for block, prompt in enumerate(prompts)
     ]

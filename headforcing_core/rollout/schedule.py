@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ..errors import HeadForcingError, unknown_name
+from ..model.latents import WAN21, WAN22, LatentFormat
 
 MAX_STEPS = 100
+UNIPC_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,18 @@ class Schedule:
         sigmas: noise levels in (0, 1], strictly decreasing. The model's timestep is `1000 * sigma`.
         frames_per_block: latent frames that are denoised together.
         first_block_sigmas: other noise levels for the first block; None uses `sigmas`.
+        solver: the name of what leads from one noise level to the next, a key of `solvers.SOLVERS`.
+        shot_prefix: stands before the prompt in the first block of a shot that follows a scene cut, and makes every
+            prompt without a tag a scene cut; empty for models that were not trained with one.
+        latents: of the models that the schedule is for.
     """
 
     sigmas: tuple[float, ...]
     frames_per_block: int = 3
     first_block_sigmas: tuple[float, ...] | None = None
+    solver: str = "renoise"
+    shot_prefix: str = ""
+    latents: LatentFormat = WAN21
 
     def __post_init__(self) -> None:
         for sigmas in (self.sigmas, self.first_block_sigmas or self.sigmas):
@@ -33,8 +44,25 @@ class Schedule:
             falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
             if not falling or not all(math.isfinite(s) and 0 < s <= 1 for s in sigmas):
                 raise HeadForcingError(f"sigmas must be decreasing, at most 1 and above 0, got {list(sigmas)}")
+        outside = self.sigmas[0] >= 1 or self.sigmas[-1] < 0.001 or len(self.sigmas) > UNIPC_STEPS
+        if self.solver == "unipc" and outside:
+            raise HeadForcingError(
+                f"UniPC takes 1 to {UNIPC_STEPS} sigmas below 1 and from 0.001, got {list(self.sigmas)}; leave them "
+                "out, or give their number ('2 steps')"
+            )
         if not 1 <= self.frames_per_block <= 64:
             raise HeadForcingError(f"frames_per_block must be between 1 and 64, got {self.frames_per_block}")
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The identity of the schedule, for the keys of stored blocks."""
+        own = asdict(self)
+        if self.solver == "renoise":
+            del own["solver"]
+        if not self.shot_prefix:
+            del own["shot_prefix"]
+        del own["latents"]  # the model's
+        return own
 
     def for_block(self, block: int) -> tuple[float, ...]:
         """The noise levels of a block, by its number."""
@@ -50,6 +78,16 @@ class Schedule:
         return cls(tuple(_shifted(step, shift) for step in steps), frames_per_block, first_sigmas)
 
     @classmethod
+    def unipc(cls, steps: int, frames_per_block: int, shift: float = 5.0) -> Schedule:
+        """Levels of equal distance from 0.999 downwards, then shifted, in float32, for UniPC.
+
+        Four steps at shift 5 ask the model at the timesteps 999, 937, 833 and 624.
+        """
+        top = float(np.float32(0.999))
+        sigmas = tuple(_shifted(1000 * top * (1 - step / steps), shift) for step in range(steps))
+        return cls(sigmas, frames_per_block, solver="unipc")
+
+    @classmethod
     def parse(cls, text: str, frames_per_block: int = 3) -> Schedule:
         """Parse text such as `"1, 0.9375, 0.8333, 0.625"`; a final 0 is allowed and ignored."""
         try:
@@ -59,11 +97,12 @@ class Schedule:
         return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas), frames_per_block)
 
 
-def _shifted(step: int, shift: float) -> float:
+def _shifted(step: float, shift: float) -> float:
     sigma = step / 1000
     return float(np.float32(shift * sigma / (1 + (shift - 1) * sigma)))
 
 
+LONGLIVE2 = replace(Schedule.unipc(4, frames_per_block=8), shot_prefix="The scene transitions. ", latents=WAN22)
 _FOUR_STEPS = [1000, 750, 500, 250]
 
 SCHEDULES: dict[str, Schedule] = {
@@ -75,6 +114,7 @@ SCHEDULES: dict[str, Schedule] = {
     "causal_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
     "causal_forcing_framewise_2_steps": Schedule.warped([1000, 500], frames_per_block=1, first=_FOUR_STEPS),
     "causal_forcing_framewise_1_step": Schedule.warped([1000], frames_per_block=1, first=_FOUR_STEPS),
+    "longlive2": LONGLIVE2,
 }
 
 
@@ -93,4 +133,11 @@ def known_family(name: str) -> str:
 def schedule(name: str, sigmas: str = "") -> Schedule:
     """The schedule of a model family, its noise levels replaced by `sigmas` if that text is not empty."""
     row = SCHEDULES[known_family(name)]
-    return Schedule.parse(sigmas, row.frames_per_block) if sigmas.strip() else row
+    if not sigmas.strip():
+        return row
+    steps = re.fullmatch(r"\s*(\d{1,3}) steps?\s*", sigmas)
+    if steps is not None and row.solver == "unipc":
+        if not 1 <= int(steps[1]) <= UNIPC_STEPS:
+            raise HeadForcingError(f"UniPC takes 1 to {UNIPC_STEPS} steps, got {steps[1]}")
+        return replace(row, sigmas=Schedule.unipc(int(steps[1]), row.frames_per_block).sigmas)
+    return replace(row, sigmas=Schedule.parse(sigmas).sigmas, first_block_sigmas=None)

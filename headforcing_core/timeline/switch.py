@@ -3,8 +3,9 @@
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
 `[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
 
-`[recall 2]` brings the scene of the second prompt back, `[recall]` the most alike one, where the method can do that;
-`[new scene]` begins another scene where the prompt would be taken for an earlier one's.
+`[cut]` is another word for `[re-anchor]`. `[recall 2]` brings the scene of the second prompt back, `[recall]` the most
+alike one, where the method can do that; `[new scene]` begins another scene where the prompt would be taken for one of
+an earlier scene.
 
 The same tag can set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`.
 """
@@ -26,7 +27,7 @@ MAX_BLEND_BLOCKS = 16
 MAX_SEED = 2**64 - 1
 
 _TAG_WORDS = {  # what may follow each word of a tag
-    **dict.fromkeys((*SWITCHES, "re-anchor"), ""),
+    **dict.fromkeys((*SWITCHES, "re-anchor", "cut"), ""),
     "recall": r"(?: \d{1,4})?",
     "new scene": "",
     "blend": r" \d{1,4}",
@@ -137,7 +138,8 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     if len(words) == len(seeds):
         return None, seeds[0]
     kind, blend, recall = kinds[0] if kinds else "reset", blends[0] if blends else 0, recalls[0] if recalls else None
-    switch = Switch(kind, blend, "re-anchor" in words, recall, "new scene" in words)
+    cut = "re-anchor" in words or "cut" in words
+    switch = Switch(kind, blend, cut, recall, "new scene" in words)
     return switch, seeds[0] if seeds else None
 
 

@@ -64,12 +64,14 @@ class Timeline:
         clock: converts between blocks and seconds.
         seconds: requested length; the blocks last at least as long.
         requested: (start, end) of each segment in seconds as requested, before they are moved to block starts.
+        shot_prefix: what stands before a prompt in the first block after a scene cut, see `rollout.schedule.Schedule`.
     """
 
     segments: tuple[Segment, ...]
     clock: BlockClock
     seconds: float
     requested: tuple[tuple[float, float], ...]
+    shot_prefix: str = ""
 
     @property
     def blocks(self) -> int:
@@ -83,9 +85,18 @@ class Timeline:
 
     @property
     def texts(self) -> list[str]:
-        """The texts to encode: the prompts and, if one recalls a scene, then each without common words."""
+        """The texts to encode: the prompts and, if one recalls a scene, then each without common words; then those that
+        begin a shot."""
         prompts = [segment.text for segment in self.segments]
-        return [*prompts, *telling_texts(prompts)] if self.recalls else prompts
+        telling = telling_texts(prompts) if self.recalls else []
+        return [*prompts, *telling, *(self.first_text(segment) for segment in self.segments if self._cuts(segment))]
+
+    def first_text(self, segment: Segment) -> str:
+        """The text of a segment's first block."""
+        return self.shot_prefix + segment.text if self._cuts(segment) else segment.text
+
+    def _cuts(self, segment: Segment) -> bool:
+        return bool(self.shot_prefix) and segment.switch.re_anchor and not segment.blended_blocks
 
     def prompt_index(self, block: int) -> int:
         """Index of the segment of a 0-based block; TimelineError outside the video."""
@@ -212,7 +223,8 @@ def block_prompts(timeline: Timeline) -> list[str | Blend]:
     for segment in timeline.segments:
         n = segment.blended_blocks
         prompts += [Blend(before, segment.text, (i + 1) / (n + 1)) for i in range(n)]
-        prompts += [segment.text] * (segment.end_block - segment.start_block - n)
+        first = [] if n else [timeline.first_text(segment)]
+        prompts += [*first, *[segment.text] * (segment.end_block - segment.start_block - n - len(first))]
         before = segment.text
     return prompts
 

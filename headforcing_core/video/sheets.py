@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..errors import HeadForcingError
 from ..files import replacing
-from ..timeline.clock import format_time
+from ..timeline.clock import VIDEO_FPS, format_time
 from .reader import open_video
 
 MAX_PROMPTS = 12  # of a story that has a column each
@@ -23,6 +23,7 @@ BACKGROUND, BRIGHT = (24, 26, 31), (240, 240, 244)
 _DIM, _DIMMER = (150, 154, 164), (140, 144, 154)
 _COLOURS = ((86, 156, 255), (255, 159, 64), (90, 200, 130), (226, 110, 170), (240, 208, 80), (150, 130, 255))
 _MARGIN, _STRIP = 16, 28  # pixels; a strip of prompts
+_ROUNDING = 0.004  # seconds by which containers round timestamps at worst
 
 Label = tuple[float, str]
 
@@ -65,13 +66,16 @@ def contact_sheet(
     A coloured bar marks the frames of each prompt. The prompt's text is at its first frame and, dimmed, at the start of
     each further row. Memory use is independent of the video's length. Raises HeadForcingError for an unreadable video.
     """
-    if columns < 1 or rows < 1:
-        raise HeadForcingError(f"A contact sheet needs at least 1 column and 1 row, got {columns} x {rows}.")
     with open_video(video_path) as container:
-        title = f"{Path(video_path).name} \u00b7 {_describe(container)}"
-        tiles = list(_evenly_spaced(container, columns * rows))
-    if not tiles:
-        raise HeadForcingError(f"{video_path} has no frames that can be decoded.")
+        stream = container.streams.video[0]
+        rate, last = float(stream.average_rate or VIDEO_FPS), max(_count(stream), 1) - 1
+        title = (
+            f"{Path(video_path).name} \u00b7 {(last + 1) / rate:.1f} s \u00b7 {last + 1} frames at {rate:g} fps \u00b7 "
+            f"{stream.width} x {stream.height} pixels"
+        )
+    count = min(columns * rows, last + 1)
+    times = [round(i * last / max(count - 1, 1)) / rate for i in range(count)]
+    tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
     lines = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     prompts, strip, gap, head = sorted(labels or []), _STRIP if labels else 0, 4, _MARGIN + 34
     step, line_height = tiles[0][1].width + gap, strip + tiles[0][1].height + gap
@@ -113,7 +117,7 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     Raises HeadForcingError without videos or prompts, and for an unreadable video.
     """
     if not videos or not prompts:
-        raise HeadForcingError(f"a picture needs videos and prompts, got {len(videos)} and {len(prompts)}")
+        raise HeadForcingError(f"a comparison needs videos and prompts, got {len(videos)} and {len(prompts)}")
     starts = [*(start for start, _ in prompts), seconds]
     texts = [text for _, text in prompts[:MAX_PROMPTS]]
     times = [start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2) for i, start in enumerate(starts[: len(texts)])]
@@ -161,28 +165,9 @@ def scaled(frame: av.VideoFrame, width: int, height: int | None = None) -> Image
     return frame.to_image(width=width, height=height, interpolation="AREA" if frame.width > width else "POINT")
 
 
-def _describe(container: av.container.InputContainer) -> str:
-    stream = container.streams.video[0]
-    video_frames, rate = _count(stream), float(stream.average_rate or 0)
-    length = f"{video_frames / rate:.1f} s \u00b7 {video_frames} frames at {rate:g} fps \u00b7 "
-    return f"{length if video_frames and rate else ''}{stream.width} x {stream.height} pixels"
-
-
 def _count(stream: av.VideoStream) -> int:
     """Number of video frames, estimated from the duration where the container does not store it."""
     return stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * (stream.average_rate or 0))
-
-
-def _evenly_spaced(container: av.container.InputContainer, count: int) -> Iterator[tuple[float, Image.Image]]:
-    """(seconds, tile) of up to `count` video frames, the first and the last included."""
-    stream = container.streams.video[0]
-    stream.thread_type = "AUTO"
-    total = max(_count(stream), 1)
-    count = min(count, total)
-    wanted = {round(i * (total - 1) / max(count - 1, 1)) for i in range(count)}
-    for number, frame in enumerate(container.decode(stream)):
-        if number in wanted:
-            yield float(frame.time or 0), scaled(frame, 128)
 
 
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
@@ -190,8 +175,10 @@ def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Ima
     shown: list[Image.Image] = []
     frame = None
     with open_video(path) as container:
-        for frame in container.decode(container.streams.video[0]):
-            while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)]:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        for frame in container.decode(stream):
+            while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)] - _ROUNDING:
                 shown.append(scaled(frame, width))
             if len(shown) == len(times):
                 return shown

@@ -9,14 +9,13 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..finite import is_finite
-from ..weights.containers import read_weights
+from ..weights.containers import read_tensors
 from . import wan_decoder
 from .memory import DecoderMemory
 from .restarts import FrameCodec
@@ -119,7 +118,7 @@ def load_codec(
     are read, if the file is no Wan 2.1 VAE.
     """
     path = Path(path)
-    weights = _check_latents(path, read_weights(path)[1])
+    weights = _check_latents(path, read_tensors(path))
     base = _base_width(weights)
     network = nn.ModuleDict()
     with torch.device("meta"):
@@ -143,13 +142,13 @@ def _encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
 def decoder_memory(
     path: Path | None, size: tuple[int, int], dtype: torch.dtype, encodes: bool = False
 ) -> DecoderMemory:
-    """What the VAE takes during a render of frames of `(height, width)` pixels.
+    """Estimate the VAE's memory during a render of frames of `(height, width)` pixels.
 
     Without a file, or where it is not there yet, it counts as the released one.
     """
     base = _BASE
     if path is not None and path.is_file():
-        base = _base_width(_check_latents(path, read_weights(path)[1]))
+        base = _base_width(_check_latents(path, read_tensors(path)))
     with torch.device("meta"):
         decoder = WanDecoder(base).to(dtype).prepare()
         encoder = WanEncoder(base).to(dtype) if encodes else None
@@ -163,17 +162,17 @@ def decoder_memory(
     )
 
 
-def _base_width(weights: Mapping[str, Any]) -> int:
+def _base_width(weights: Mapping[str, Tensor]) -> int:
     norm = weights.get("decoder.head.0.gamma")
-    return len(norm) if isinstance(norm, Tensor) and norm.numel() and norm.ndim else _BASE
+    return len(norm) if norm is not None and norm.numel() and norm.ndim else _BASE
 
 
-def _check_latents(path: Path, tensors: Mapping[Any, Any]) -> dict[str, Any]:
+def _check_latents(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under Wan's own names; raises HeadForcingError if this is no Wan 2.1 VAE."""
-    weights = {wan_name(str(name)): tensor for name, tensor in tensors.items()}
+    weights = {wan_name(name): tensor for name, tensor in tensors.items()}
     first = weights.get("decoder.conv1.weight")
-    if not isinstance(first, Tensor) or first.ndim != 5:
-        names = ", ".join(sorted(map(str, tensors))[:3]) or "no tensors"
+    if first is None or first.ndim != 5:
+        names = ", ".join(sorted(tensors)[:3]) or "no tensors"
         raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {WANTED}.")
     if first.shape[1] != LATENT_CHANNELS:
         which = "the VAE of Wan 2.2" if first.shape[1] == 48 else "another video VAE"
@@ -199,7 +198,7 @@ def wan_name(name: str) -> str:
 
 def fill(
     module: nn.Module,
-    weights: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
     path: Path,
     device: str | torch.device,
     dtype: torch.dtype,
@@ -213,8 +212,8 @@ def fill(
     ready = {}
     for name, empty in module.state_dict().items():
         tensor = weights.get(name)
-        if not isinstance(tensor, Tensor) or tensor.shape != empty.shape:
-            state = "missing" if tensor is None else f"of shape {list(getattr(tensor, 'shape', []))}"
+        if tensor is None or tensor.shape != empty.shape:
+            state = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
             raise HeadForcingError(
                 f"{path.name} is not {what}: {name} is {state}, expected {list(empty.shape)}; use {wanted}."
             )

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
 from ..finite import first_not_finite
+from ..model.latents import WAN21
 from ..model.wan import WanConfig
 from . import layouts
 from .containers import WRITABLE, read_weights, write_safetensors
@@ -30,7 +31,11 @@ from .other_models import reject_experts, reject_look_alikes
 log = logging.getLogger(__name__)
 
 CONVERTER_VERSION = 1
-_FAMILIES = {(1536, 8960, 30): "wan2.1-t2v-1.3b", (5120, 13824, 40): "wan2.1-t2v-14b"}  # by dim, ffn_dim, num_layers
+_FAMILIES = {  # by dim, ffn_dim, num_layers
+    (1536, 8960, 30): "wan2.1-t2v-1.3b",
+    (5120, 13824, 40): "wan2.1-t2v-14b",
+    (3072, 14336, 30): "wan2.2-ti2v-5b",
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,9 @@ def convert(
         "model_family": model_family or stated_family(path)[0],
         "fingerprint": _fingerprint(tensors, value),
     }
-    transformer: dict[str, object] = {"causal_ar": causal, "num_heads": info.config.num_heads}
+    # ComfyUI takes every model with this key for one of Wan 2.1
+    transformer: dict[str, object] = {"num_heads": info.config.num_heads}
+    (transformer if info.config.latents is WAN21 else history)["causal_ar"] = causal
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
     metadata = {
@@ -201,7 +208,7 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
     layout = layouts.choose_layout(by_layout, weights, path.name)
     tensors = layouts.rename_all(by_layout[layout], path.name)
     # before the dimensions are read, so that another model is named as such and not called incomplete
-    reject_look_alikes(tensors, path.name, layout)
+    reject_look_alikes(tensors, path.name)
     transformer, history = _stated(metadata, "config").get("transformer"), _stated(metadata, "head_forcing")
     transformer = transformer if isinstance(transformer, dict) else {}
     plain_heads = metadata.get("num_heads", "")
@@ -218,7 +225,7 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
         log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), first)
         ignored = set(extra)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
-    causal, merged = transformer.get("causal_ar"), history.get("lora")
+    causal, merged = transformer.get("causal_ar", history.get("causal_ar")), history.get("lora")
     info = CheckpointInfo(
         path=path,
         container=container,
@@ -226,7 +233,7 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
         naming="diffusers" if layouts.is_diffusers(by_layout[layout]) else "wan",
         available=tuple(name for name in by_layout if layouts.looks_like_wan(by_layout[name])),
         config=config,
-        family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), "wan2.1-t2v-custom"),
+        family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), f"wan{_version(config)}-custom"),
         parameters=sum(tensor.numel() for tensor in tensors.values()),
         dtype=str(layouts.storage_dtype(tensors)).removeprefix("torch."),
         bytes=path.stat().st_size,
@@ -279,6 +286,13 @@ def stated_family(path: str | Path) -> tuple[str | None, int | None]:
     return family if isinstance(family, str) else None, _integer(history.get("frames_per_block"))
 
 
+def latent_channels(path: str | Path) -> int | None:
+    """Input channels of the model of a file; None where it holds no Wan model."""
+    by_layout = layouts.find_layouts(read_weights(Path(path))[1])
+    named = ((layouts.wan_name(name), tensor) for tensors in by_layout.values() for name, tensor in tensors.items())
+    return next((t.shape[1] for name, t in named if name == "patch_embedding.weight" and t.ndim == 5), None)
+
+
 def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
     """A JSON object in the metadata; anything else, as other programs may write, counts as an empty object."""
     try:
@@ -286,6 +300,10 @@ def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _version(config: WanConfig) -> str:
+    return "2.1-t2v" if config.latents is WAN21 else "2.2-ti2v"
 
 
 def _integer(value: object) -> int | None:

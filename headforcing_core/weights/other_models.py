@@ -1,4 +1,4 @@
-"""Files that are no Wan 2.1 text-to-video model: what they are, in one sentence each."""
+"""Files that are no Wan text-to-video model: what they are, in one sentence each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import HeadForcingError
+from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
-from .layouts import BARE, Weights, is_lora, is_quantised, probe
+from .layouts import Weights, is_lora, is_quantised, probe
 
 _IMAGE_PARTS = ("img_emb.", "condition_embedder.image_embedder.")
 _EXPERTS = ("high_noise", "low_noise", "transformer_2")
@@ -25,11 +26,8 @@ _OTHER_MODELS = (  # prefixes of names, and the kind of model that has them
 )
 
 
-def reject_look_alikes(tensors: Weights, file: str, layout: str = BARE) -> None:
-    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan 2.1 text-to-video model.
-
-    `layout` is the top-level key that they were read from.
-    """
+def reject_look_alikes(tensors: Weights, file: str) -> None:
+    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan text-to-video model."""
     if is_lora(tensors):
         raise HeadForcingError(
             f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA loader node "
@@ -45,8 +43,13 @@ def reject_look_alikes(tensors: Weights, file: str, layout: str = BARE) -> None:
         raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {NEED}")
     dim, channels = probe(tensors, "patch_embedding.weight", 5, file)[:2]
     images = any(n.startswith(_IMAGE_PARTS) or ".k_img." in n or ".add_k_proj." in n for n in tensors)
-    if channels != 16 or images:
-        raise HeadForcingError(f"{file} is {other_wan(dim, channels, images, layout != BARE)}: {NEED}")
+    if images or not _is_text_to_video(tensors, channels):
+        raise HeadForcingError(f"{file} is {other_wan(dim, channels, images)}: {NEED}")
+    if any(name.endswith(".quantized_weight_values") for name in tensors):
+        raise HeadForcingError(
+            f"{file} holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; --fp8-linears makes "
+            "that smaller"
+        )
     if is_quantised(tensors):
         raise HeadForcingError(
             f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node and "
@@ -54,22 +57,29 @@ def reject_look_alikes(tensors: Weights, file: str, layout: str = BARE) -> None:
         )
 
 
-def other_wan(dim: int, channels: int, images: bool, trained: bool = False) -> str:
+def _is_text_to_video(tensors: Weights, channels: int) -> bool:
+    """Whether input and output are the latents of a known VAE alone; Fun Control takes 48 channels and makes 16."""
+    made = tensors.get("head.head.weight")
+    return channels == WAN21.channels or (
+        channels == WAN22.channels and (made is None or len(made) == 4 * WAN22.channels)
+    )
+
+
+def other_wan(dim: int, channels: int, images: bool) -> str:
     """What a Wan model is that is no Wan 2.1 text-to-video model, in words for an error message.
 
     Args:
         dim, channels: width and input channels.
         images: whether it reads CLIP image embeddings.
-        trained: whether its weights lie under the key of a training checkpoint, as those of causal models do.
     """
     if images:
         return "an image-to-video (I2V) model of Wan 2.1, which is not supported"
-    if channels == 48 and dim == 3072:
-        name = "LongLive 2.0 (on Wan2.2 5B)" if trained else "Wan2.2 TI2V 5B"
-        return f"{name}, whose 48 latent channels and VAE of 16x16 pixels are not built here"
     if channels == 36:
         return "an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not built here"
-    return f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where text-to-video takes 16"
+    return (
+        f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where text-to-video takes 16, "
+        "or 48 with Wan2.2 5B"
+    )
 
 
 def is_expert(folders: Iterable[str], file: str, index: Mapping[str, object]) -> bool:

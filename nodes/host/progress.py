@@ -22,8 +22,7 @@ from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from . import bridge, folders
-from .growing_video import GrowingVideo
-from .player import NodePlayer
+from .player import GrowingVideo, NodePlayer
 
 log = logging.getLogger(__name__)
 

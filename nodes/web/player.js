@@ -15,6 +15,7 @@ const LOST = "not rendered any more, since the server was started anew; Run goes
 const messages = new Map();
 const SHOUTS = { stopped: "info", failed: "error" }; // how loud the text is told besides
 const views = new WeakMap(); // a node's View
+const heard = new Set(); // prompt ids of all runs that this page knows
 
 /** What a node shows: a line of text, and below it a preview or a video. */
 class View {
@@ -118,8 +119,15 @@ class View {
   }
 }
 
+/** Whether a message is about the run of the open graph: one that was dropped as a file names its own, until the next. */
+function isOfRun({ prompt_id }) {
+  const extra = rootGraph()?.extra ?? {};
+  if (!heard.has(prompt_id)) delete extra.head_forcing_run; // a new one has begun
+  return (extra.head_forcing_run ?? prompt_id) === prompt_id;
+}
+
 function show(message) {
-  if (!isOpen(message.workflow)) return;
+  if (!isOpen(message.workflow) || !isOfRun(message)) return;
   const node = nodeOf(message.node);
   if (NODES.includes(node?.comfyClass)) viewOf(node).update(message);
 }
@@ -131,18 +139,21 @@ function viewOf(node) {
 
 const placeOf = ({ workflow, node }) => `${workflow} ${node}`;
 
-function remember(message) {
+function remember(message, asked = false) {
   const { preview, ...kept } = message;
   const place = placeOf(message);
   messages.delete(place);
   messages.set(place, kept);
+  if (asked) heard.add(message.prompt_id);
   show(message);
+  heard.add(message.prompt_id);
 }
 
 /** A message about a render of a workflow that this page shows. */
 function onProgress(message, asked) {
   const known = messages.get(placeOf(message));
-  remember(message);
+  if (message.time < known?.time) return; // an answer that was overtaken
+  remember(message, asked);
   if (asked || message.text === known?.text || !SHOUTS[message.state]) return;
   // the text would be out of sight where the node is
   const toast = { severity: SHOUTS[message.state], summary: "Head Forcing", detail: message.text, life: 15000 };

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ...headforcing_core.commands.compare import (
+from ...headforcing_core.commands.arguments import changed
+from ...headforcing_core.commands.compared_video import (
     ComparedJob,
     ComparedVideo,
+    compared_source,
     planned_video,
     render_compared,
-    source_of_files,
 )
 from ...headforcing_core.commands.metrics import panel_of
 from ...headforcing_core.commands.source import Source
@@ -107,7 +108,7 @@ def planned_videos(
     found = []
     for story, texts in stories.items():
         folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
-        common = source_of_files(args, texts[0])
+        common = compared_source(changed(args, prompts=texts[0]))
         sources = [common, *map(common.with_prompts, texts[1:])]
         for name, row in rows.items():
             for entry in entries_of(row):
@@ -273,7 +274,7 @@ class Scores:
     def _job(self, each: ClaimVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ClaimJob:
         made = each.name in self.made
         embeds = [] if made else [shared[text] for text in each.video.source.texts]
-        compared = each.video.job(each.args, each.text, embeds, False, farm)
+        compared = each.video.job(changed(each.args, prompts=each.text), embeds, farm)
         runs = None if each.keeps_runs else each.runs.absolute()
         return ClaimJob(compared, each.made_from, self.metrics, runs)
 

@@ -256,16 +256,16 @@ FROZEN_CHOICES["HeadForcingCompareMethods", "model_family"] = FROZEN_CHOICES["He
 # --- registration ----------------------------------------------------------------------------------------------------
 
 
-def test_all_nodes_register_without_a_complaint(comfy_server: ComfyServer):
-    ours = {key for key in comfy_server.object_info() if key.startswith("HeadForcing")}
+def test_all_nodes_register_without_a_complaint(both: ComfyServer):
+    ours = {key for key in both.object_info() if key.startswith("HeadForcing")}
     assert ours == set(FROZEN)
-    log = comfy_server.log()
+    log = both.log()
     assert "IMPORT FAILED" not in log and "comfy_entrypoint" not in log
 
 
 @pytest.mark.parametrize("node_id", FROZEN)
-def test_ids_names_types_and_defaults_never_change(comfy_server: ComfyServer, node_id: str):
-    info, frozen = comfy_server.object_info()[node_id], FROZEN[node_id]
+def test_ids_names_types_and_defaults_never_change(both: ComfyServer, node_id: str):
+    info, frozen = both.object_info()[node_id], FROZEN[node_id]
     for kind in ("required", "optional"):
         inputs = info["input"].get(kind, {})
         assert list(inputs)[: len(frozen[kind])] == list(frozen[kind])  # order is what an artist sees
@@ -300,11 +300,11 @@ def test_nodes_are_found_by_the_words_people_type(comfy: ComfyServer):
 # --- the demo --------------------------------------------------------------------------------------------------------
 
 
-def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_server: ComfyServer):
+def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: ComfyServer):
     graph = changed(demo_graph(seed=11), "video", upscale=2)
     workflow = {"nodes": [], "extra": {"note": "ünïcode"}}
-    with status_texts(comfy_server) as texts:
-        result = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
+    with status_texts(both) as texts:
+        result = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
 
     assert result.progress["sampler"][-1] == (36, 36)  # 9 blocks x 4 steps
     assert [value for value, _ in result.progress["sampler"]] == sorted(v for v, _ in result.progress["sampler"])
@@ -320,19 +320,20 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(comfy_se
 
     (file,) = result.outputs["video"]["images"]
     assert file["filename"].endswith(".mp4") and file["subfolder"] == "video" and file["type"] == "output"
-    video_frames, width, height, fps, tags = opened(comfy_server.view(**file))
+    video_frames, width, height, fps, tags = opened(both.view(**file))
     assert (video_frames, width, height, fps) == (96, 128, 128, 16.0)
-    assert json.loads(tags["workflow"]) == workflow
+    stored = json.loads(tags["workflow"])
+    assert stored["extra"].pop("head_forcing_run") == result.prompt_id and stored == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
     (report,) = result.outputs["report"]["text"]
     assert "96 frames = 6.00 s" in report and "10 local, 12 anchor, 26 memory" in report and "after block 1" in report
 
-    again = queued(comfy_server, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
+    again = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert again.executed == []
-    recompressed = queued(comfy_server, changed(graph, "video", crf=40))
+    recompressed = queued(both, changed(graph, "video", crf=40))
     assert recompressed.executed == ["video"]
-    smaller = comfy_server.view(**recompressed.outputs["video"]["images"][0])
-    assert len(smaller) < len(comfy_server.view(**file))
+    smaller = both.view(**recompressed.outputs["video"]["images"][0])
+    assert len(smaller) < len(both.view(**file))
 
 
 def test_a_graph_may_end_in_the_sampler_and_its_video_is_made_once(comfy_server: ComfyServer):
@@ -359,7 +360,6 @@ def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfySe
     assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_the_picture(comfy_server: ComfyServer):
     graph = demo_graph(seed=5)
     del graph["video"]
@@ -392,16 +392,15 @@ def test_video_leaves_the_node_as_a_native_video(comfy_server: ComfyServer):
     assert opened(comfy_server.view(**result.outputs["save"]["images"][0]))[0] == 96
 
 
-def test_interrupt_stops_at_once_and_the_next_run_works(comfy_server: ComfyServer):
+def test_interrupt_stops_at_once_and_the_next_run_works(both: ComfyServer):
     graph = changed(demo_graph(seed=21), "timeline", seconds=240.0)
-    result = comfy_server.queue(graph, interrupt_after_progress=2)
+    result = both.queue(graph, interrupt_after_progress=2)
     assert result.outcome == "interrupted" and result.error is None
     assert result.progress["sampler"][-1][0] < 320 < result.progress["sampler"][-1][1]  # of 1280 model calls
     assert "video" not in result.executed
-    assert queued(comfy_server, demo_graph(seed=22)).progress["sampler"][-1] == (36, 36)
+    assert queued(both, demo_graph(seed=22)).progress["sampler"][-1] == (36, 36)
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
     graph = changed(demo_graph(seed=23), "timeline", seconds=30.0)
     graph = changed(graph, "video", upscale=8, filename_prefix="stopped/video")
@@ -418,21 +417,21 @@ def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
     assert opened(comfy_server.view(**again.outputs["video"]["images"][0]))[0] == 480
 
 
-def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(comfy_server: ComfyServer):
+def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(both: ComfyServer):
     graph = demo_graph(seed=29) | {"report": node("PreviewAny", source=["sampler", 1])}
 
     def stop(kind: str, data: dict[str, Any]) -> None:
         if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 12:
-            comfy_server.interrupt()
+            both.interrupt()
 
-    with status_texts(comfy_server) as texts:
-        assert comfy_server.queue(graph, on_event=stop).outcome == "interrupted"
+    with status_texts(both) as texts:
+        assert both.queue(graph, on_event=stop).outcome == "interrupted"
     last = [text for name, text in texts if name == "sampler"][-1]
     kept = re.match(
         r"stopped in block (\d+) of 9; the blocks before it are kept in output/head_forcing/\w{16}, queue", last
     )
     assert kept and int(kept[1]) >= 3, last
-    (report,) = queued(comfy_server, graph).outputs["report"]["text"]
+    (report,) = queued(both, graph).outputs["report"]["text"]
     reused = re.search(r"reused (\d+) blocks of an earlier render", report)
     assert reused and int(reused[1]) >= int(kept[1]) - 1, report
 
@@ -829,13 +828,13 @@ def test_vae_of_another_model(comfy_server: ComfyServer):
 
 
 @pytest.mark.parametrize("profile", ["no_such_profile", "../../x.json", "/etc/passwd", "toy_world.json"])
-def test_unknown_and_hostile_profile_names_are_refused(comfy_server: ComfyServer, profile: str):
+def test_unknown_and_hostile_profile_names_are_refused(both: ComfyServer, profile: str):
     graph = short_graph(head_profile=["profile", 0])
     graph["profile"] = node("HeadForcingLoadProfile", profile=profile)
-    if comfy_server.install.version == FLOOR:  # lets any value through to a V3 node
-        failed(comfy_server, graph, "profile", repr(profile), "head_profiles")
+    if both.install.version == FLOOR:  # lets any value through to a V3 node
+        failed(both, graph, "profile", repr(profile), "head_profiles")
         return
-    result = comfy_server.queue(graph)
+    result = both.queue(graph)
     assert (result.status, result.outcome) == (400, "invalid")
     (error,) = result.node_errors["profile"]["errors"]
     assert error["type"] == "value_not_in_list" and "profile" in error["details"]

@@ -8,7 +8,7 @@ import torch
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.methods import registry
 from headforcing.headforcing_core.methods.registry import METHODS
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.video import begin_render
@@ -68,20 +68,6 @@ def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch
     assert len(blocks) == plan.blocks and all(block.latents.isfinite().all() for block in blocks)
     held = sum(len(k) * k.shape[1] for k, _ in (*render.run.cache.past, *render.run.cache.own))
     assert held == plan.shape.frame_slots
-
-
-def test_the_table_of_methods_is_the_one_in_the_code():
-    shown = re.findall(
-        r"^\| `(\w+)` \| (.*), \[(.*)\]\(.*\) \| (.*) \| ([\d,]+) \|$", page("docs/methods.md"), re.MULTILINE
-    )
-    made = []
-    for name, row in METHODS.items():
-        minute = parse_timeline("a minute", 60.0)
-        plan = RenderPlan.make(
-            WanConfig(), row.policy, schedule("self_forcing"), minute, 832, 480, family="self_forcing"
-        )
-        made.append((name, row.paper, row.arxiv, row.weights, f"{plan.shape.frame_slots:,}"))
-    assert shown == made
 
 
 def test_the_table_of_nodes_names_every_node():

@@ -23,7 +23,13 @@ _TOP_DIFFUSERS = {
 
 
 def wan_shapes(
-    dim: int = 128, ffn: int = 192, layers: int = LAYERS, text: int = 24, freq: int = 32, channels: int = 16
+    dim: int = 128,
+    ffn: int = 192,
+    layers: int = LAYERS,
+    text: int = 24,
+    freq: int = 32,
+    channels: int = 16,
+    out: int = 16,
 ) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {
         "patch_embedding.weight": (dim, channels, 1, 2, 2),
@@ -39,7 +45,7 @@ def wan_shapes(
     linear("time_embedding.0", dim, freq)
     linear("time_embedding.2", dim, dim)
     linear("time_projection.1", 6 * dim, dim)
-    linear("head.head", 64, dim)
+    linear("head.head", 4 * out, dim)
     for i in range(layers):
         for attention in ("self_attn", "cross_attn"):
             for part in "qkvo":

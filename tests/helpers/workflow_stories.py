@@ -46,8 +46,8 @@ PAGE = "https://github.com/headforcing/ComfyUI-HeadForcing/blob/main/docs"
 
 DEMO_NOTE = f"""## Head Forcing demo
 
-Nothing to download: press **Run**. A one-minute video of six prompts appears on the right. Three rooms are shown, and
-each comes back after half a minute. What hangs in a room no prompt says: the model has to remember it.
+Nothing to download: press **Run**. A one-minute video of six prompts grows on *Head Forcing Sampler*. Three rooms are
+shown, and each comes back after half a minute. What hangs in a room no prompt says: the model has to remember it.
 
 The tiny model knows one world:
 

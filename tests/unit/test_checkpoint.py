@@ -134,6 +134,7 @@ def test_dimensions_are_read_from_the_shapes(tmp_path: Path) -> None:
     [
         ({"dim": 1536, "ffn": 8960, "layers": 30}, "wan2.1-t2v-1.3b", 825, 1_418_996_800),
         ({"dim": 5120, "ffn": 13824, "layers": 40}, "wan2.1-t2v-14b", 1095, 14_288_491_584),
+        ({"dim": 3072, "ffn": 14336, "channels": 48, "out": 48, "layers": 30}, "wan2.2-ti2v-5b", 825, 4_999_787_712),
     ],
 )
 def test_a_full_size_file_is_described_in_under_a_second(
@@ -260,7 +261,7 @@ def made(folder: Path) -> Path:
 
 
 T = torch.ones(2, 2)
-WAN_5B = files.wan_shapes(dim=3072, ffn=14336, layers=30, text=4096, freq=256, channels=48)
+WAN_5B = files.wan_shapes(dim=3072, ffn=14336, layers=30, text=4096, freq=256, channels=48, out=48)
 WAN_14B = files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256)
 PEFT_LORA = {
     f"base_model.model.{m}.lora_{h}.weight": t for m, f in FACTORS.items() for h, t in zip("AB", f, strict=True)
@@ -281,12 +282,11 @@ LOOK_ALIKES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ),
         ("image-to-video",),
     ),
-    "Wan2.2 5B": (lambda d: files.sparse_safetensors(d / "x.safetensors", WAN_5B), ("Wan2.2 TI2V 5B", "48")),
-    "LongLive 2.0": (
+    "LongLive 2.0 in NVFP4": (
         lambda d: files.sparse_safetensors(
-            d / "x.safetensors", {f"generator.model.{name}": shape for name, shape in WAN_5B.items()}
+            d / "x.safetensors", WAN_5B | {"blocks.0.self_attn.q.quantized_weight_values": (3072, 1536)}
         ),
-        ("LongLive 2.0", "16x16"),
+        ("NVFP4", "model_bf16.pt"),
     ),
     "Wan2.2 I2V A14B": (lambda d: save(d / "x.safetensors", channels(36)), ("I2V A14B", "image-to-video")),
     "Wan2.2 T2V A14B by its file": (
@@ -347,8 +347,8 @@ LOOK_ALIKES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.comfy_quant": torch.ones(9, dtype=torch.uint8)}),
         ("quantised",),
     ),
-    "packed 4 bit": (
-        lambda d: files.sparse_safetensors(d / "x.safetensors", files.wan_shapes(), dtype="F4", width=1),
+    "of a format that PyTorch has not": (
+        lambda d: files.sparse_safetensors(d / "x.safetensors", files.wan_shapes(), dtype="F8_E8M0", width=1),
         ("patch_embedding.weight", "dimensions"),
     ),
     "int8": (

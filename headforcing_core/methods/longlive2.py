@@ -1,0 +1,108 @@
+"""LongLive 2.0: a window with a sink for the video and one for each shot, and positions that jump at a scene cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..cache.method import RolloutInputs, block_by_block
+from ..errors import HeadForcingError
+from ..rollout.loop import Block, JointModel
+from ..timeline.switch import Switch
+from .base import MethodCache, MethodShape, TellsCleanPasses, WriteClean
+from .longlive import WindowCache, WindowPolicy
+
+
+@dataclass(frozen=True)
+class LongLive2(WindowPolicy):
+    """LongLive 2.0's settings (arXiv 2605.18739). A shot begins where a prompt is a scene cut (`re_anchor`).
+
+    Attributes:
+        shot_sinks: the first block of a shot stays as a second sink once it has moved down behind the first one, until
+            the next shot begins (`multi_shot_sink`).
+        shot_offset: by how many frames each shot moves all later temporal positions up.
+        drops_old_shots: a shot's first clean pass sees the first sink and its own block alone, and the old shot is
+            dropped (`shot_clean_recache`).
+        infinite: keys are rotated to their index in the window, and shots move no positions (`use_relative_rope`).
+    """
+
+    cuts = True
+    window_frames: int = 32
+    sink_frames: int = 8
+    shot_sinks: bool = True
+    shot_offset: int = 8
+    drops_old_shots: bool = False
+    infinite: bool = False
+
+    @property
+    def rope(self) -> str:
+        return "contiguous" if self.infinite else "absolute"
+
+    def check(self, shape: MethodShape) -> None:
+        super().check(shape)
+        block = shape.frames_per_block
+        if self.shot_sinks and self.window_frames < self.sink_frames + 2 * block:
+            raise HeadForcingError(
+                f"LongLive 2.0's window holds the sinks, a shot's first block and the current one, both of {block} "
+                f"frames, got {self.window_frames} frames with {self.sink_frames} sinks; enlarge window_frames, or set "
+                "shot_sinks=false"
+            )
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return LongLive2Cache(*args)
+
+    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+        return block_by_block(TellsCleanPasses(model) if self.drops_old_shots else model, cache, video)
+
+
+class LongLive2Cache(WindowCache):
+    policy: LongLive2
+    clean = False  # whether a clean pass is under way, where the policy must know
+
+    def begin_video(self) -> None:
+        super().begin_video()
+        self.shots = 0  # begun so far, the first not counted
+        self.begins_shot = False
+        self.shot_sink: int | None = None  # first slot of the current shot's first block
+
+    def open(self) -> None:
+        first = self.policy.sink_frames
+        if self.shot_sink is not None:
+            # what lies between the two sinks goes first, then what lies behind the second one; the authors' code loses
+            # a shot's sink that does not stop right behind the first one, as it does with whole blocks of sinks
+            before = min(max(0, self.filled + self.frames - self.window), self.shot_sink - first)
+            self.drop(first, before)
+            self.shot_sink -= before
+            if self.shot_sink == first:
+                self.sinks = first + min(first, self.frames)
+        super().open()
+
+    def at_own_index(self, x: Tensor) -> Tensor:
+        first = self.start + self.shots * self.policy.shot_offset
+        return self.rope.rotate_temporal(x, range(first, first + self.frames))
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        if self.clean and self.begins_shot:  # only with `drops_old_shots`
+            self.filled = self.policy.sink_frames + self.frames
+        self.store(layer, k if self.policy.infinite else self.at_own_index(k), v)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        k, v = self.k[layer][:, : self.filled], self.v[layer][:, : self.filled]
+        if self.policy.infinite:
+            k = self.rope.rotate_temporal(k, range(self.filled))
+            q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
+        else:
+            q = self.at_own_index(q)
+        return self.attention_over(q, k, v)
+
+    def finish(self, prompt: object) -> None:
+        if self.begins_shot and self.policy.shot_sinks and self.policy.sink_frames:
+            place, self.sinks = self.filled - self.frames, self.policy.sink_frames
+            self.shot_sink = place if place >= self.sinks else None  # else it is a part of the first sink
+        self.begins_shot = False
+
+    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+        self.shots, self.begins_shot = self.shots + 1, True

@@ -1,0 +1,107 @@
+"""How a block gets from one noise level to the next: with fresh noise, or by the multistep solver UniPC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..devices import upload
+
+
+class Denoiser(Protocol):
+    """The part of a `loop.VideoModel` that a solver uses."""
+
+    def denoise(self, latents: Tensor, sigma: float, cache: Any) -> Tensor: ...
+
+
+class Renoise:
+    """Adds fresh noise of the next level to the predicted clean latents, as few-step distillation trains it.
+
+    Args:
+        sigmas: the noise levels of the block, highest first.
+        fresh: draws the noise that is added after a step.
+    """
+
+    def __init__(self, sigmas: Sequence[float], fresh: Callable[[int], Tensor]):
+        self.sigmas, self.fresh = sigmas, fresh
+
+    def predict(self, model: Denoiser, x: Tensor, step: int, cache: Any) -> Tensor:
+        """The clean latents that the model predicts from `x` at the noise level of a step."""
+        return model.denoise(x, self.sigmas[step], cache)
+
+    def advance(self, step: int, x: Tensor, x0: Tensor) -> Tensor:
+        """The latents at the next noise level, from those of the step and their prediction."""
+        sigma = self.sigmas[step + 1]
+        return (1 - sigma) * x0 + sigma * upload(self.fresh(step).to(x0.dtype), x0.device)
+
+
+class UniPC:
+    """UniPC of order 2 with `B(h) = exp(h) - 1` ("bh2"), predicting clean latents, as LongLive 2.0 samples and was
+    trained; it draws no noise. The last step has order 1 and gives the last prediction itself.
+
+    The model is asked at the whole timestep below `1000 sigma`, and the flow it predicts counts at sigma itself
+    (arXiv 2302.04867; LongLive 2.0, `causal_diffusion_inference.py`). Arguments as for `Renoise`.
+    """
+
+    def __init__(self, sigmas: Sequence[float], fresh: Callable[[int], Tensor]):
+        self.sigmas = [*sigmas, 0.0]
+        # half the logarithm of the signal-to-noise ratio, with sigma the share of noise
+        self.lam = [math.log1p(-sigma) - math.log(sigma) for sigma in sigmas]
+        self.predictions: list[Tensor] = []
+        self.before: Tensor  # the corrected latents of the step before
+
+    def predict(self, model: Denoiser, x: Tensor, step: int, cache: Any) -> Tensor:
+        """As `Renoise.predict`."""
+        level = whole_timestep(self.sigmas[step]) / 1000
+        x0 = model.denoise(x, level, cache)
+        x = x.to(x0.device)
+        return x + (x0 - x) * (self.sigmas[step] / level)
+
+    def advance(self, step: int, x: Tensor, x0: Tensor) -> Tensor:
+        """As `Renoise.advance`: corrects the latents of this step first, then predicts those of the next."""
+        self.predictions.append(x0)
+        x = x.to(x0.device)
+        if step:
+            x = self._corrected(step, x0)
+        self.before = x
+        first, last = self.sigmas[step], self.sigmas[step + 1]
+        h = self.lam[step + 1] - self.lam[step]
+        b = math.expm1(-h)
+        change = x0
+        if self._order(step) == 2:
+            change = x0 + self._slope(step, h) / 2
+        return last / first * x - (1 - last) * b * change
+
+    def _order(self, step: int) -> int:
+        return min(2, len(self.lam) - step, step + 1)
+
+    def _slope(self, step: int, h: float) -> Tensor:
+        """The change of the prediction between the step before and this one, over a step of length `h`."""
+        ratio = (self.lam[step - 1] - self.lam[step]) / h
+        return (self.predictions[step - 1] - self.predictions[step]) / ratio
+
+    def _corrected(self, step: int, x0: Tensor) -> Tensor:
+        """The latents of this step once more, now that their prediction is known."""
+        first, last = self.sigmas[step - 1], self.sigmas[step]
+        h = self.lam[step] - self.lam[step - 1]
+        b = math.expm1(-h)
+        old = self.predictions[step - 1]
+        change = (x0 - old) / 2
+        if self._order(step - 1) == 2:
+            ratio = (self.lam[step - 2] - self.lam[step - 1]) / h
+            f = b / -h - 1
+            b1, b2 = f / b, 2 * (f / -h - 0.5) / b
+            weight = (b2 - b1) / (ratio - 1)
+            change = weight * self._slope(step - 1, h) + (b1 - weight) * (x0 - old)
+        return last / first * self.before - (1 - last) * b * (old + change)
+
+
+def whole_timestep(sigma: float) -> int:
+    """The timestep, 0 to 1000, at which UniPC asks the model for latents of noise level sigma."""
+    return math.floor(1000 * sigma)
+
+
+SOLVERS: dict[str, type[Renoise] | type[UniPC]] = {"renoise": Renoise, "unipc": UniPC}
