@@ -190,6 +190,7 @@ FROZEN: dict[str, dict[str, Any]] = {
 FROZEN_CHOICES = {
     ("HeadForcingSampler", "method"): {
         "head_forcing",
+        "head_forcing_scenes",
         "no_rope_reencoding",
         "uniform_admission",
         "fifo_eviction",
