@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import HeadForcingError
 from .profile import FALLBACKS, ROLES, HeadProfile, bundled_profiles, load_profile
+from .rules import remark_on_rule
 
 # Expected fractions of local and memory heads that are static in Forcing-KV's lists. Derived from the definitions, not
 # measured.
@@ -125,7 +126,12 @@ def sanity_checks(profile: HeadProfile) -> list[str]:
     A profile with local heads is compared with the list that Forcing-KV published for the model family (30x12 heads),
     if there is one. Anchors and local heads with unusually small shares are reported if there are any.
     """
-    return [*_against_list(profile), *_weak_anchors(profile), *_unfocused_locals(profile)]
+    return [
+        *_against_list(profile),
+        *_weak_anchors(profile),
+        *_unfocused_locals(profile),
+        *remark_on_rule(profile),
+    ]
 
 
 def _against_list(profile: HeadProfile) -> list[str]:

@@ -48,7 +48,7 @@ FROZEN: dict[str, dict[str, Any]] = {
     },
     "HeadForcingLoadProfile": {
         "required": {"profile": ("COMBO", "self_forcing")},
-        "optional": {"anchor_percent": ("FLOAT", -1.0), "local_percent": ("FLOAT", -1.0)},
+        "optional": {"anchor_percent": ("FLOAT", -1.0), "local_percent": ("FLOAT", -1.0), "rule": ("COMBO", "in file")},
         "outputs": [("HEAD_PROFILE", "head_profile"), ("IMAGE", "picture")],
     },
     "HeadForcingProfileHeads": {
@@ -233,6 +233,7 @@ FROZEN_CHOICES = {
         "krea_14b",
         "toy_world",
     },
+    ("HeadForcingLoadProfile", "rule"): {"in file", "quota", "function", "auto"},
     ("HeadForcingProfileHeads", "preset"): {"quick", "full"},
     ("HeadForcingProfileHeads", "rope"): {"absolute", "contiguous"},
     ("HeadForcingInspectProfile", "theme"): {"dark", "light"},
