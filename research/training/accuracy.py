@@ -1,4 +1,4 @@
-"""How often the detector of the world of rooms is right on rendered clips, also through an autoencoder."""
+"""Accuracy of the detector of the world of rooms on rendered clips, also through an autoencoder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Accuracy = dict[str, list[float | None]]
 
 
 def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
-    """What was detected rightly in the video frames of a clip, one value per chance to be right."""
+    """Detections that are right in the video frames of a clip, one value per chance to be right."""
     seen, looks = sightings(video_frames[::STRIDE]), looks_of_frames(clip.looks)
     numbers: Numbers = {}
     for index, sighting in enumerate(seen):
@@ -75,7 +75,7 @@ def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[
 
 
 def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames) -> Accuracy:
-    """Of each clip the part that was detected rightly, after `through` has had its video frames."""
+    """The part of each clip that was detected rightly, after `through` has had its video frames."""
     every: Accuracy = {}
     for index in range(clips):
         clip = training_clip(FIRST_CLIP + index)
