@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ class ClaimVideo:
             "row": self.video.entry.key,
             "dtype": str(source.machine.dtype),
             "decoder": str(given.get("decoder")),
-            **{name: str(value) for name, value in vars(options).items()},
+            **{field.name: str(vars(options)[field.name]) for field in fields(options)},
         }
 
 
