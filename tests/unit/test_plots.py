@@ -2,7 +2,6 @@
 
 import random
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,13 +209,6 @@ def test_a_head_that_is_not_there_is_refused(place):
 def test_an_unknown_theme_is_refused():
     with pytest.raises(HeadForcingError, match="theme must be dark or light, got 'pink'"):
         role_map(a_profile(), "pink")
-
-
-@pytest.mark.parametrize("missing", ["matplotlib", "matplotlib.figure"])
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(HeadForcingError, match="pip install matplotlib"):
-        role_map(a_profile())
 
 
 def test_drawing_touches_neither_pyplot_nor_global_settings():
