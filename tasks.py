@@ -95,7 +95,7 @@ def test(arguments: list[str]) -> None:
 
 
 def check(arguments: list[str]) -> None:
-    """Lint of Python and JavaScript, format and types."""
+    """Lint of Python and JavaScript, format and types; a warning while the repository's address is a placeholder."""
     environment("dev")
     run(BIN / "ruff", "check", ".")
     run(BIN / "ruff", "format", "--check", ".")
@@ -107,18 +107,20 @@ def check(arguments: list[str]) -> None:
     if not link.exists():
         link.symlink_to(ROOT, target_is_directory=True)
     run(BIN / "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "headforcing", cwd=folder)
+    if "OWNER" in (ROOT / "pyproject.toml").read_text(encoding="utf-8"):
+        sys.stderr.write("warning: repository and publisher in pyproject.toml are placeholders (docs/releasing.md)\n")
 
 
 def benchmark(arguments: list[str]) -> None:
-    """Speed and memory, beside the paper's implementation; arguments go to benchmarks/run.py."""
+    """Speed and memory, beside the paper's implementation; arguments go to tests/benchmarks/run.py."""
     python = environment("dev")
-    run(python, ROOT / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+    run(python, ROOT / "tests" / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
 
 
 def benchmark_tests(arguments: list[str]) -> None:
     """The tests of the benchmark, those that measure time before the others; more arguments go to pytest."""
     environment("dev")
-    folder = ROOT / "benchmarks" / "tests"
+    folder = ROOT / "tests" / "benchmarks" / "tests"
     timing_failed = pytest("-m", "alone", *arguments, folder)
     raise SystemExit(pytest(*in_parallel(), "-m", "not alone", *arguments, folder) or timing_failed)
 

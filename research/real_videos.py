@@ -81,7 +81,7 @@ class RealVideos:
         return [row for row in question.rows if row.label not in without]
 
     def _told_left_out(self, question: Question) -> dict[str, str]:
-        """Why rows of a question are not made, by their labels."""
+        """Reasons why rows of a question are not made, by their labels."""
         return {row.label: self._left_out[row] for row in measured_rows(question) if row in self._left_out}
 
     def suited(self, question: Question) -> Question:

@@ -40,7 +40,7 @@ Note = dict[str, Any]
 
 def add_parsers(command: Commands) -> None:
     """Add `batch` to the command line."""
-    sub = command("batch", batch, "Render many videos, named in a file; the same command goes on where it stopped.")
+    sub = command("batch", batch)
     text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
     sub.add_argument("jobs", type=READ, metavar="JOBS.jsonl", help=text)
     sub.add_argument("--out", type=PathType(), required=True, help="folder for the videos and their run folders")

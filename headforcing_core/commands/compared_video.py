@@ -23,7 +23,7 @@ from .source import Source
 
 
 def compared_source(args: argparse.Namespace) -> Source:
-    """What all videos of a comparison have in common: the model of `--weights` with its VAE, else the embedded one."""
+    """The source of all videos of a comparison: the model of `--weights` with its VAE, else the embedded one."""
     if args.weights is None:
         return Source.demo(args)
     if args.prompts is None or args.vae is None:

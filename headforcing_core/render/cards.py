@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ class Card:
     text_encoder: dict[str, str]
 
 
+@cache
 def released_needs(width: int, height: int) -> tuple[RenderPlan, Needs]:
     """A minute of the 1.3B model in bf16 with the default options, decoded while it is sampled."""
     options = RenderOptions(width=width, height=height)
@@ -66,6 +68,7 @@ def card(size: float, width: int, height: int) -> Card:
     return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)
 
 
+@cache
 def text_encoders() -> dict[str, int]:
     """Bytes of encoding a prompt with umT5-xxl, by its file."""
     kinds = {"scaled fp8": (torch.float8_e4m3fn, torch.float16), "bf16": (_DTYPE, _DTYPE)}

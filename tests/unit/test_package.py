@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
@@ -66,8 +67,9 @@ def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
 
 
 def test_importing_the_command_line_imports_no_optional_package(tmp_path):
-    found = modules_after("import headforcing.headforcing_core.commands.cli", tmp_path)
-    assert "torch" in found and not found & (OPTIONAL | {"comfy"}) - {"triton"}
+    core = "headforcing.headforcing_core"
+    found = modules_after(f"import {core}.commands.cli, {core}.render.video, {core}.report.metrics", tmp_path)
+    assert "torch" in found and not (OPTIONAL | {"comfy"}) & found
 
 
 def test_the_repository_root_is_not_importable_in_tests():
@@ -138,13 +140,38 @@ def test_profiles_are_shipped_for_the_model_and_the_demo():
     assert {"self_forcing", "toy_world"} <= set(bundled_profiles())
 
 
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def test_icon_and_banner_are_in_the_repository_at_their_addresses():
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["comfy"]
+    repository, tool = project()["project"]["urls"]["Repository"], project()["tool"]["comfy"]
     for key, size in (("Icon", (400, 400)), ("Banner", (1260, 540))):
-        start = "https://raw.githubusercontent.com/headforcing/ComfyUI-HeadForcing/main/"
+        start = f"{repository.replace('github.com', 'raw.githubusercontent.com')}/main/"
         assert tool[key].startswith(start)
         with Image.open(ROOT / tool[key].removeprefix(start)) as picture:
             assert picture.size == size
+
+
+def test_the_registry_takes_name_version_and_tags():
+    about, tool = project()["project"], project()["tool"]["comfy"]
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", about["name"]) and "comfyui" not in about["name"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", about["version"])
+    assert re.fullmatch(r">=\d+\.\d+\.\d+", tool["requires-comfyui"])
+    assert about["description"] and about["keywords"] and tool["DisplayName"] and tool["includes"] == []
+
+
+def test_the_address_of_the_repository_stands_in_one_file():
+    owner = re.escape(project()["project"]["urls"]["Repository"].split("://")[1].split("/")[1])
+    own = re.compile(rf"github(?:usercontent)?\.com/{owner}/")
+    named = [name for name in tracked() if own.search((ROOT / name).read_bytes().decode("utf-8", "replace"))]
+    assert named == ["pyproject.toml"]
+
+
+def tracked() -> list[str]:
+    """The files that git tracks, which `comfy node pack` starts from; without git the test cannot be made."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 def test_comfyui_finds_workflows_subgraphs_and_locales_at_the_top():
@@ -164,9 +191,8 @@ def test_help_pages_show_small_pictures_that_are_there():
 
 def test_what_comfy_node_pack_packs_is_small():
     """The registry takes no large packs; tests and pages stay out of it (.comfyignore)."""
-    left_out = {line.rstrip("/") for line in (ROOT / ".comfyignore").read_text(encoding="utf-8").split()}
-    assert {"tests", "research", "benchmarks", "docs", ".ci"} <= left_out
-    folders = ("headforcing_core", "kernels", "locales", "nodes", "profiles", "subgraphs", "workflows")
-    files = (path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts)
-    packed = sum(len(zlib.compress(path.read_bytes(), 1)) for path in files if path.is_file())
-    assert packed < 15e6
+    left_out = tuple((ROOT / ".comfyignore").read_text(encoding="utf-8").split())
+    packed = [name for name in tracked() if not name.startswith(left_out)]
+    assert {"__init__.py", "pyproject.toml", "requirements.txt", "README.md", "LICENSE"} <= set(packed)
+    assert not any(name.startswith(("tests/", "research/", "docs/", ".ci/", ".github/")) for name in packed)
+    assert sum(len(zlib.compress((ROOT / name).read_bytes(), 1)) for name in packed) < 15e6

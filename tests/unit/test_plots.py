@@ -51,7 +51,9 @@ def some_shares(prompts=2, blocks=9, layers=2, heads=3, frames=3, window=12, mea
                 sink, current = weights[..., 0], weights[..., -frames:].sum(dim=-1)
                 three = torch.stack((sink, 1 - sink - current, current), dim=-1)
                 by_frame = torch.nn.functional.pad(weights, (window - there, 0))
-                shares.add(prompt, block, step, three, by_frame if step == FRAME_STEP else None)
+                shares.add(prompt, block, step, three)
+                if step == FRAME_STEP:
+                    shares.add_frames(block, by_frame)
     return shares
 
 
@@ -66,7 +68,7 @@ def rgb(text):
 
 
 def share_scatter(profile, theme="dark"):
-    return page.draw_page([head_profile._scatter_panel(profile, 520)], theme)
+    return page.draw_page([head_profile._scatter_panel(profile)], theme)
 
 
 def role_map(profile, theme="dark"):
@@ -74,20 +76,21 @@ def role_map(profile, theme="dark"):
 
 
 def role_counts(profile, theme="dark"):
-    return page.draw_page([head_profile._counts_panel(profile, 300)], theme)
+    return page.draw_page([head_profile._counts_panel(profile)], theme)
 
 
 def stability_bars(shares, theme="dark"):
-    return page.draw_page([stability_panel(shares)], theme)
+    return page.draw_page([stability_panel(shares.setup, shares.stability())], theme)
 
 
 PICTURES = {
     "scatter": lambda theme: share_scatter(a_profile(), theme),
-    "scatter of roles only": lambda theme: share_scatter(replace(a_profile(), shares=None), theme),
     "map": lambda theme: role_map(a_profile(), theme),
     "counts": lambda theme: role_counts(a_profile(), theme),
     "stability": lambda theme: stability_bars(some_shares(), theme),
-    "stability of nothing": lambda theme: stability_bars(some_shares(measured=0), theme),
+    "profile of nothing measured": lambda theme: head_profile.profile_picture(
+        a_profile(), some_shares(measured=0), theme
+    ),
     "head": lambda theme: head_profile.head_over_time(some_shares(), 1, 2, theme),
     "head of nothing": lambda theme: head_profile.head_over_time(some_shares(measured=0), 0, 0, theme),
     "framewise head": lambda theme: head_profile.head_over_time(some_shares(frames=1, window=3), 0, 0, theme),
@@ -181,10 +184,8 @@ def test_profiles_of_different_models_are_not_compared():
 
 
 def test_the_stability_picture_says_when_the_published_values_are_another_models():
-    panels = [
-        stability_panel(some_shares(layers=2, heads=3)),
-        stability_panel(some_shares(layers=30, heads=12, blocks=4)),
-    ]
+    shares = some_shares(layers=2, heads=3), some_shares(layers=30, heads=12, blocks=4)
+    panels = [stability_panel(each.setup, each.stability()) for each in shares]
     assert ["another model" in panel.subtitle for panel in panels] == [True, False]
 
 

@@ -1,4 +1,4 @@
-"""How long the identity of a model of the 1.3B size takes: `python benchmarks/identity.py`."""
+"""How long the identity of a model of the 1.3B size takes: `python tests/benchmarks/identity.py`."""
 
 import sys
 import time

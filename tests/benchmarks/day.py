@@ -1,4 +1,4 @@
-"""One part of a day with a GPU: `python benchmarks/day.py PART`; `gpu_day.sh` runs all of them in order.
+"""One part of a day with a GPU: `python tests/benchmarks/day.py PART`; `gpu_day.sh` runs all of them in order.
 
 Every measurement of a part is a process of its own with a limit, and `PART.json` is written after each.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from headforcing.benchmarks import checks, command, end_to_end, fp8, goals, profiled, scaling
-from headforcing.benchmarks.apart import Budget, run_apart
-from headforcing.benchmarks.case import Case
-from headforcing.benchmarks.decoder import exactness
-from headforcing.benchmarks.environment import environment
+from headforcing.tests.benchmarks import checks, command, end_to_end, fp8, goals, profiled, scaling
+from headforcing.tests.benchmarks.apart import Budget, run_apart
+from headforcing.tests.benchmarks.case import Case
+from headforcing.tests.benchmarks.decoder import exactness
+from headforcing.tests.benchmarks.environment import environment
 
 DRY = Case(64, 32, layers=1, dim=128, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=2, vae_dim=8)
 # the most important first; a row takes 30 to 40 s

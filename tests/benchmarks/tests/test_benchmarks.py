@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.benchmarks import command, rehearsal, report, scaling
-from headforcing.benchmarks import vae as vae_benchmark
-from headforcing.benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
-from headforcing.benchmarks.decoder import random_decoder
-from headforcing.benchmarks.kernels import paper
-from headforcing.benchmarks.measure import cache_steps, measure, timed_blocks
-from headforcing.benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
-from headforcing.benchmarks.rows import HEAD_FORCING, ROWS
-from headforcing.benchmarks.stopwatch import Stopwatch, tensor_bytes
-from headforcing.benchmarks.varlen import head_by_head
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, Roles, preset
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting
+from headforcing.tests.benchmarks import command, rehearsal, report, scaling
+from headforcing.tests.benchmarks import vae as vae_benchmark
+from headforcing.tests.benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
+from headforcing.tests.benchmarks.decoder import random_decoder
+from headforcing.tests.benchmarks.kernels import paper
+from headforcing.tests.benchmarks.measure import cache_steps, measure, timed_blocks
+from headforcing.tests.benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
+from headforcing.tests.benchmarks.rows import HEAD_FORCING, ROWS
+from headforcing.tests.benchmarks.stopwatch import Stopwatch, tensor_bytes
+from headforcing.tests.benchmarks.varlen import head_by_head
 from kernel_cases import int_table, rotations_around
 from own_process import run_tests
 from torch import Tensor
@@ -295,7 +295,7 @@ def test_the_text_says_what_was_measured():
 
 def test_the_table_of_the_rehearsal_is_the_recorded_one():
     found = json.loads((MEASURED.parent / "rehearsal.json").read_text("utf-8"))
-    assert rehearsal.table(found) in (MEASURED.parents[1] / "docs" / "memory.md").read_text("utf-8")
+    assert rehearsal.table(found) in (MEASURED.parent / "README.md").read_text("utf-8")
 
 
 def with_attention_share() -> float:

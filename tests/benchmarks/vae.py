@@ -1,4 +1,4 @@
-"""How fast latent frames are decoded here and by diffusers, in turns: `python benchmarks/vae.py --help`."""
+"""How fast latent frames are decoded here and by diffusers, in turns: `python tests/benchmarks/vae.py --help`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from statistics import median
 from typing import Any
 
 import torch
-from headforcing.benchmarks.environment import environment
-from headforcing.benchmarks.stopwatch import Stopwatch, synchronize
 from headforcing.headforcing_core.video.wan_decoder import Features, WanDecoder, held_bytes, peak_bytes
 from headforcing.headforcing_core.video.wan_vae import wan_name
+from headforcing.tests.benchmarks.environment import environment
+from headforcing.tests.benchmarks.stopwatch import Stopwatch, synchronize
 from torch import Tensor
 
 

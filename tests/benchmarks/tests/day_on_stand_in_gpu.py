@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.benchmarks import day
+from headforcing.tests.benchmarks import day
 
 WITHOUT_TRITON = ("attention: cudnn_varlen", "attention: torch_varlen", "attention: sdpa")
 

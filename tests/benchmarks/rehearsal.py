@@ -1,12 +1,12 @@
 # ruff: noqa: T201
 """A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and rendered.
 
-    python benchmarks/rehearsal.py [--folder DISK] [--out benchmarks/rehearsal.json] [--without bf16 fp8 comfyui]
+    python tests/benchmarks/rehearsal.py [--folder DISK] [--out FILE] [--without bf16 fp8 comfyui]
 
 Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after another, into a
 temporary folder of 28 GB; takes them through the command line and through the native loaders of a real ComfyUI server
 (tests/helpers/comfy_setup.py); renders two blocks at 128x64; and reports time and peak memory of every stage beside
-the estimate. It needs 16 GB of free memory and is a measurement, no test: its numbers are in benchmarks/rehearsal.json,
+the estimate. It needs 16 GB of free memory and is a measurement, no test: its numbers are in rehearsal.json beside it,
 where those of parts that are left out stay. Without fp8 nothing follows it.
 """
 
@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tests" / "helpers"))
+sys.path.append(str(HERE.parent / "helpers"))
 
 PROMPTS = ["a red fox runs through deep snow, morning light", "the fox stops and looks back"]
 SIZE, SECONDS = (128, 64), 1.5
@@ -110,7 +110,7 @@ class Rehearsal:
 
 
 def row(stage: Mapping[str, Any]) -> str:
-    """A line of the table in docs/memory.md."""
+    """A line of the table in tests/benchmarks/README.md."""
     from headforcing.headforcing_core.render.describe import format_bytes
 
     sizes = (stage["own"], stage["with_files"], stage["estimate"])
@@ -119,7 +119,7 @@ def row(stage: Mapping[str, Any]) -> str:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The table in docs/memory.md from benchmarks/rehearsal.json."""
+    """The table in tests/benchmarks/README.md from rehearsal.json."""
     head = "| stage | time | own memory | with mapped files | estimate |\n| --- | --- | --- | --- | --- |"
     return "\n".join([head, *map(row, found["stages"])])
 

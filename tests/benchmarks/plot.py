@@ -1,4 +1,4 @@
-"""The rows of a benchmark as bars, an SVG file: `python benchmarks/plot.py RESULTS.json`."""
+"""The rows of a benchmark as bars, an SVG file: `python tests/benchmarks/plot.py RESULTS.json`."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@
 #   video    whole videos, with and without encoding; what waits for the GPU
 #   rest     a late block beside an early one; linear layers in fp8
 #
-#   benchmarks/gpu_day.sh [--dry] [FOLDER [PART ...]]      (default: $OUT, or output/gpu_day; all parts)
+#   tests/benchmarks/gpu_day.sh [--dry] [FOLDER [PART ...]]      (default: $OUT, or output/gpu_day; all parts)
 #
 # --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors, and for triton's kernels a
 # C compiler and Python's header files; what needs more says so.
 # Results are written after every measurement, so a run that is cut off still reports. Nothing is installed.
 set -u
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
 dry=
 [ "${1:-}" = "--dry" ] && { dry=--dry; shift; }
 out=${1:-${OUT:-$root/output/gpu_day}}
@@ -38,7 +38,7 @@ if [ -z "$dry" ]; then
 fi
 for part in "$@"; do
     echo "== $part"
-    timeout 480 "$python" "$root/benchmarks/day.py" "$part" --out "$out" $dry 2>&1 | tee -a "$out/log.txt"
+    timeout 480 "$python" "$root/tests/benchmarks/day.py" "$part" --out "$out" $dry 2>&1 | tee -a "$out/log.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
     if [ "$part" = check ] && [ -z "$dry" ] && "$python" -c "import pytest" 2>/dev/null; then
         timeout 240 "$python" -m pytest -q "$root/tests/engine/test_gpu.py" "$root/tests/engine/test_cuda_graph.py" \
@@ -46,5 +46,5 @@ for part in "$@"; do
         [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
     fi
 done
-[ -f "$out/results.json" ] && "$python" "$root/benchmarks/plot.py" "$out/results.json"
+[ -f "$out/results.json" ] && "$python" "$root/tests/benchmarks/plot.py" "$out/results.json"
 exit $status
