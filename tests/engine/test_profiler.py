@@ -24,8 +24,8 @@ from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetu
 from headforcing.headforcing_core.head_profiles.profiler import (
     ShareMeter,
     measure_prompt,
+    pick_part,
     profile_heads,
-    shard,
 )
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
@@ -449,7 +449,7 @@ def test_a_complete_prompt_is_not_measured_again(small, measured, tmp_path):
 
 
 def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
-    parts = [measure(small, prompts=shard(3, f"{part}/3")) for part in (1, 2, 3)]
+    parts = [measure(small, prompts=pick_part(3, f"{part}/3")) for part in (1, 2, 3)]
     assert [part.missing_prompts() for part in parts] == [[1, 2], [0, 2], [0, 1]]
     for order in itertools.permutations(parts):
         merged = HeadShares(SETUP)
@@ -462,16 +462,16 @@ def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
 @pytest.mark.parametrize("parts", [1, 3, 30])
 def test_shards_part_the_prompts_evenly(parts):
     for count in range(26):
-        shares = [shard(count, f"{part}/{parts}") for part in range(1, parts + 1)]
+        shares = [pick_part(count, f"{part}/{parts}") for part in range(1, parts + 1)]
         assert sorted(itertools.chain(*shares)) == list(range(count))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert shard(8, "2/4") == [1, 5]
+    assert pick_part(8, "2/4") == [1, 5]
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "1/4/2", "a/b", "1 / 4", "1/99999", "²/4"])
 def test_a_shard_that_is_none_is_refused(text):
     with pytest.raises(HeadForcingError, match="a shard must look like 2/4"):
-        shard(8, text)
+        pick_part(8, text)
 
 
 @pytest.mark.parametrize(
