@@ -119,9 +119,6 @@ class ReferenceCache(Cache):
             past += current
         self.block += 1
 
-    def switch_blocks(self, switch):  # until the interface is merged
-        return 0
-
     def end_scene(self) -> None:
         """The current scene has ended with the last block: keep frames of it, if the policy keeps any."""
         if any(map(len, self.memory_heads)) and self.policy.kept_scenes:

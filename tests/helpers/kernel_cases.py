@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from benchmarks.kernels.attend_turning import attend_turning
+from benchmarks.kernels.tables import rotation_table
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache, HeadGroup
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.model.attention import explicit
@@ -15,10 +16,9 @@ from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import in_sequence, move_frames, roll
+from headforcing.kernels.move import in_sequence, move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
-from headforcing.kernels.rotations import rotation_table
 from headforcing.kernels.write import write_block
 from torch import Tensor
 from torch.nn import functional as F
@@ -154,7 +154,8 @@ class FlatGroup(HeadGroup):
             for _, row in self.rows()
         ]
         if moves:
-            roll(self.flat.flat_k, self.flat.flat_v, self.flat.table(chains), self.flat.rotations, s)
+            k, v = self.flat.flat_k, self.flat.flat_v
+            move_frames(k, v, k, v, self.flat.table(chains), self.flat.rotations, s)
 
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
         before = list(self.indices)

@@ -14,9 +14,10 @@ from headforcing.kernels.attend import LOG2_E, STAGES, WARPS, attend, check_atte
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.language import interpreting, kernel, power_of_2, tiles, tl
 from headforcing.kernels.layout import check_rotations, check_table
-from headforcing.kernels.rotation import rotate_pairs, rotated
-from headforcing.kernels.rotations import load_rotation, rotation_table
+from headforcing.kernels.rotation import load_rotation, rotate_pairs, rotated
 from torch import Tensor
+
+from .tables import rotation_table
 
 
 def attend_turning_reference(
