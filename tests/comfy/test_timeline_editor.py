@@ -141,8 +141,10 @@ def test_a_story_is_edited_on_the_timeline(browser):
     page.wait_for_timeout(200)
     assert page.evaluate("window.__run") == [moved]
 
-    # the fields of a prompt
+    # the fields of a prompt, which leave the box of the text its height
     editor.bars.nth(2).click()
+    box = page.locator("textarea:not(.hf-text)").first.bounding_box()
+    assert box and box["height"] >= 60, box
     page.get_by_label("Prompt switch").select_option("flush")
     page.get_by_label("re-anchor").check()
     page.get_by_label("Blend, in blocks").fill("3")
