@@ -10,7 +10,7 @@ import torch
 from headforcing.headforcing_core.recorded.replay import Case
 
 GOLDEN = Path(__file__).parent
-MOST_BYTES = 12 * 2**20
+MOST_BYTES = 25 * 2**19
 RECORDINGS = ("golden.safetensors", "model.safetensors", "config.json")
 
 
