@@ -19,6 +19,7 @@ from .deep_forcing import DeepForcing
 from .dummy_forcing import DummyForcing
 from .echo_forcing import EchoForcing
 from .forcing_kv import ForcingKV
+from .id_forcing import IdForcing
 from .infinity_rope import InfinityRope
 from .longlive import LongLive
 from .longlive2 import LongLive2
@@ -177,6 +178,13 @@ METHODS: dict[str, PublishedMethod] = {
         "prompt 2 back and [recall] the most alike one; an interrupted render goes on from where its cache was last "
         "stored",
     ),
+    "id_forcing": PublishedMethod(
+        IdForcing(),
+        "ID-Forcing: long video from keys and values that were made as in training",
+        "2610.03120",
+        differs="the variant for Self Forcing; its authors' code has one prompt, here a new one changes what is made "
+        "from then on; what it keeps is rotated once, where its authors round it twice",
+    ),
     "reward_forcing": PublishedMethod(
         RewardForcing(),
         "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching Distillation",
@@ -200,6 +208,7 @@ METHODS: dict[str, PublishedMethod] = {
 
 # other names of methods with options, as `--method` takes them
 ALIASES = {
+    "id_forcing_longlive": ("id_forcing", "native_blocks=0"),
     "longlive_infinite": ("longlive", "infinite=true"),
     "deep_forcing_sink_only": ("deep_forcing", "sink_frames=14, budget_frames=none"),
     "memflow_sma": ("memflow", "routed=true"),
