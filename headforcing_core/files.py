@@ -6,6 +6,7 @@ killed process leaves of them is removed by the next one that writes the same ta
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -40,6 +41,13 @@ def explained(what: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise HeadForcingError(f"{what}: {reason(error)}") from error
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a disk or a quota without space."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        error = error.__cause__
+    return error is not None
 
 
 def reason(error: Exception) -> str:

@@ -5,7 +5,7 @@ from comfy_api.latest import ComfyExtension, io
 from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
-from .host import live_story, pages, routes, routes_takes
+from .host import live_story, pages, runs
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing
@@ -22,7 +22,7 @@ class HeadForcingExtension(ComfyExtension):
     """Everything the pack registers."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        for routes_of in (routes, routes_takes, live_story, pages):
+        for routes_of in (pages, runs, live_story):
             routes_of.register()  # not in `on_load`, which 0.3.75 does not call
         return [
             LoadSelfForcing,

@@ -4,9 +4,10 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from .host import bridge, checks, helpers, model_file
+from .host import bridge, checks, helpers
 from .host.conditioning import timeline_of
 from .host.helpers import HeadProfileType
+from .host.loaded_model import options_for
 from .host.open_sampler import Request, RolloutSampler, applied
 from .sampler_inputs import options_input, sampler_options
 
@@ -68,6 +69,6 @@ class ApplyHeadForcing(io.ComfyNode):
         bridge.wan_config(model)  # refuses other models
         timeline, embeds = timeline_of(positive, 0.0)
         checks.check_text_width(model, embeds.values())
-        chosen, _ = model_file.options_for(model, sampler_options({"head_profile": head_profile}, options))
+        chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
         request = Request(chosen, timeline, embeds)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())

@@ -14,10 +14,11 @@ from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
-from .host import bridge, checks, folders, helpers, live_story, model_file, player, precision, starts
+from .host import bridge, checks, folders, helpers, live_story, player
 from .host.conditioning import timeline_of
+from .host.loaded_model import inexact, options_for
 from .host.progress import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
+from .host.render import FOUND_PROFILES, RUNS, STARTS, HostRender, sample_one, start_of
 from .sampler_inputs import sampler_inputs, sampler_options
 
 
@@ -53,7 +54,7 @@ class HeadForcingSampler(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
-        """What a run returned whose story was changed is not what its inputs say, so no result before it is taken."""
+        """Count changed stories: a result whose story was changed is not that of its inputs, and is not reused."""
         return live_story.changes()
 
     @classmethod
@@ -70,13 +71,13 @@ class HeadForcingSampler(io.ComfyNode):
         options: Any = None,
         **settings: Any,
     ) -> io.NodeOutput:
-        begins_with = {name: settings.pop(name, None) for name in starts.INPUTS}
+        begins_with = {name: settings.pop(name, None) for name in STARTS}
         width, height = checks.size_for(model, settings["width"], settings["height"])
         options = sampler_options(settings | {"width": width, "height": height}, options)
-        options, family = model_file.options_for(model, options)
+        options, family = options_for(model, options)
         timeline, embeds = timeline_of(positive, options.seconds)
         checks.check_text_width(model, embeds.values())
-        start = starts.given(options, begins_with, vae)
+        start = start_of(options, begins_with, vae)
         if start.latents is not None:
             options = replace(options, height=start.latents.shape[-2] * 8, width=start.latents.shape[-1] * 8)
         story = live_story.of(positive, cls.hidden, model, options.seconds)
@@ -120,7 +121,7 @@ class HeadForcingSampler(io.ComfyNode):
 
 def _about_model(model: Any) -> list[str]:
     """Lines of the report about what other nodes and files have made of a MODEL."""
-    return [*(f"inexact: {what}" for what in precision.inexact(model)), *bridge.ignored_patches(model)]
+    return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
 
 
 def _with_story(plan: RenderPlan, told: RenderPlan) -> RenderPlan:

@@ -16,7 +16,7 @@ from ..headforcing_core.commands.compare import (
     fitting,
     grid_tags,
     run_entries,
-    written,
+    write_result,
 )
 from ..headforcing_core.commands.farm_arguments import farm_of
 from ..headforcing_core.commands.metrics import add_metric_arguments
@@ -88,7 +88,7 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
                 told = answer(question, args.videos, videos.measure(rows, bar.update))
             minutes = (time.monotonic() - begun) / 60
             found[name] = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
-            texts.append(written(args.out, name, _text(told), found[name])["text"])
+            texts.append(write_result(args.out, name, _text(told), found[name])["text"])
     if args.vbench is not None:
         texts.append(export_videos(args.vbench, args.questions, args.shuffles, videos.made()))
     return {"text": "\n\n".join(texts), "json": found}
@@ -106,7 +106,7 @@ def tables(args: argparse.Namespace) -> Result:
     if args.name == "budget":
         sizes = budgets()
         text = f"{BUDGET} (frame-slots, 30x12 heads)\n\n{budget_table(sizes)}"
-        return written(args.out, "budget", text, {"caption": BUDGET, "rows": [row.to_dict() for row in sizes]})
+        return write_result(args.out, "budget", text, {"caption": BUDGET, "rows": [row.to_dict() for row in sizes]})
     if not args.demo and args.weights is None:
         raise HeadForcingError(f"the table {args.name!r} is rendered: give --demo, or --weights with what they need")
     if not 1 <= args.seeds <= MAX_SEEDS:
@@ -137,4 +137,4 @@ def _paper_table(args: argparse.Namespace) -> Result:
         "grid": str(made.path),
         "rows": [row.to_dict() for row in rows],
     }
-    return written(args.out, args.name, "\n".join(told), found, [f"grid     {made.path}"])
+    return write_result(args.out, args.name, "\n".join(told), found, [f"grid     {made.path}"])

@@ -161,7 +161,7 @@ QUESTIONS: dict[str, Question] = {
 
 
 def renders_of(row: Row) -> list[Entry]:
-    """What is rendered for a row: as many as it has shuffles, and nothing where it has no model."""
+    """Entries that are rendered for a row: as many as it has shuffles, and nothing where it has no model."""
     if isinstance(row, Shuffles):
         return row.entries
     return [] if isinstance(row, Rendered) else [row]

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..headforcing_core.commands.compare import ComparedVideo, check_videos, run_compared, source_of_files
+from ..headforcing_core.commands.arguments import changed
+from ..headforcing_core.commands.compared_video import ComparedVideo, check_videos, compared_source, run_compared
 from ..headforcing_core.commands.kept import check_roles
 from ..headforcing_core.commands.metrics import keys_of, panel_of
 from ..headforcing_core.commands.source import Source
@@ -34,7 +35,7 @@ class RealVideos:
             )
         panel = panel_of(args)
         self._stories = story_texts(args.prompts, stories.pop(), args.videos)
-        self._common = source_of_files(args, self._stories[0])
+        self._common = compared_source(changed(args, prompts=self._stories[0]))
         sources = [self._common, *map(self._common.with_prompts, self._stories[1:])]
         self._videos: dict[tuple[Entry, int], ComparedVideo] = {}
         self._left_out: dict[Entry, str] = {}
@@ -80,7 +81,7 @@ class RealVideos:
         return [row for row in question.rows if row.label not in without]
 
     def _told_left_out(self, question: Question) -> dict[str, str]:
-        """Why rows of a question are not made, by their labels."""
+        """Reasons why rows of a question are not made, by their labels."""
         return {row.label: self._left_out[row] for row in measured_rows(question) if row in self._left_out}
 
     def suited(self, question: Question) -> Question:
@@ -116,7 +117,7 @@ class RealVideos:
                 continue
             video = self._videos[entry, number]
             embeds = [shared[text] for text in video.source.texts]
-            jobs[name] = video.job(self._args, self._stories[number], embeds, False, self._farm)
+            jobs[name] = video.job(changed(self._args, prompts=self._stories[number]), embeds, self._farm)
         for name, made in run_compared(jobs, self._setups, self._farm):
             self._found[name] = {key: made.drift.get(key) for key in UNJUDGED + self._modelled}
             on_video()

@@ -41,7 +41,7 @@ _MANIFEST = "export.json"
 
 @dataclass(frozen=True)
 class Export:
-    """What a folder holds.
+    """Contents of a folder.
 
     Attributes:
         questions: names of the questions, to which the rows belong.
@@ -97,7 +97,7 @@ def command(folder: Path) -> str:
 
 
 def read_export(folder: Path) -> Export:
-    """What `export` has written; raises HeadForcingError for any other folder."""
+    """Read what `export` has written; raises HeadForcingError for any other folder."""
     found = _read(folder / _MANIFEST)
     try:
         export = Export(**found)
@@ -109,7 +109,7 @@ def read_export(folder: Path) -> Export:
 
 
 def read_results(folder: Path) -> dict[tuple[str, str], Numbers]:
-    """What VBench has measured, by row and name of the video, under the keys of `COLUMNS`.
+    """Read what VBench has measured, by row and name of the video, under the keys of `COLUMNS`.
 
     Raises HeadForcingError where it has written nothing, or something else.
     """

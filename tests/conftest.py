@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the repository root
-sys.path.append(str(Path(__file__).resolve().parent))  # for tests/benchmarks
 
 from promises import COUNTED, PROMISES, of_promise
 
 TESTS = Path(__file__).resolve().parent
 VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
+IN_A_BROWSER = {  # files that open pages of servers; as many minutes as all other tests of servers
+    f"test_{name}.py"
+    for name in ("live_story", "player", "renders_on_pages", "takes", "timeline_editor", "widgets", "workflows")
+}
 
 
 @pytest.fixture(scope="session")
@@ -31,11 +34,12 @@ def process_group(node_id: str) -> str:
     """The tests that run one after the other in one process: those of a ComfyUI server, else those of a file."""
     file, _, test = node_id.partition("::")
     parameters = test.partition("[")[2]
-    for server in ("comfy_floor", "comfy_latest"):
-        if server in parameters:
-            return server
     version = next((version for version in VERSIONS if version in parameters), "")
-    return file + version if version or not file.startswith("tests/comfy/") else "comfy"
+    if version or not file.startswith("tests/comfy/"):
+        return file + version
+    if "comfy_floor" in parameters:
+        return "comfy_floor"
+    return "comfy in a browser" if Path(file).name in IN_A_BROWSER else "comfy"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -83,7 +83,7 @@ class Cache(ABC):
         raise NotImplementedError
 
     def switch_blocks(self, switch: Switch) -> int:
-        """How many of the last blocks `apply_switch` writes again."""
+        """Number of last blocks that `apply_switch` writes again."""
         return 0
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
@@ -123,7 +123,7 @@ class Cache(ABC):
 
     @property
     def scene_starts(self) -> list[int] | None:
-        """The first latent frame of every scene so far; None where no frames of scenes are kept."""
+        """Per prompt so far, the first latent frame of its visit to a scene; None where no scenes are kept."""
         return None
 
     @property

@@ -23,6 +23,7 @@ from ..rollout.overlap import Overlap
 from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
+from ..timeline.timeline import Timeline
 from .base import Cache
 from .options import options_of
 from .query_score import QueryStatistics
@@ -61,7 +62,7 @@ def block_by_block(model: VideoModel, cache: BlockCache, video: RolloutInputs) -
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """What a method may depend on of a video that is not made yet.
+    """Facts about a video that is not made yet, which a method may depend on.
 
     Attributes:
         blocks: start blocks included.
@@ -82,7 +83,7 @@ class VideoFacts:
 
 @dataclass(frozen=True)
 class Passes:
-    """How a method's loop divides a video into passes of the model.
+    """Division of a video into passes of the model by a method's loop.
 
     Attributes:
         blocks_per_pass: how many consecutive blocks one model call denoises together.
@@ -157,12 +158,17 @@ class Method:
         return block_by_block(model, cache, video)
 
     def passes(self, schedule: Schedule) -> Passes:
-        """How `rollout` divides a video."""
+        """Division of a video by `rollout`."""
         return Passes()
 
-    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
-        """The prompt switch that is applied to the cache where a user asks for `switch` before a prompt, numbered from
-        1; None where the cache need not know of the prompt. Raises HeadForcingError if it is not possible."""
+    def with_scenes(self, timeline: Timeline) -> Timeline:
+        """The timeline with a tag for every scene that the method brings back; raises HeadForcingError for one that it
+        cannot bring back. By default only a user's tags do."""
+        return timeline
+
+    def own_switch(self, switch: Switch) -> Switch | None:
+        """The prompt switch that is applied to the cache where a user asks for `switch`; None where the cache
+        need not know of the prompt. Raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:

@@ -12,7 +12,6 @@ from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
 from .roles import RolePolicies, RolePolicy, Roles
-from .scenes import SCENE_FRAMES
 
 S = TypeVar("S", bound="Shape")
 
@@ -58,7 +57,7 @@ class Shape:
 
     @property
     def layer_sizes(self) -> LayerSizes | None:
-        """What the self-attention of a typical layer reads; None where that is not known."""
+        """Sizes that the self-attention of a typical layer reads; None where they are not known."""
         return None
 
     def bytes(self, dtype: torch.dtype) -> int:
@@ -145,13 +144,15 @@ class CacheShape(Shape):
 
     @property
     def scene_slots(self) -> int:
-        """Frame-slots of the frames that are kept of earlier scenes, in main memory; at most, in all memory heads."""
-        heads = sum(self.policy.of(role).episodic_frames > 0 for layer in self.roles for role in layer)
-        return self.policy.kept_scenes * SCENE_FRAMES * heads
+        """Frame-slots of the frames that are kept of scenes, in main memory; at most, in all heads."""
+        kept = [self.policy.of(role) for layer in self.roles for role in layer] if self.policy.kept_scenes else []
+        entries = sum(policy.episodic_frames for policy in kept)
+        # of the current scene twice as many frames wait for its end
+        return self.policy.kept_scenes * (entries + sum(policy.sink_frames for policy in kept)) + entries
 
     @property
     def layer_sizes(self) -> LayerSizes:
-        """What the self-attention of a layer with the model's mean number of heads per role reads, contexts full."""
+        """Sizes that a layer with the model's mean number of heads per role reads, contexts full."""
         groups = []
         for policy, heads in self.groups.items():
             count = round(sum(map(len, heads)) / self.layers) or 1
@@ -171,7 +172,7 @@ class CacheShape(Shape):
 
     @property
     def recache_blocks(self) -> int:
-        """How many blocks a recache writes again: all that hold a recent frame of any role, and one before them."""
+        """Number of blocks that a recache writes again: all with a recent frame of any role, and one before them."""
         recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
         frames = max(self.total_frames if count is None else count for count in recent)
         return -(-frames // self.frames_per_block) + 1

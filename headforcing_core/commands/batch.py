@@ -40,7 +40,7 @@ Note = dict[str, Any]
 
 def add_parsers(command: Commands) -> None:
     """Add `batch` to the command line."""
-    sub = command("batch", batch, "Render many videos, named in a file; the same command goes on where it stopped.")
+    sub = command("batch", batch)
     text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
     sub.add_argument("jobs", type=READ, metavar="JOBS.jsonl", help=text)
     sub.add_argument("--out", type=PathType(), required=True, help="folder for the videos and their run folders")
@@ -81,7 +81,7 @@ class Planned:
 
     @property
     def reads(self) -> Any:
-        """What encodes its prompts."""
+        """The text encoder of its prompts."""
         files = self.source.files
         return None if files is None else (files.text_encoder, files.embeddings)
 
@@ -227,7 +227,7 @@ def _encode(videos: list[Planned]) -> dict[tuple[Any, str], Tensor]:
 
 
 def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
-    """What to tell of a video."""
+    """Row of a video in the table."""
     if outcome is not None and outcome.error is not None:
         error = outcome.error
         why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"

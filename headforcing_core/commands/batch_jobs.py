@@ -40,7 +40,7 @@ class _LineCommands(Commands):
     def __init__(self) -> None:
         self.parsers: dict[str, argparse.ArgumentParser] = {}
 
-    def __call__(self, name: str, run: Any, text: str, parent: Any = None) -> argparse.ArgumentParser:
+    def __call__(self, name: str, run: Any, text: str = "", parent: Any = None) -> argparse.ArgumentParser:
         self.parsers[name] = _LineParser(prog=name, allow_abbrev=False, add_help=False)
         return self.parsers[name]
 
@@ -149,7 +149,7 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     if unknown:
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
     reads, _ = named_files(parser, args)
-    args = portable(args, args.prompts)
+    args = portable(args)
     args.demo, args.json = demo, True
     args.identity = _identity(args, latents)
     args.reads = [(option, path.absolute()) for option, path in reads]

@@ -1,4 +1,4 @@
-"""What a process keeps between two jobs, so that a worker of a farm loads a model once."""
+"""Values that a process keeps between two jobs, so that a worker of a farm loads a model once."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
 
 
 def story_path(target: Path) -> Path:
-    """Where the story of a video, or of latents, is written."""
+    """The file of the story of a video, or of latents."""
     return target.with_name(f"{target.stem}.story.txt")
 
 

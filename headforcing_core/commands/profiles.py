@@ -43,7 +43,7 @@ from .paths import PROFILE, PROFILE_OUT, READ, TEXT, WRITTEN
 
 def add_parsers(command: Commands) -> None:
     """Add `profile` and `profiles merge | compare | show | plot` to the command line."""
-    sub = command("profile", profile, "Measure what every attention head attends to and save a head profile.")
+    sub = command("profile", profile)
     sub.add_argument("out", type=PROFILE_OUT, help="head profile to write (.json); the measured shares go beside it")
     source = sub.add_mutually_exclusive_group(required=True)
     source.add_argument("--weights", type=READ, help="checkpoint, .safetensors or .pt")
@@ -66,7 +66,7 @@ def add_parsers(command: Commands) -> None:
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
     add_farm_arguments(sub)
 
-    profiles = command.group("profiles", "Merge, compare, describe and plot head profiles.")
+    profiles = command.group("profiles")
     sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
     sub.add_argument("measured", type=READ, nargs="+", help="measured shares (.safetensors)")
     sub.add_argument("--out", type=PROFILE_OUT, required=True, help="head profile to write (.json)")
@@ -118,7 +118,7 @@ class Measurement:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Measurement:
-        """What the arguments of `profile` ask for."""
+        """Read the arguments of `profile`."""
         count, seconds = BUDGETS[args.preset]
         if args.demo:
             size, weights = (

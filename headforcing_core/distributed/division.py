@@ -1,4 +1,4 @@
-"""Which part of a model's work each rank does: a rectangle of every frame's tokens, and whole heads of every layer."""
+"""Division of a model's work among ranks: a rectangle of every frame's tokens, and whole heads of every layer."""
 
 from __future__ import annotations
 
@@ -180,8 +180,6 @@ def grouped(shape: Shape) -> CacheShape:
             "several GPUs cannot divide a cache whose guards or compression look at heads by their number or at all "
             "heads of a layer at once; leave them out, or leave out --gpus"
         )
-    if shape.policy.kept_scenes:
-        raise HeadForcingError("several GPUs cannot bring scenes back: leave out [recall], or leave out --gpus")
     return shape
 
 

@@ -208,10 +208,15 @@ def in_turn(renders: Sequence[Needs]) -> Needs:
     return replace(most, run_folder=run_folder, state=sum(needs.state for needs in renders), video=video)
 
 
-def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> None:
+def check_disk(
+    needs: Needs,
+    run_folder: Path | None,
+    video: Path | None,
+    remedy: str = "remove old renders with `headforcing runs prune`",
+) -> None:
     """Refuse a render whose files do not fit into these folders, which may be on the same disk.
 
-    The state of the cache is not counted: rendering continues without it.
+    The state of the cache is not counted: rendering continues without it. `remedy` is the cheapest one.
     """
     writes = {"finished blocks": (run_folder, needs.run_folder), "video": (video, needs.video)}
     disks: dict[int, dict[str, int]] = {}
@@ -224,7 +229,7 @@ def check_disk(needs: Needs, run_folder: Path | None, video: Path | None) -> Non
     for disk, sizes in disks.items():
         wanted, free = sum(sizes.values()), shutil.disk_usage(places[disk]).free
         if wanted > free:
-            remedies = ["remove old renders with `headforcing runs prune`"]
+            remedies = [remedy]
             for name, remedy in _DISK_REMEDIES.items():
                 if sizes.get(name):
                     remedies.append(f"{remedy} (saves {format_bytes(sizes[name])})")

@@ -171,13 +171,6 @@ def draw_letter(ax: Axes, x: float, y: float, role: str, ink: Any, size: float) 
     )  # fmt: skip
 
 
-def draw_message(ax: Axes, theme: Theme, text: str) -> None:
-    ax.set_axis_off()
-    style: dict[str, Any] = {"fontsize": TEXT, "color": theme.ink, "parse_math": False}
-    left = -(LEFT - MARGIN) / (WIDTH - LEFT - RIGHT)
-    ax.text(left, 0.9, textwrap.fill(text, 80), va="top", linespacing=1.5, **style)
-
-
 def percent_axis(axis: Any, most: float) -> None:
     """Percent ticks for an axis from 0 to `most`, with the necessary digits."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -193,7 +186,7 @@ def count_ticks(axis: Any, count: int, most: int = 15) -> None:
     axis.set_ticks(values, [str(value) for value in values])
 
 
-def described(profile: HeadProfile) -> str:
+def summarise(profile: HeadProfile) -> str:
     layers, heads = profile.num_layers, profile.num_heads
     return f"{cut_name(profile.name)}: {layers} layer{'s' * (layers > 1)}, {heads} head{'s' * (heads > 1)} in each"
 

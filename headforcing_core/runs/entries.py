@@ -1,4 +1,4 @@
-"""What a list of takes says about each: date, length, how far it is, prompts."""
+"""Entries of a list of takes: date, length, progress, prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def date(self) -> str:
-        """When its first render was begun, in local time."""
+        """Date at which its first render was begun, in local time."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.video.take.begun))
 
     @property
@@ -78,9 +78,10 @@ class Entry:
 
 
 def list_takes(parent: Path) -> tuple[list[Entry], list[str]]:
-    """All takes in a folder of runs, the last rendered first, and the problems of unreadable ones as in `survey`."""
+    """All takes in a folder of runs, the last begun first, and the problems of unreadable ones as in `survey`."""
     videos, problems = survey(parent)
     stored = {folder: files_of(folder, "block") for folder in {video.folder for video in videos}}
+    videos.sort(key=lambda video: video.take.begun, reverse=True)
     return [Entry(video, count_stored(stored[video.folder], video.keys)) for video in videos], problems
 
 

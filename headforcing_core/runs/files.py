@@ -156,19 +156,19 @@ def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -
         sync_folder(folder)
         return path
     except (OSError, SafetensorError) as error:
-        raise HeadForcingError(f"{folder} cannot be written ({reason(error)}{_free(folder)}") from error
+        raise HeadForcingError(f"{reason(error)}: {folder} cannot be written{_free(folder)}") from error
     finally:
         with suppress(OSError):  # the next run removes it
             temporary.unlink(missing_ok=True)
 
 
 def _free(folder: Path) -> str:
-    """What there is room for, and what to do about it."""
+    """Say how much room there is, and what to do about it."""
     try:
         free = shutil.disk_usage(folder).free / 1e9
     except OSError:
-        return "): the folder is gone; queue the same render again"
-    return f"; {free:.1f} GB free): make room and queue the same render again, everything finished so far is kept there"
+        return ": the folder is gone; queue the same render again"
+    return f" ({free:.1f} GB free): make room and queue the same render again, everything finished so far is kept there"
 
 
 def _object(path: Path, text: str | bytes) -> dict[str, Any]:

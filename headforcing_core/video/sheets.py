@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..errors import HeadForcingError
 from ..files import replacing
-from ..timeline.clock import format_time
+from ..timeline.clock import VIDEO_FPS, format_time
 from .reader import open_video
 
 MAX_PROMPTS = 12  # of a story that has a column each
@@ -23,6 +23,7 @@ BACKGROUND, BRIGHT = (24, 26, 31), (240, 240, 244)
 _DIM, _DIMMER = (150, 154, 164), (140, 144, 154)
 _COLOURS = ((86, 156, 255), (255, 159, 64), (90, 200, 130), (226, 110, 170), (240, 208, 80), (150, 130, 255))
 _MARGIN, _STRIP = 16, 28  # pixels; a strip of prompts
+_ROUNDING = 0.004  # seconds by which containers round timestamps at worst
 
 Label = tuple[float, str]
 
@@ -36,7 +37,7 @@ class Sheet:
 
     def write(self, x: int, y: int, text: str, size: int, width: int, ink: tuple[int, int, int] = BRIGHT) -> None:
         """Write one line, cut to `width` pixels."""
-        self._draw.text((x, y), fitted(text, size, width), ink, font(size))
+        self._draw.text((x, y), fit_text(text, size, width), ink, font(size))
 
     def stamp(self, x: int, y: int, text: str) -> None:
         """Write a short text on a ground of its own."""
@@ -65,13 +66,16 @@ def contact_sheet(
     A coloured bar marks the frames of each prompt. The prompt's text is at its first frame and, dimmed, at the start of
     each further row. Memory use is independent of the video's length. Raises HeadForcingError for an unreadable video.
     """
-    if columns < 1 or rows < 1:
-        raise HeadForcingError(f"A contact sheet needs at least 1 column and 1 row, got {columns} x {rows}.")
     with open_video(video_path) as container:
-        title = f"{Path(video_path).name} \u00b7 {_describe(container)}"
-        tiles = list(_evenly_spaced(container, columns * rows))
-    if not tiles:
-        raise HeadForcingError(f"{video_path} has no frames that can be decoded.")
+        stream = container.streams.video[0]
+        rate, last = float(stream.average_rate or VIDEO_FPS), max(_count(stream), 1) - 1
+        title = (
+            f"{Path(video_path).name} \u00b7 {(last + 1) / rate:.1f} s \u00b7 {last + 1} frames at {rate:g} fps \u00b7 "
+            f"{stream.width} x {stream.height} pixels"
+        )
+    count = min(columns * rows, last + 1)
+    times = [round(i * last / max(count - 1, 1)) / rate for i in range(count)]
+    tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
     lines = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     prompts, strip, gap, head = sorted(labels or []), _STRIP if labels else 0, 4, _MARGIN + 34
     step, line_height = tiles[0][1].width + gap, strip + tiles[0][1].height + gap
@@ -113,7 +117,7 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     Raises HeadForcingError without videos or prompts, and for an unreadable video.
     """
     if not videos or not prompts:
-        raise HeadForcingError(f"a picture needs videos and prompts, got {len(videos)} and {len(prompts)}")
+        raise HeadForcingError(f"a comparison needs videos and prompts, got {len(videos)} and {len(prompts)}")
     starts = [*(start for start, _ in prompts), seconds]
     texts = [text for _, text in prompts[:MAX_PROMPTS]]
     times = [start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2) for i, start in enumerate(starts[: len(texts)])]
@@ -124,7 +128,7 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     left, row_height = _MARGIN + name_width, rows[0][0].height + gap
     width = left + len(texts) * (tile + gap) - gap + _MARGIN
     sheet = Sheet(width, head + len(videos) * row_height - gap + _MARGIN)
-    again = returned(texts)
+    again = find_returns(texts)
     story = f"One story, the same noise, {len(videos)} caches" if len(videos) > 1 else "One story"
     advice = "A column for each prompt, a row for each video."
     if max(again) >= 0:
@@ -147,25 +151,18 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     return sheet.save(out_png)
 
 
-def returned(prompts: Sequence[str]) -> list[int]:
-    """For every prompt the number of the earlier one with the same text, others between, or -1."""
+def find_returns(prompts: Sequence[str]) -> list[int]:
+    """The number, for every prompt, of the earlier one with the same text, others between, or -1."""
     return [
         prompts.index(text) if text in prompts[: max(0, i - 1)] and text != prompts[i - 1] else -1
         for i, text in enumerate(prompts)
     ]
 
 
-def scaled(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
+def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
     """A frame as an image of this width, in its own proportions where no height is given."""
     height = height or max(1, round(width * frame.height / frame.width))
     return frame.to_image(width=width, height=height, interpolation="AREA" if frame.width > width else "POINT")
-
-
-def _describe(container: av.container.InputContainer) -> str:
-    stream = container.streams.video[0]
-    video_frames, rate = _count(stream), float(stream.average_rate or 0)
-    length = f"{video_frames / rate:.1f} s \u00b7 {video_frames} frames at {rate:g} fps \u00b7 "
-    return f"{length if video_frames and rate else ''}{stream.width} x {stream.height} pixels"
 
 
 def _count(stream: av.VideoStream) -> int:
@@ -173,31 +170,21 @@ def _count(stream: av.VideoStream) -> int:
     return stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * (stream.average_rate or 0))
 
 
-def _evenly_spaced(container: av.container.InputContainer, count: int) -> Iterator[tuple[float, Image.Image]]:
-    """(seconds, tile) of up to `count` video frames, the first and the last included."""
-    stream = container.streams.video[0]
-    stream.thread_type = "AUTO"
-    total = max(_count(stream), 1)
-    count = min(count, total)
-    wanted = {round(i * (total - 1) / max(count - 1, 1)) for i in range(count)}
-    for number, frame in enumerate(container.decode(stream)):
-        if number in wanted:
-            yield float(frame.time or 0), scaled(frame, 128)
-
-
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
     """The video frames that are shown at these times, ascending, or the last one."""
     shown: list[Image.Image] = []
     frame = None
     with open_video(path) as container:
-        for frame in container.decode(container.streams.video[0]):
-            while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)]:
-                shown.append(scaled(frame, width))
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        for frame in container.decode(stream):
+            while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)] - _ROUNDING:
+                shown.append(scale_frame(frame, width))
             if len(shown) == len(times):
                 return shown
     if frame is None:
         raise HeadForcingError(f"{path} has no frames that can be decoded.")
-    return shown + [scaled(frame, width)] * (len(times) - len(shown))
+    return shown + [scale_frame(frame, width)] * (len(times) - len(shown))
 
 
 def _stamp(seconds: float, tenths: bool = False) -> str:
@@ -206,7 +193,7 @@ def _stamp(seconds: float, tenths: bool = False) -> str:
     return f"{whole // 60}:{whole % 60:02d}" + (f".{int(seconds * 10) % 10}" if tenths else "")
 
 
-def fitted(text: str, size: int, width: int) -> str:
+def fit_text(text: str, size: int, width: int) -> str:
     """`text` on one line, cut with an ellipsis if it is wider than `width` pixels."""
     text = " ".join(text.split())
     # no more is measured, which takes time in proportion; more characters than pixels are not legible

@@ -126,16 +126,17 @@ class TinyVideoDecoder:
         return video_frames[-1 if first else 0 :].float().clamp_(0, 1)  # only the last one is of a first latent frame
 
 
-def tiny_widths(weights: Mapping[str, Any]) -> tuple[int, ...] | None:
+def tiny_widths(weights: Mapping[str, Tensor]) -> tuple[int, ...] | None:
     """The widths of a tiny decoder with these tensors; None if they are of something else."""
-    convs = [weights.get(f"decoder.{place}.weight") for place in (1, 8, 14, 20)]
-    if any(not isinstance(conv, Tensor) or conv.ndim != 4 or not len(conv) for conv in convs):
+    names = [f"decoder.{place}.weight" for place in (1, 8, 14, 20)]
+    convs = [weights[name] for name in names if name in weights and weights[name].ndim == 4]
+    if len(convs) < len(names) or convs[0].shape[1] != LATENT_CHANNELS:
         return None
-    return tuple(len(conv) for conv in convs) if convs[0].shape[1] == LATENT_CHANNELS else None  # type: ignore
+    return tuple(map(len, convs)) if all(map(len, convs)) else None
 
 
 def decoder_memory(size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] = WIDTHS) -> DecoderMemory:
-    """What a tiny decoder takes during a render of frames of `(height, width)` pixels.
+    """Estimate a tiny decoder's memory during a render of frames of `(height, width)` pixels.
 
     The peak is reached in the last level: the frames made, and enlarged, or their input with the frame before.
     """

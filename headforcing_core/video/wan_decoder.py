@@ -31,7 +31,7 @@ _SPREAD = ((0, 0, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0))
 
 
 class Features:
-    """What is kept of a video between latent frames: the last two input frames of every causal convolution."""
+    """State of a video between latent frames: the last two input frames of every causal convolution."""
 
     def __init__(self) -> None:
         self._past: dict[nn.Module, Tensor] = {}

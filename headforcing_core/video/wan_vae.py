@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from ..errors import HeadForcingError
 from ..finite import is_finite
 from ..model.latents import WAN21, WAN22, LatentFormat, latent_format
-from ..weights.containers import read_weights
+from ..weights.containers import read_tensors
 from . import wan_decoder
 from .memory import DecoderMemory
 from .restarts import FrameCodec
@@ -143,7 +142,7 @@ def load_codec(
     are read, if the file is no such VAE.
     """
     path = Path(path)
-    weights, latents = _checked(path, read_weights(path)[1])
+    weights, latents = _checked(path, read_tensors(path))
     network = nn.ModuleDict()
     decoder, encoder = _networks(latents, _base_widths(weights, latents), encodes)
     expected = ("a complete Wan 2.1 VAE", WANTED) if latents is WAN21 else ("a complete Wan 2.2 VAE", WANTED_22)
@@ -180,13 +179,13 @@ def decoder_memory(
     encodes: bool = False,
     latents: LatentFormat | None = None,
 ) -> DecoderMemory:
-    """What the VAE takes during a render of frames of `(height, width)` pixels.
+    """Estimate the VAE's memory during a render of frames of `(height, width)` pixels.
 
     Without a file, or where it is not there yet, it counts as the one released for these latents, by default Wan
     2.1's. Raises HeadForcingError for a file that is for other ones.
     """
     if path is not None and path.is_file():
-        weights, found = _checked(path, read_weights(path)[1])
+        weights, found = _checked(path, read_tensors(path))
         check_fits(path, found, latents)
         latents, bases = found, _base_widths(weights, found)
     else:
@@ -207,23 +206,23 @@ def decoder_memory(
     )
 
 
-def _base_widths(weights: Mapping[str, Any], latents: LatentFormat) -> tuple[int, int]:
+def _base_widths(weights: Mapping[str, Tensor], latents: LatentFormat) -> tuple[int, int]:
     """The base widths of decoder and encoder; those of the released model where a tensor is missing."""
     decoder, encoder = _BASES[latents]
     norm, conv = weights.get("decoder.head.0.gamma"), weights.get("encoder.conv1.weight")
-    if isinstance(norm, Tensor) and norm.numel() and norm.ndim:
+    if norm is not None and norm.numel() and norm.ndim:
         decoder = len(norm)
     if latents is WAN21:
         return decoder, decoder
-    return decoder, len(conv) if isinstance(conv, Tensor) and conv.ndim == 5 and len(conv) else encoder
+    return decoder, len(conv) if conv is not None and conv.ndim == 5 and len(conv) else encoder
 
 
-def _checked(path: Path, tensors: Mapping[Any, Any]) -> tuple[dict[str, Any], LatentFormat]:
+def _checked(path: Path, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], LatentFormat]:
     """The tensors under Wan's own names and the latents; raises HeadForcingError if this is no VAE of Wan."""
-    weights = {wan_name(str(name)): tensor for name, tensor in tensors.items()}
+    weights = {wan_name(name): tensor for name, tensor in tensors.items()}
     first = weights.get("decoder.conv1.weight")
-    if not isinstance(first, Tensor) or first.ndim != 5:
-        names = ", ".join(sorted(map(str, tensors))[:3]) or "no tensors"
+    if first is None or first.ndim != 5:
+        names = ", ".join(sorted(tensors)[:3]) or "no tensors"
         raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {WANTED}.")
     for latents in (WAN21, WAN22):
         if first.shape[1] == latents.channels:
@@ -249,7 +248,7 @@ def wan_name(name: str) -> str:
 
 def fill(
     module: nn.Module,
-    weights: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
     path: Path,
     device: str | torch.device,
     dtype: torch.dtype,
@@ -263,8 +262,8 @@ def fill(
     ready = {}
     for name, empty in module.state_dict().items():
         tensor = weights.get(name)
-        if not isinstance(tensor, Tensor) or tensor.shape != empty.shape:
-            state = "missing" if tensor is None else f"of shape {list(getattr(tensor, 'shape', []))}"
+        if tensor is None or tensor.shape != empty.shape:
+            state = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
             raise HeadForcingError(
                 f"{path.name} is not {what}: {name} is {state}, expected {list(empty.shape)}; use {wanted}."
             )

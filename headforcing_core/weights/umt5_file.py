@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from .containers import read_weights
+from .containers import read_tensors
 
 MAX_LAYERS = 100  # umT5-xxl has 24
 _SCALES = (".scale_weight", ".weight_scale")  # of fp8 weights, in ComfyUI's older and newer files
@@ -54,7 +54,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     if not os.path.isfile(path):
         raise HeadForcingError(f"There is no text encoder at {path}.")
     try:
-        return {str(name): tensor for name, tensor in read_weights(path)[1].items() if isinstance(tensor, Tensor)}
+        return read_tensors(path)
     except HeadForcingError as error:
         raise HeadForcingError(f"{path} cannot be read as text encoder weights ({error}).") from error
 

@@ -31,8 +31,8 @@ from ...headforcing_core.render.resources import pass_bytes
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback
 from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.weights.other_models import other_wan, reject_experts
-from .fingerprint import fingerprint as fingerprint
-from .ignored import ignored, uncompiled
+from .loaded_model import fingerprint as fingerprint
+from .loaded_model import ignored, uncompiled
 from .native_model import native_model as native_model
 
 _KEY = "head_forcing"

@@ -72,7 +72,8 @@ def free_on(model: Any) -> int:
 
 def check_room(renders: Sequence[Needs]) -> None:
     """Refuse renders, made one after another, whose files do not fit on the disk."""
-    check_disk(in_turn(renders), folders.output_folder(), folders.output_folder())
+    folder = folders.output_folder()
+    check_disk(in_turn(renders), folder, folder, "remove folders of old renders from output/head_forcing")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

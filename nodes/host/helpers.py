@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from comfy.cli_args import args
 from comfy_api.latest import io, ui
+from comfy_execution.utils import get_executing_context
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
@@ -147,10 +148,18 @@ def workflow_id(hidden: Any) -> str:
 
 
 def graph_tags(hidden: Any) -> dict[str, str]:
-    """Metadata tags of a file from which ComfyUI restores the graph when the file is dropped on the canvas."""
+    """Metadata tags of a file from which ComfyUI restores the graph when the file is dropped on the canvas.
+
+    The graph names its run, so that a page shows no video of a later run of the same workflow on it.
+    """
     if args.disable_metadata:
         return {}
-    tags = dict(hidden.extra_pnginfo or {})
+    tags, context = dict(hidden.extra_pnginfo or {}), get_executing_context()
+    if isinstance(workflow := tags.get("workflow"), dict) and context is not None:
+        tags["workflow"] = {
+            **workflow,
+            "extra": {**(workflow.get("extra") or {}), "head_forcing_run": context.prompt_id},
+        }
     if hidden.prompt is not None:
         tags["prompt"] = hidden.prompt
     return {key: json.dumps(value) for key, value in tags.items()}

@@ -21,7 +21,7 @@ from ...headforcing_core.render.resources import check_growth
 from ...headforcing_core.rollout.rows import HasBegunError
 from ...headforcing_core.timeline.clock import format_time
 from ...headforcing_core.timeline.timeline import Timeline
-from . import checks, helpers, pages, queued_graph, routes
+from . import checks, helpers, pages, queued_graph
 from .conditioning import TimelineNode, node_of
 
 log = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ def running(story: LiveStory) -> Iterator[None]:
 
 
 def changes() -> int:
-    """How many stories were changed while they were rendered, since the server started."""
+    """Number of stories changed while they were rendered, since the server started."""
     return _changes
 
 
@@ -244,7 +244,7 @@ def register() -> None:
 
 
 async def _story(request: web.Request) -> web.Response:
-    return await routes.answered(request, change)
+    return await pages.answered(request, change)
 
 
 def change(body: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.wan import WanConfig
-from .fingerprint import computed_dtype
+from .loaded_model import computed_dtype
 
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:

@@ -1,21 +1,127 @@
-"""Open pages of the editor, and what they are told about renders of the workflows that they show."""
+"""Open pages of the editor: the routes that they ask, and what they are told about renders of their workflows."""
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
+from comfy.cli_args import args
 from server import PromptServer
 
-from .routes import FROM_ELSEWHERE, from_here, refused
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.timeline.editor import answer
+from ...headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 
+FROM_ELSEWHERE = (
+    "this request comes from another site, or under a name that is not this server's; open ComfyUI itself by its "
+    "address, or start it with --enable-cors-header and the address that you open"
+)
 ROUTE = "/headforcing/renders"
 KEPT_PAGES = 8  # that are not connected: a page that is loaded again comes back within seconds
 KEPT_WORKFLOWS = 32  # of a page: those that it has shown last
 KEPT_EVENTS = 64
 LONGEST_ID = 64
+MAX_BODY_BYTES = 4 * MAX_TEXT_BYTES  # a text of the longest kind, escaped
+
+
+class _RefusedError(Exception):
+    """A request that is not answered: the HTTP status and a sentence."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status = status
+
+
+def register() -> None:
+    """Add the routes to ComfyUI's server, where one runs."""
+    server = getattr(PromptServer, "instance", None)
+    if server is not None:
+        server.routes.post("/headforcing/timeline")(_timeline)
+        server.routes.get(ROUTE)(_renders)
+
+
+async def _timeline(request: web.Request) -> web.Response:
+    return await answered(request, answer)
+
+
+async def answered(request: web.Request, work: Callable[[Any], Any]) -> web.Response:
+    """The JSON of `work(body)` as a response; a request or a body that is refused gives `{"error": a sentence}`."""
+    try:
+        body = await json_body(request)
+        return web.json_response(await asyncio.to_thread(work, body))
+    except _RefusedError as error:
+        return refused(error.status, str(error))
+    except HeadForcingError as error:
+        return refused(400, str(error))
+
+
+async def json_body(request: web.Request) -> Any:
+    """The JSON of a request that a page of this server sent. Raises _RefusedError for any other."""
+    if not from_here(request):
+        raise _RefusedError(403, FROM_ELSEWHERE)
+    if request.content_type != "application/json":
+        raise _RefusedError(415, f"the body must be application/json, got {request.content_type[:40]}")
+    body = bytearray()
+    async for piece in request.content.iter_chunked(1 << 16):
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise _RefusedError(413, f"the body is longer than {MAX_BODY_BYTES >> 20} MB; shorten the text")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise _RefusedError(400, "the body is not valid JSON") from None
+
+
+def refused(status: int, sentence: str) -> web.Response:
+    """A response with an error."""
+    return web.json_response({"error": sentence}, status=status)
+
+
+def from_here(request: web.Request) -> bool:
+    """Whether no page of another site sent the request.
+
+    ComfyUI checks this too, but not when it is started with a CORS header, nor on addresses other than this computer's.
+    Browsers tell where a request comes from in Sec-Fetch-Site (https and localhost) or Origin; programs send neither.
+    A page of a domain that its owner points at this computer (DNS rebinding) passes for one of this server; Host tells.
+    """
+    if not _is_own_name(request.headers.get("Host", "")):
+        return False
+    if site := request.headers.get("Sec-Fetch-Site"):
+        return site in ("same-origin", "none")
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower()
+    except ValueError:
+        return False
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a browser may know this server by this name: no stranger's domain, as far as ComfyUI was told."""
+    allowed = args.enable_cors_header or ""
+    listens = [name.strip().lower() for name in args.listen.split(",")]
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        if name in (*listens, urlsplit(allowed).hostname):
+            return True
+        # reached from a network, by names of proxies and clouds that cannot be known here
+        if allowed == "*" or not {"0.0.0.0", "::"}.isdisjoint(listens):
+            return True
+        # no stranger can own a domain without a dot, nor one of these
+        if "." not in name and ":" not in name or name.endswith((".localhost", ".local")):
+            return True
+        ipaddress.ip_address(name)
+        return True
+    except ValueError:
+        return False
 
 
 class _Page:
@@ -30,13 +136,6 @@ _lock = threading.Lock()
 _pages: dict[str, _Page] = {}  # by client id
 # The last event of each kind and node, by kind, workflow and node; of a workflow without an id by the client's.
 _events: dict[tuple[str, str, str], dict[str, Any]] = {}
-
-
-def register() -> None:
-    """Add the route to ComfyUI's server, where one runs."""
-    server = getattr(PromptServer, "instance", None)
-    if server is not None:
-        server.routes.get(ROUTE)(_renders)
 
 
 def showing(client: str, workflow: str) -> list[str]:
@@ -55,12 +154,13 @@ def play_growing(client: str, workflow: str) -> bool:
 def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: Any) -> None:
     """Tell the page that queued a workflow, and all others that show it, about one of its nodes.
 
-    Kept for pages that come later, but for what is said `once`. `about` has the workflow's id.
+    Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the time is added, by
+    which a page knows an answer that is older than what it has heard since.
     """
-    owner = about["workflow"] or client
+    owner, about = about["workflow"] or client, {**about, "time": time.time()}
     with _lock:
         _events.pop(place := (event, owner, node), None)
-        _events[place] = dict(about)  # the newest comes last
+        _events[place] = about  # the newest comes last
         while len(_events) > KEPT_EVENTS:
             del _events[next(iter(_events))]
     for page in {client, *showing(client, about["workflow"])}:
@@ -68,7 +168,7 @@ def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: A
 
 
 def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | None:
-    """What was told last about a node."""
+    """The last message about a node."""
     with _lock:
         return _events.get((event, workflow or client, node))
 

@@ -1,4 +1,4 @@
-"""One video of a plan, made on a MODEL of ComfyUI."""
+"""One video of a plan, made on a MODEL of ComfyUI, and what it begins with."""
 
 from __future__ import annotations
 
@@ -23,16 +23,76 @@ from ...headforcing_core.render.render import Listener, Place
 from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents
+from ...headforcing_core.render.start import DEFAULT_START_SECONDS, Start, check_start_image
 from ...headforcing_core.render.video import make_video
 from ...headforcing_core.rollout.rows import Embeddings
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
-from . import bridge, checks, folders, helpers, precision, toy_world, vae
-from .growing_video import GrowingVideo
+from . import bridge, checks, folders, helpers, toy_world, vae
 from .live_story import LiveStory
+from .loaded_model import inexact
+from .player import GrowingVideo
 from .progress import RenderProgress
-from .starts import Given
+
+STARTS = ("start_frames", "start_image", "start_video")
+
+
+@dataclass(frozen=True)
+class Given:
+    """The start of a render.
+
+    Attributes:
+        latents: `[videos, frames, 16, h, w]` as a LATENT holds them; None: it begins with noise.
+        key: as for `RenderJob.start_key`.
+        about: what it is, where it was encoded here.
+        notes: lines for the report.
+    """
+
+    latents: Tensor | None = None
+    key: str = ""
+    about: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given:
+    """The one of `STARTS` that is connected, the others being None; `used` is the VAE."""
+    connected = [name for name in STARTS if inputs[name] is not None]
+    if len(connected) > 1:
+        raise HeadForcingError(f"{' and '.join(connected)}: a video begins with one of these; disconnect the others")
+    if not connected:
+        return Given()
+    (name,), value = connected, inputs[connected[0]]
+    if name == "start_frames":
+        latents, dropped = checks.start_latents(value, options.schedule.frames_per_block)
+        note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
+        return Given(latents, notes=(note,) if dropped else ())
+    start = _image(options, value) if name == "start_image" else _video(options, value)
+    if used is None or vae.is_draft(used):
+        raise HeadForcingError(f"{name} is encoded by the Wan 2.1 VAE: connect it to vae")
+    vae.check_vae(used)
+    latents = used.encode(start.video_frames).transpose(1, 2)
+    return Given(latents, start.key(vae.codec_of(used)), start.about, (f"starts with {start.about}",))
+
+
+def _image(options: RenderOptions, images: Tensor) -> Start:
+    """An IMAGE `[1, h, w, 1, 3 or 4 channels]`; transparency is ignored, as ComfyUI does."""
+    instead = "connect a short video to start_video"
+    check_start_image(options.schedule, options.model_family, instead)
+    if len(images) != 1:
+        raise HeadForcingError(
+            f"start_image: expected one image, got {len(images)}; choose one (Get Image from Batch), or {instead}"
+        )
+    picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
+    return Start.image(picture.float().cpu(), (options.width, options.height), "the start image")
+
+
+def _video(options: RenderOptions, video: Any) -> Start:
+    """The last seconds of a VIDEO, of what *Video Slice* left of it."""
+    source, window = video.get_stream_source(), getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()
+    size, frames_per_block = (options.width, options.height), options.schedule.frames_per_block
+    return Start.video(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window)
+
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -40,7 +100,7 @@ RUNS = folders.runs_folder()
 
 @dataclass(frozen=True)
 class HostRender:
-    """What all videos of a batch are made from and with.
+    """The inputs that all videos of a batch share.
 
     Attributes:
         embeds: the text embeddings of the timeline's texts, by text.
@@ -97,7 +157,7 @@ class HostRender:
 
     @property
     def _inexact(self) -> dict[str, list[str]]:
-        found = precision.inexact(self.model)
+        found = inexact(self.model)
         return {"inexact": found} if found else {}
 
     def growing_video(self, job: RenderJob) -> GrowingVideo | None:
@@ -126,17 +186,17 @@ class HostRender:
         return replace(self, options=options, timeline=timeline, embeds=made.embeds)
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
-        """What decoding takes where the model samples."""
+        """Bytes that decoding takes where the model samples."""
         if self.vae is None or self.vae.device != self.model.load_device:
             return NO_DECODER
         return vae.decoder_memory(self.vae, plan.block_shape[-2:])
 
     def needs(self, plan: RenderPlan) -> Needs:
-        """What a video takes where the model samples, besides all weights."""
+        """Bytes that a video takes where the model samples, besides all weights."""
         return needs_of(plan, bridge.compute_dtype(self.model), 0, decoder=self.decoder(plan))
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
-        """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
+        """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
         if toy_world.is_toy_model(model) and (plan.width, plan.height) != toy_world.SIZE:
             wanted = "x".join(map(str, toy_world.SIZE))
@@ -185,7 +245,10 @@ def _to_latent(model: Any, latents: Tensor) -> Tensor:
 
 
 def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener) -> RenderResult:
-    """Make one video of a plan; the result has its latents as a LATENT holds them."""
+    """Make one video of a plan; the result has its latents as a LATENT holds them.
+
+    Raises HeadForcingError where the video file found no space and all blocks are on another disk or were smaller.
+    """
     begun = time.perf_counter()
     job = render.job(plan, video)
     growing = render.growing_video(job)
@@ -209,7 +272,11 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener)
     bridge.host(render.model, job.script.embedding(0), plan.schedule, one_pass, needs.working, body, also)
     latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
-    return made if growing is None else replace(made, video=growing.info, failure=growing.failure)
+    if growing is None:
+        return made
+    if growing.is_disk_full and render.runs is not None:  # else the latents would be lost with the error
+        raise HeadForcingError(f"{growing.failure}; all blocks are kept: make room and press Run again")
+    return replace(made, video=growing.info, failure=growing.failure)
 
 
 def sample_one(

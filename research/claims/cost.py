@@ -1,4 +1,4 @@
-"""What `check-claim` will take, estimated before it begins from a few seconds of video that are made and scored."""
+"""Cost of `check-claim`, estimated before it begins from a few seconds of video that are made and scored."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...headforcing_core.commands.compare import ComparedJob, ComparedVideo, planned_video, render_compared
+from ...headforcing_core.commands.arguments import changed
+from ...headforcing_core.commands.compared_video import (
+    ComparedJob,
+    ComparedVideo,
+    compared_source,
+    planned_video,
+    render_compared,
+)
 from ...headforcing_core.commands.farm_arguments import farm_of
 from ...headforcing_core.commands.kept import kept_model, let_go
 from ...headforcing_core.commands.metrics import panel_of
@@ -53,15 +60,11 @@ def calibrate(args: argparse.Namespace, videos: Sequence[ClaimVideo], metrics: I
 
 
 def _job(args: argparse.Namespace, largest: ClaimVideo, farm: Farm) -> ComparedJob:
-    text = "calibration"
-    out = args.out / "calibration"
-    common = largest.video.source
-    machine = replace(common.machine, runs=None)
-    options = replace(common.options, seconds=CALIBRATION_SECONDS, policy=None)
-    source = replace(common, options=options, machine=machine).with_prompts(text)
-    video = ComparedVideo.of(source, largest.video.entry, args.seed, out)
-    embed = farm.share(torch.zeros(1, common.info.config.text_dim))
-    return video.job(args, text, [embed], False, farm)
+    folder = args.out / "calibration"
+    args = changed(args, prompts="calibration", seconds=CALIBRATION_SECONDS, out=folder, runs=None)
+    video = ComparedVideo.of(compared_source(args), largest.video.entry, args.seed, folder)
+    embed = farm.share(torch.zeros(1, video.source.info.config.text_dim))
+    return video.job(args, [embed], farm)
 
 
 def timed(job: ComparedJob) -> float:
@@ -111,7 +114,7 @@ class Cost:
 
     @property
     def hours(self) -> float:
-        """For all of it, one after the other. Scoring alone is less than making and scoring, for which it is taken."""
+        """Hours of all, one after the other. Scoring alone is less than making and scoring, for which it is taken."""
         return self.rate * (self.profile_seconds + (self.unmade + self.unscored) * self.seconds) / 3600
 
     @classmethod

@@ -90,7 +90,7 @@ def test_budgets_are_those_of_the_caches_and_say_where_the_paper_has_others(tmp_
     assert (slots["Self Forcing"], slots["LongLive"]) == (360 * 21, 360 * 12)
     assert "| Head Forcing | 8.6 | 3,096 | 100.0% | 3,096 |" in shown
     assert "| Self Forcing | 21 | 7,560 | 244.2% | 7,560 |" in shown
-    page = (repo_root / "docs" / "methods.md").read_text("utf-8")
+    page = (repo_root / "research" / "README.md").read_text("utf-8")
     for row in budgets():
         stated = "not in it" if row.paper is None else f"{row.paper:,}"
         assert f"| `{row.method}` | {row.frame_slots:,} | {stated} |" in page

@@ -1,23 +1,26 @@
 """ComfyUI for the tests: servers and their environments, shared by all tests of a process."""
 
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
+from comfy_browser import Browser
 from comfy_harness import ComfyServer
 from comfy_setup import FLOOR, LATEST_FRONTEND, NEWEST, ComfyInstall, installed
 from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_lora, wan_t2v, wan_vae
 
+# The oldest version runs the tests of `both`; HEADFORCING_EVERYTHING=1 runs all tests in both.
+EVERYTHING = bool(os.environ.get("HEADFORCING_EVERYTHING"))
+SERVERS = ["comfy", "comfy_floor"]
+
 
 def _server(
-    version: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    frontend: str | None = None,
-    stand_in_gpu: bool = False,
+    version: str, tmp_path_factory: pytest.TempPathFactory, frontend: str | None = None
 ) -> Iterator[ComfyServer]:
     install = installed(version, frontend)
     base, nodes = tmp_path_factory.mktemp(f"comfyui-{version}"), {FAKE_NODES_FILE: FAKE_COND_NODE}
-    with ComfyServer(install, base, custom_nodes=nodes, stand_in_gpu=stand_in_gpu) as server:
+    with ComfyServer(install, base, custom_nodes=nodes) as server:
         yield server
 
 
@@ -39,29 +42,36 @@ def comfy_latest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServ
     yield from _server(NEWEST, tmp_path_factory, LATEST_FRONTEND)
 
 
-@pytest.fixture(scope="session", params=["comfy", "comfy_floor"])
-def comfy_server(request: pytest.FixtureRequest) -> ComfyServer:
-    """Both servers in turn."""
+@pytest.fixture(scope="session", params=SERVERS)
+def both(request: pytest.FixtureRequest) -> ComfyServer:
+    """The servers of both versions in turn."""
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(scope="session", params=[NEWEST, FLOOR])
+@pytest.fixture(scope="session", params=SERVERS if EVERYTHING else SERVERS[:1])
+def comfy_server(request: pytest.FixtureRequest) -> ComfyServer:
+    """The server of the newest version."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session", params=[NEWEST, FLOOR] if EVERYTHING else [NEWEST])
 def comfy_install(request: pytest.FixtureRequest) -> ComfyInstall:
-    """Both versions, installed but not running, for comfy_harness.run_in_comfy."""
+    """The newest version, installed but not running, for comfy_harness.run_in_comfy."""
     return installed(request.param)
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    """A page of the editor. The parameter names the server, `comfy` without one, and may add ", Nodes 2.0"."""
+    server, _, renderer = getattr(request, "param", "comfy").partition(", ")
+    with Browser(request.getfixturevalue(server), vue_nodes=bool(renderer), any_source=True) as page:
+        yield page
 
 
 @pytest.fixture
 def tiny(comfy_server: ComfyServer) -> ComfyServer:
     """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
     return _with_native_files(comfy_server)
-
-
-@pytest.fixture(scope="session", params=[NEWEST, FLOOR])
-def gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
-    """The same, in both versions, on a stand-in for a GPU."""
-    for server in _server(request.param, tmp_path_factory, stand_in_gpu=True):
-        yield _with_native_files(server)
 
 
 def _with_native_files(server: ComfyServer) -> ComfyServer:

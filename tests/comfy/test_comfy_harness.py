@@ -139,7 +139,6 @@ def test_server_that_cannot_start_says_why(comfy_install: ComfyInstall, tmp_path
         ComfyServer(comfy_install, tmp_path, pack_dir=None, args=["--no-such-option"]).__enter__()
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_editor_loads_queues_and_reports_missing_nodes(comfy_server: ComfyServer, tmp_path: Path):
     with Browser(comfy_server) as editor:
         editor.load_api(slow_prompt(steps=3, seconds=0.1))

@@ -68,7 +68,7 @@ def workflow(text: str) -> dict[str, Any]:
     return {"workflow": {"id": "one", "nodes": [{"id": 1, "widgets_values": [text]}, timeline]}}
 
 
-def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_rendered(comfy_server: ComfyServer):
+def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_rendered(both: ComfyServer):
     seed = 6161
     plain = story_graph(PLANNED, seed, vae=["demo", 2], filename_prefix="video/live")
     wrong = [
@@ -80,8 +80,8 @@ def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_ren
         PLANNED.replace(BALL, CUBE),
         PLANNED,
     ]
-    teller = Teller(comfy_server, *wrong, TOLD)
-    result = queued(comfy_server, plain, extra_data={"extra_pnginfo": workflow(PLANNED)}, on_event=teller)
+    teller = Teller(both, *wrong, TOLD)
+    result = queued(both, plain, extra_data={"extra_pnginfo": workflow(PLANNED)}, on_event=teller)
     *refused, (status, taken) = teller.answers
     sentences = [answer["error"] for status, answer in refused]
     assert {status for status, _ in refused} == {400}
@@ -95,22 +95,22 @@ def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_ren
     report = result.outputs["report"]["text"][0]
     assert CUBE in report and "the story was changed while it was rendered, from block 8 of 10, 0:05.062 on" in report
     (video,) = result.outputs["sampler"]["images"]
-    tags = opened(comfy_server.view(video["filename"], video["subfolder"]))[4]
+    tags = opened(both.view(video["filename"], video["subfolder"]))[4]
     assert json.loads(tags["prompt"])["timeline"]["inputs"]["prompts"] == TOLD
     first, second = json.loads(tags["workflow"])["nodes"]
     assert first["widgets_values"] == [PLANNED] and second["widgets_values"] == [TOLD, 7.0, ""]
     assert json.loads(tags["head_forcing"])["prompts"] == [BALL, CUBE, CROSS]
 
     # the graph from the file finds all blocks; without them it makes the same latents; the old text makes its own
-    made = saved_latents(comfy_server, result)
-    again = queued(comfy_server, story_graph(TOLD, seed))
+    made = saved_latents(both, result)
+    again = queued(both, story_graph(TOLD, seed))
     assert "reused 10 blocks" in again.outputs["report"]["text"][0]
-    assert torch.equal(saved_latents(comfy_server, again), made)
-    fresh = queued(comfy_server, story_graph(TOLD, seed, resume=False))
-    assert torch.equal(saved_latents(comfy_server, fresh), made)
-    old = queued(comfy_server, plain)
+    assert torch.equal(saved_latents(both, again), made)
+    fresh = queued(both, story_graph(TOLD, seed, resume=False))
+    assert torch.equal(saved_latents(both, fresh), made)
+    old = queued(both, plain)
     assert "sampler" in old.executed, "what the changed run returned is not the result of the old text"
-    assert not torch.equal(saved_latents(comfy_server, old), made)
+    assert not torch.equal(saved_latents(both, old), made)
 
 
 def test_the_button_is_on_the_node_that_is_in_the_graph_now(comfy: ComfyServer):
@@ -211,7 +211,6 @@ def test_a_batch_goes_on_with_the_changed_story(comfy: ComfyServer):
 
 # ---------------------------------------------------------------------------------------------------- in a browser
 
-EDITORS = {"0.30.0, Nodes 2.0": ("comfy", True), "0.3.75": ("comfy_floor", False)}
 PROMPTS = [BALL, CROSS, CUBE, "a green cone", "a pink star", "a white ball in the navy room"]
 COUNT_STEPS = "() => app.api.addEventListener('progress', (event) => (window.__steps = event.detail.value))"
 
@@ -219,13 +218,6 @@ COUNT_STEPS = "() => app.api.addEventListener('progress', (event) => (window.__s
 def six_prompts(fifth: str = PROMPTS[4]) -> str:
     texts = [*PROMPTS[:4], fifth, PROMPTS[5]]
     return "\n".join(f"0:{5 * number:02} {text}" for number, text in enumerate(texts))
-
-
-@pytest.fixture(params=EDITORS)
-def browser(request):
-    fixture, vue_nodes = EDITORS[request.param]
-    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes) as page:
-        yield page
 
 
 def widget(node_type: str, name: str) -> str:
@@ -253,7 +245,7 @@ def rendered(browser: Browser, during: Callable[[], None] = lambda: None) -> str
 
 
 @pytest.mark.slow
-@pytest.mark.repeat("0.3.75")
+@pytest.mark.parametrize("browser", ["comfy, Nodes 2.0"], indirect=True)
 def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
     """From the button to the report; then the canvas, the queued graph and the file agree, and Run finds all blocks."""
     page, server = browser.page, browser.server
@@ -284,6 +276,9 @@ def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
             "document.querySelector('.hf-live-story [role=status]').textContent.includes('takes it')"
         )
         assert status.inner_text() == "The video takes it from 0:20.062 on, block 28 of 41."
+        begun = page.evaluate("[...document.querySelectorAll('.hf-bar')].map((bar) => bar.ariaReadOnly).join()")
+        assert begun in [",".join(["true"] * count + ["false"] * (6 - count)) for count in (3, 4, 5, 6)]
+        assert page.evaluate("parseFloat(document.querySelector('.hf-rendered').style.width)") > 40
         if shots := os.environ.get("HEADFORCING_SHOTS"):
             browser.screenshot(Path(shots) / f"live-{server.install.version}.png")
 

@@ -15,7 +15,6 @@ HELPERS = Path(__file__).parents[1] / "helpers"
 
 @pytest.mark.comfy
 @pytest.mark.slow
-@pytest.mark.repeat("0.3.75")
 def test_weights_on_a_cpu_are_used_where_the_file_is_mapped(tmp_path: Path, comfy_install: ComfyInstall) -> None:
     """The second model, in another dtype, takes half of the file again: 1.5 in all, where copies took 2.5 and more."""
     weights = checkpoint_files.wan_weights(dim=768, ffn=3072, layers=6, text=4096, freq=256)

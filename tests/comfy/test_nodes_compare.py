@@ -82,7 +82,6 @@ def test_a_method_makes_what_the_sampler_makes_with_it(comfy_server: ComfyServer
     assert (video_frames(one) == video_frames(alone)).all()
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_the_status_line_names_the_method_and_the_bar_counts_the_steps_of_each(comfy_server: ComfyServer):
     """CausVid makes three steps a block where the others make four, and six seconds in two rollouts."""
     graph = compare_graph(methods="longlive, causvid", seconds=6.0, resume=False, filename_prefix="compare/named")
@@ -117,7 +116,6 @@ def test_the_disk_must_have_room_for_all_videos_together(comfy_server: ComfyServ
         )
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_a_stopped_comparison_goes_on_where_it_stopped(comfy_server: ComfyServer):
     graph = compare_graph(seed=19, filename_prefix="compare/stopped")
 

@@ -154,7 +154,6 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
     assert again.executed == []
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_a_saved_profile_can_be_chosen_after_a_refresh(fresh: ComfyServer):
     def choices() -> list[str]:
         return fresh.object_info()["HeadForcingLoadProfile"]["input"]["required"]["profile"][1]["options"]
@@ -168,7 +167,6 @@ def test_a_saved_profile_can_be_chosen_after_a_refresh(fresh: ComfyServer):
     assert "head roles: 24 anchor, 24 memory" in report  # measured shares can be cut anywhere
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfyServer):
     at_hand: list[list[int]] = []
 
@@ -204,12 +202,22 @@ def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfySer
         assert torch.equal(getattr(after, name), getattr(whole, name)), name
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_what_was_measured_once_is_not_measured_again(fresh: ComfyServer):
     queued(fresh, profile_graph(prompts=BALL, seed=4))
     result = queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here"))
     assert "measure" in result.executed and "measure" not in result.progress
-    assert queued(fresh, profile_graph(prompts=BALL, seed=5)).progress["measure"][-1] == (STEPS, STEPS)
+    first = fresh.model_path("head_profiles", "measured_here.json")
+    measured = first.read_bytes()
+    other = queued(fresh, profile_graph(prompts=BALL, seed=5, save_name="measured_here"))
+    assert other.progress["measure"][-1] == (STEPS, STEPS)
+    assert "saved as measured_here_00002.json" in text_of(other, "report") and first.read_bytes() == measured
+    fresh.free()
+    again = queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here"))
+    assert "saved as measured_here.json" in text_of(again, "report")
+    assert [path.name for path in sorted(first.parent.glob("measured_here*"))] == [
+        "measured_here.json",
+        "measured_here_00002.json",
+    ]
 
 
 def test_without_prompts_the_packs_own_are_measured_in_the_toy_worlds_words(fresh: ComfyServer):
@@ -223,7 +231,6 @@ def test_without_prompts_the_packs_own_are_measured_in_the_toy_worlds_words(fres
     assert all(" in the " in prompt for prompt in HeadShares.load(kept).setup.prompts)
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_an_empty_name_saves_nothing(fresh: ComfyServer):
     before = sorted((fresh.base_dir / "models").rglob("*.json"))
     report = text_of(queued(fresh, profile_graph(prompts=BALL, save_name="  ")), "report")
@@ -262,7 +269,6 @@ def test_a_name_that_is_no_file_name_is_refused_before_anything_is_measured(fres
     assert kept_by_the_pack(fresh, "measured") == []
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_other_mistakes_are_told_in_one_sentence(fresh: ComfyServer):
     failed(fresh, profile_graph(width=100), "width", "multiple of 16", "100")
     graph = whole_graph(prompts=BALL)
@@ -304,7 +310,6 @@ def test_roles_alone_have_a_picture_too(comfy_server: ComfyServer):
 # -------------------------------------------------------------------------------------------------------------- auto
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_auto_finds_the_roles_and_the_next_run_starts_with_them(fresh: ComfyServer):
     first = text_of(queued(fresh, auto_graph(seed=1)), "report")
     assert "to be found in the first seconds" in first and "while the roles are being found, up to" in first

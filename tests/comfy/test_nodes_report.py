@@ -77,7 +77,6 @@ def test_the_demo_is_measured_with_its_prompts_read_from_the_file(comfy_server: 
     assert "sampler" not in queued(comfy_server, again).executed
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_prompts_of_a_timeline_that_the_graph_does_not_tell_are_read_from_the_file(comfy_server: ComfyServer):
     """A linked text and start frames: only the sampler knows when which prompt began."""
     graph = demo_graph()
@@ -99,7 +98,6 @@ def test_frames_in_memory_are_measured_without_encoding_them(comfy_server: Comfy
     assert "subject consistency" not in text
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_models_that_are_in_their_folder_are_measured_too_without_a_damaged_one(comfy_server: ComfyServer):
     pytest.importorskip("transformers")
     folder = comfy_server.model_path("metrics", "x").parent
@@ -118,7 +116,6 @@ def test_models_that_are_in_their_folder_are_measured_too_without_a_damaged_one(
     assert "subject consistency" not in said(queued(comfy_server, demo_graph()))
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_stop_stops_the_measurement(comfy_server: ComfyServer):
     graph = demo_graph(30.0)
     graph["video"]["inputs"]["upscale"] = 8
@@ -135,7 +132,6 @@ def test_stop_stops_the_measurement(comfy_server: ComfyServer):
 CODE = Path(__file__).parent / "programs" / "videos_in_buffers.py"
 
 
-@pytest.mark.repeat("0.3.75")
 def test_a_video_in_a_buffer_is_read_from_it_and_a_trimmed_one_only_where_it_is_shown(comfy_install: ComfyInstall):
     newest = comfy_install.version == "0.30.0"
     told = json.loads(run_in_comfy(comfy_install, CODE, *["flow"] * newest).splitlines()[-1])

@@ -60,15 +60,15 @@ def stopper(server: ComfyServer, at_step: int) -> Any:
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, background: bool):
+def test_the_video_equals_one_decoded_afterwards(both: ComfyServer, background: bool):
     graph = streaming_graph(f"stream/{background}", decode_in_background=background, resume=False, seed=40)
     graph["video"] = demo_graph()["video"]
     graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="stream/saved", format="auto", codec="auto")
-    result = queued(comfy_server, graph)
-    streamed, afterwards = shown(comfy_server, result, "sampler"), shown(comfy_server, result, "video")
+    result = queued(both, graph)
+    streamed, afterwards = shown(both, result, "sampler"), shown(both, result, "video")
     assert len(streamed) == 96 and (streamed == afterwards).all()
-    assert (shown(comfy_server, result, "save") == streamed).all()
-    (file,) = (comfy_server.output_dir / "stream").glob(f"{background}*")
+    assert (shown(both, result, "save") == streamed).all()
+    (file,) = (both.output_dir / "stream").glob(f"{background}*")
     assert file.name == f"{background}_00001_.mp4", "nothing but the finished file is left"
     with av.open(str(file)) as container:
         assert json.loads(container.metadata["prompt"])["sampler"]["inputs"]["seed"] == 40
@@ -80,7 +80,6 @@ def test_the_video_equals_one_decoded_afterwards(comfy_server: ComfyServer, back
     assert re.search(r"sampled in [\d.]+ s, attention \w", report)
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
     """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far as they came."""
     loader, wan = (
@@ -121,7 +120,6 @@ def test_several_rollouts_without_a_vae_are_refused_before_sampling(comfy_server
     queued(comfy_server, changed(graph, "sampler", seconds=5.0))
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
     graph = changed(streaming_graph("growing/watch", seed=41), "timeline", seconds=30.0)
     seen = []
@@ -143,21 +141,20 @@ def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
     assert any("memory: admitted latent frame" in text for _, text in texts)
 
 
-@pytest.mark.repeat("comfy_floor")
-def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy_server: ComfyServer):
+def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(both: ComfyServer):
     graph = changed(streaming_graph("cancel/stream", seed=42), "timeline", seconds=30.0)
-    with status_texts(comfy_server) as texts:
-        result = comfy_server.queue(graph, on_event=stopper(comfy_server, 60))
+    with status_texts(both) as texts:
+        result = both.queue(graph, on_event=stopper(both, 60))
     assert result.outcome == "interrupted"
-    (partial,) = (comfy_server.output_dir / "cancel").iterdir()
+    (partial,) = (both.output_dir / "cancel").iterdir()
     assert f"the video so far is output/cancel/{partial.name}" in texts[-1][1]
     (block,) = re.findall(r"stopped in block (\d+) of 41", texts[-1][1])
     before = video_frames(partial)
     assert len(before) >= 12 * (int(block) - 1) - 3, "every finished block is in it"
-    done = queued(comfy_server, graph)
-    after = shown(comfy_server, done, "sampler")
+    done = queued(both, graph)
+    after = shown(both, done, "sampler")
     assert len(after) == 480 and (after[:100] == before[:100]).all()
-    assert [path.name for path in (comfy_server.output_dir / "cancel").iterdir()] == ["stream_00001_.mp4"]
+    assert [path.name for path in (both.output_dir / "cancel").iterdir()] == ["stream_00001_.mp4"]
 
 
 def test_a_server_that_is_killed_goes_on_when_it_is_back(tmp_path: Path):
@@ -188,7 +185,6 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(tmp_path: Path):
     assert reused and int(reused[1]) >= 8 and f"damaged: {damaged.name} is damaged; it was removed" in report
 
 
-@pytest.mark.repeat("comfy_floor")
 def test_a_run_folder_is_decoded_without_its_latents(comfy_server: ComfyServer):
     graph = demo_graph(seed=43)
     assert comfy_server.queue(graph, on_event=stopper(comfy_server, 20)).outcome == "interrupted"
@@ -237,7 +233,6 @@ def test_what_a_node_says_is_no_html_and_for_one_browser(comfy_server: ComfyServ
 
 
 @pytest.mark.parametrize("background", [False, True])
-@pytest.mark.repeat("comfy_floor-False")
 def test_a_decoder_that_fails_costs_the_video_and_nothing_else(comfy_server: ComfyServer, background: bool):
     options = {"seed": 45 + background, "decode_in_background": background}
     graph = streaming_graph(f"broken/{background}", **options)
@@ -315,7 +310,7 @@ def test_no_name_of_a_growing_video_leaves_the_output_folder(comfy_server: Comfy
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "C:\\x", "no/such run", "x\0y", ""])
 @pytest.mark.parametrize("kind", ["HeadForcingLoadRun", "HeadForcingDecodeVideo"])
-def test_no_name_of_a_run_is_taken_that_is_not_in_the_list(comfy_server: ComfyServer, kind: str, name: str):
+def test_no_name_of_a_run_is_taken_that_is_not_in_the_list(both: ComfyServer, kind: str, name: str):
     graph = {"demo": node("HeadForcingLoadDemo"), "run": node("HeadForcingLoadRun", run=name)}
     graph["video"] = node("HeadForcingDecodeVideo", vae=["demo", 2], filename_prefix="run/v", fps=16.0)
     if kind == "HeadForcingDecodeVideo":
@@ -323,9 +318,9 @@ def test_no_name_of_a_run_is_taken_that_is_not_in_the_list(comfy_server: ComfySe
         del graph["run"]
     else:
         graph = changed(graph, "video", samples=["run", 0])
-    result = comfy_server.queue(graph)
-    if comfy_server.install.version == FLOOR:  # lets any value through to a V3 node
+    result = both.queue(graph)
+    if both.install.version == FLOOR:  # lets any value through to a V3 node
         assert "is not in ComfyUI/output/head_forcing" in str(result.error)
     else:
         assert result.status == 400 and "run" in json.dumps(result.node_errors)
-    assert list((comfy_server.output_dir / "run").glob("*")) == []
+    assert list((both.output_dir / "run").glob("*")) == []

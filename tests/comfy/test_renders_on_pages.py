@@ -1,10 +1,10 @@
 """What pages show of renders: after a tab was closed, in two tabs, after the server was killed, after an error."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 from comfy_browser import Browser
 from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph
@@ -20,14 +20,7 @@ PLAYER = f"{SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.elemen
 SAYS = f"(({PLAYER})?.firstChild.textContent ?? '')"
 STORY_STATUS = "(document.querySelector('.hf-live-story [role=status]')?.textContent ?? '')"
 BUTTON = "document.querySelector('.hf-live-story input')"
-EDITORS = {"0.30.0": ("comfy", False), "newest frontend, Nodes 2.0": ("comfy_latest", True)}
-
-
-@pytest.fixture(params=EDITORS)
-def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    fixture, vue_nodes = EDITORS[request.param]
-    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes, any_source=True) as page:
-        yield page
+BOTH = pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 
 
 def growing(prefix: str, seconds: float, text: str, **sampler: Any) -> Graph:
@@ -55,6 +48,7 @@ def waits(page: Page, script: str, arg: Any = None, seconds: float = 60) -> None
     page.wait_for_function(script, arg=arg, timeout=1000 * seconds)
 
 
+@BOTH
 @pytest.mark.slow
 def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
     """The tab that queued it is closed; two others then show the same render, and the later edit is kept."""
@@ -120,6 +114,7 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
         assert browser.page_errors == []
 
 
+@BOTH
 @pytest.mark.slow
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     page = browser.page
@@ -151,6 +146,7 @@ def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     assert browser.page_errors == []
 
 
+@pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 @pytest.mark.slow
 def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
     """The frontend's own player of a video would be an input of its node."""
@@ -167,26 +163,70 @@ def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
     assert browser.page_errors == []
 
 
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 @pytest.mark.slow
-def test_a_template_opened_again_shows_no_video_of_the_last_time(browser: Browser):
-    page = browser.page
+def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(
+    browser: Browser, tmp_path: Path
+):
+    """The template plays on the sampler; opened again, or from a file of an earlier run, it shows no other video."""
+    page, server = browser.page, browser.server
     template = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
-    connect = f"""() => {{
-      const sampler = {SAMPLER}, vae = sampler.inputs.findIndex((input) => input.name === "vae");
-      const demo = app.graph.nodes.find((node) => node.type === "HeadForcingLoadDemo");
-      demo.connect(demo.outputs.findIndex((output) => output.type === "VAE"), sampler, vae);
-      {TIMELINE}.widgets.find((widget) => widget.name === "seconds").value = 1.5;
-    }}"""
     load(page, template)
-    page.evaluate(connect)
-    write(page, BALL)
+    browser.fit_view()
+    page.evaluate(f"() => {{ {TIMELINE}.widgets.find((widget) => widget.name === 'seconds').value = 2; }}")
+    write(page, f"0:00 {BALL}\n0:01.3 {CROSS}")
+    before = set(server.output_dir.glob("video/demo_0*"))
+    files = []
+    for seed in (811, 812):
+        page.evaluate(f"() => {{ {SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = {seed}; }}")
+        browser.queue()
+        assert browser.wait_done() == "success"
+        waits(page, f"{SAYS}.startsWith('wrote') && ({PLAYER}).querySelector('video').videoWidth > 0", seconds=10)
+        (file,) = set(server.output_dir.glob("video/demo_0*")) - before - set(files)
+        files.append(file)
+    check_playhead(page)
+    browser.screenshot(tmp_path / "demo.png")
+    assert browser.outside_groups() == [], tmp_path
+
+    late = f"""() => app.api.dispatchEvent(new CustomEvent("head_forcing.progress", {{ detail: {{ node: {SAMPLER}.id,
+      workflow: app.graph.id, prompt_id: "", state: "running", text: "an answer that was overtaken", time: 1 }} }}))"""
+    page.evaluate(late)
+    assert page.evaluate(SAYS).startswith("wrote")
+
     saved = page.evaluate("app.graph.serialize()")
-    browser.queue()
-    assert browser.wait_done() == "success"
-    waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
     load(page, template)
     page.wait_for_timeout(700)
     assert page.evaluate(SAYS) == ""
     load(page, saved)
+    waits(page, f"{SAYS}.includes('{files[1].name}')", seconds=10)
+    first, second = (graph_in(file) for file in files)
+    load(page, first)
+    page.wait_for_timeout(700)
+    assert page.evaluate(SAYS) == "", "the video of a later run"
+    load(page, second)
+    waits(page, f"{SAYS}.includes('{files[1].name}')", seconds=10)
+    load(page, first)
+    browser.queue()
+    assert browser.wait_done() == "success"
     waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
     assert browser.page_errors == []
+
+
+def check_playhead(page: Page) -> None:
+    """Each bar has a picture of its scene, and a click on it plays from there."""
+    pictures = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.style.backgroundImage)"
+    waits(page, f"new Set({pictures}.filter((image) => image.startsWith('url'))).size === 2", seconds=10)
+    assert page.evaluate("document.querySelector('.hf-rendered').style.width") == "100%"
+    video = f"({PLAYER}).querySelector('video')"
+    page.evaluate(f"() => {{ {video}.pause(); {video}.currentTime = 0.2; }}")
+    for bar, second in ((1, 1.3125), (0, 0)):
+        waits(page, f"document.querySelectorAll('.hf-bar')[{1 - bar}].classList.contains('hf-playing')", seconds=5)
+        page.locator(".hf-bar").nth(bar).click()
+        waits(page, f"{video}.currentTime === {second}", seconds=5)
+    assert page.locator(".hf-begun").count() == 0, "nothing is rendered now"
+
+
+def graph_in(file: Path) -> dict[str, Any]:
+    """The workflow in a video, as dropping it on the canvas opens it."""
+    with av.open(str(file)) as container:
+        return json.loads(container.metadata["workflow"])

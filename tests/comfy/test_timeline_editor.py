@@ -51,21 +51,6 @@ class Editor:
         mouse.up()
 
 
-EDITORS = {
-    "0.30.0": ("comfy", False),
-    "0.30.0, Nodes 2.0": ("comfy", True),
-    "0.3.75": ("comfy_floor", False),
-    "newest frontend, Nodes 2.0": ("comfy_latest", True),
-}
-
-
-@pytest.fixture(params=["0.3.75", "newest frontend, Nodes 2.0", "0.30.0", "0.30.0, Nodes 2.0"])
-def browser(request):
-    fixture, vue_nodes = EDITORS[request.param]
-    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes) as page:
-        yield page
-
-
 def look_at_the_node(browser: Browser) -> None:
     browser.page.evaluate(f"""() => {{
       const node = {NODE}, view = app.canvas.ds;
@@ -77,7 +62,7 @@ def look_at_the_node(browser: Browser) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.repeat("0.30.0")
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_story_is_edited_on_the_timeline(browser):
     """Every way of changing a story, one after the other, in one editor."""
     saved = {node["type"]: node for node in json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))["nodes"]}

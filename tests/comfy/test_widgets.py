@@ -1,12 +1,10 @@
 """The pack's widgets on nodes in a real browser: their order, graph undo, and the properties panel."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comfy_browser import Browser
-from comfy_harness import ComfyServer
 
 DEMO = Path(__file__).resolve().parents[2] / "workflows" / "demo.json"
 NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcingPromptTimeline')"
@@ -20,20 +18,6 @@ LOOK = f"""() => {{
   view.offset = [150 - node.pos[0], 110 - node.pos[1]];
   app.graph.setDirtyCanvas(true, true);
 }}"""
-
-EDITORS = {
-    "0.30.0": ("comfy", False),
-    "0.30.0, Nodes 2.0": ("comfy", True),
-    "newest frontend": ("comfy_latest", False),
-    "newest frontend, Nodes 2.0": ("comfy_latest", True),
-}
-
-
-@pytest.fixture(params=EDITORS)
-def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    fixture, vue_nodes = EDITORS[request.param]
-    with Browser(request.getfixturevalue(fixture), vue_nodes=vue_nodes) as page:
-        yield page
 
 
 def write(browser: Browser, text: str) -> None:
@@ -58,24 +42,24 @@ def note_change(browser: Browser) -> None:
 
 
 @pytest.mark.slow
-def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(comfy: ComfyServer):
+def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: Browser):
     """Browsers load the files at once and run them as they come."""
-    with Browser(comfy) as browser:
-        page = browser.page
-        found: list[Any] = []
-        for late in ("fold_advanced", "timeline", "live_story", "player", "takes"):
-            page.route(f"**/{late}.js", lambda route: (page.wait_for_timeout(700), route.fallback()))
-            page.reload(wait_until="domcontentloaded")
-            page.wait_for_function("window.app?.graph && window.app?.canvas", timeout=60_000)
-            page.wait_for_timeout(1500)
-            page.unroute(f"**/{late}.js")
-            found.append(page.evaluate(NEW_NODES))
-        assert all(order == found[0] for order in found), found
-        assert found[0][0][-3:] == ["advanced inputs", "timeline", "live_story"]
-        assert browser.page_errors == []
+    page = browser.page
+    found: list[Any] = []
+    for late in ("fold_advanced", "timeline", "live_story", "player", "takes"):
+        page.route(f"**/{late}.js", lambda route: (page.wait_for_timeout(700), route.fallback()))
+        page.reload(wait_until="domcontentloaded")
+        page.wait_for_function("window.app?.graph && window.app?.canvas", timeout=60_000)
+        page.wait_for_timeout(1500)
+        page.unroute(f"**/{late}.js")
+        found.append(page.evaluate(NEW_NODES))
+    assert all(order == found[0] for order in found), found
+    assert found[0][0][-3:] == ["advanced inputs", "timeline", "live_story"]
+    assert browser.page_errors == []
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_graph_undo_keeps_the_bars_with_their_text(browser: Browser):
     """The graph's undo makes all nodes anew; Nodes 2.0 keeps the elements of the old ones on the page."""
     page = browser.page
@@ -99,35 +83,34 @@ def test_graph_undo_keeps_the_bars_with_their_text(browser: Browser):
 
 
 @pytest.mark.slow
-def test_bars_that_begin_alike_show_where_they_differ(comfy: ComfyServer):
-    with Browser(comfy) as browser:
-        browser.load_workflow(DEMO)
-        write(browser, "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star")
-        shows(browser, "… teal room,… navy room,a star")
+def test_bars_that_begin_alike_show_where_they_differ(browser: Browser):
+    browser.load_workflow(DEMO)
+    write(browser, "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star")
+    shows(browser, "… teal room,… navy room,a star")
 
 
 @pytest.mark.slow
-def test_an_edit_that_cannot_be_taken_says_so(comfy: ComfyServer):
+def test_an_edit_that_cannot_be_taken_says_so(browser: Browser):
     """Bars of a text that another script has changed in the same moment."""
-    with Browser(comfy) as browser:
-        page = browser.page
-        browser.load_workflow(DEMO)
-        page.evaluate(LOOK)
-        page.locator(".hf-bar").nth(2).focus()
-        page.evaluate(
-            f"""() => {{
-              {TEXT}.value = "0:00 one\\n0:20 two";
-              const pressed = new KeyboardEvent("keydown", {{ key: "ArrowRight", bubbles: true }});
-              document.activeElement.dispatchEvent(pressed);
-            }}"""
-        )
-        page.wait_for_function(
-            "document.querySelector('.hf-status').textContent.includes('was changed elsewhere')", timeout=5000
-        )
-        shows(browser, "one,two")
+    page = browser.page
+    browser.load_workflow(DEMO)
+    page.evaluate(LOOK)
+    page.locator(".hf-bar").nth(2).focus()
+    page.evaluate(
+        f"""() => {{
+          {TEXT}.value = "0:00 one\\n0:20 two";
+          const pressed = new KeyboardEvent("keydown", {{ key: "ArrowRight", bubbles: true }});
+          document.activeElement.dispatchEvent(pressed);
+        }}"""
+    )
+    page.wait_for_function(
+        "document.querySelector('.hf-status').textContent.includes('was changed elsewhere')", timeout=5000
+    )
+    shows(browser, "one,two")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest"], indirect=True)
 def test_the_properties_panel_leaves_the_timeline_on_its_node(browser: Browser):
     page = browser.page
     browser.load_workflow(DEMO)

@@ -8,7 +8,7 @@ import torch
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.methods import registry
 from headforcing.headforcing_core.methods.registry import METHODS
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.video import begin_render
@@ -16,7 +16,6 @@ from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
-from promises import PROMISES
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 MOST_WORDS = 1500  # of the README
@@ -70,27 +69,8 @@ def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch
     assert held == plan.shape.frame_slots
 
 
-def test_the_table_of_methods_is_the_one_in_the_code():
-    shown = re.findall(
-        r"^\| `(\w+)` \| (.*), \[(.*)\]\(.*\) \| (.*) \| ([\d,]+) \|$", page("docs/methods.md"), re.MULTILINE
-    )
-    made = []
-    for name, row in METHODS.items():
-        minute = parse_timeline("a minute", 60.0)
-        plan = RenderPlan.make(
-            WanConfig(), row.policy, schedule("self_forcing"), minute, 832, 480, family="self_forcing"
-        )
-        made.append((name, row.paper, row.arxiv, row.weights, f"{plan.shape.frame_slots:,}"))
-    assert shown == made
-
-
 def test_the_table_of_nodes_names_every_node():
     shown = re.findall(r"^\| ([A-Z][\w ]+) \| ", page("README.md"), re.MULTILINE)
     nodes = (ROOT / "nodes").rglob("*.py")
     names = [name for path in nodes for name in re.findall(r'display_name="([A-Z][\w ]+)",\n', path.read_text("utf-8"))]
     assert len(names) > 8 and sorted(names) == sorted(shown)
-
-
-def test_the_promises_of_the_page_are_those_that_are_counted():
-    _, promises = page("docs/long_renders.md").split("## What the tests promise")
-    assert re.findall(r"^- (.+)$", promises, re.MULTILINE) == list(PROMISES)

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import triton
-from benchmarks.kernels import attend_turning
 from headforcing.kernels import attend, feature_frames, merge, modulate, move, pool, quantise, write
 from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
@@ -66,12 +65,6 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
     yield "quantise_gelu", lambda: quantise.quantise_gelu(data(TOKENS, 8960))
     yield "attend", lambda: attend.attend(q, k, v, *heads)
-    yield (
-        "attend_turning",
-        lambda: attend_turning.attend_turning(
-            q, k, v, *heads, table(HEADS), table(HEADS, 11), rotations, 4, FRAME_TOKENS
-        ),
-    )
 
 
 def recorded(launch: Callable[[], Any]) -> tuple[ASTSource, dict[str, Any]]:

@@ -273,7 +273,7 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_th
             for block in render.blocks():
                 latents.append(block.latents)
                 if len(latents) == 5:
-                    render.run.state_seconds = 1e9  # blocks after this one are stored without the cache
+                    render.run.storing.state_seconds = 1e9  # blocks after this one are stored without the cache
                 if len(latents) == last:
                     break
             assert len(render.run.stored) == (0 if last == 5 or not state_seconds else 5)

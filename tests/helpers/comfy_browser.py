@@ -1,12 +1,15 @@
 """The ComfyUI editor in a real, headless Chromium, driven by a test."""
 
+import atexit
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
+from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Dialog, Page, Route, sync_playwright
 
 _FLAGS = (
@@ -36,6 +39,28 @@ _FIT = """() => {
 }"""
 
 
+@cache
+def _chromium() -> Chromium:
+    """One for all tests of this process, each of which has a context of its own in it."""
+    executable = chromium()
+    if executable is None:
+        raise RuntimeError("No Chromium found; install the system packages chromium and fonts-dejavu-core.")
+    playwright = sync_playwright().start()
+    atexit.register(playwright.stop)
+    return playwright.chromium.launch(executable_path=str(executable), args=_FLAGS)
+
+
+_OUTSIDE_GROUPS = """() => {
+  const box = ({ pos, size }, title = 0) => [pos[0], pos[1] - title, pos[0] + size[0], pos[1] + size[1]];
+  const groups = app.graph.groups.map((group) => box(group));
+  const inside = (inner, outer) =>
+    outer[0] <= inner[0] && outer[1] <= inner[1] && inner[2] <= outer[2] && inner[3] <= outer[3];
+  return app.graph.nodes
+    .filter((node) => node.type !== "MarkdownNote" && !groups.some((group) => inside(box(node, 30), group)))
+    .map((node) => [node.type, box(node, 30), groups]);
+}"""
+
+
 class Browser:
     """One editor page on a running server. Use as a context manager.
 
@@ -62,14 +87,9 @@ class Browser:
         self.blocked: list[str] = []
 
     def __enter__(self) -> "Browser":
-        executable = chromium()
-        if executable is None:
-            raise RuntimeError("No Chromium found; install the system packages chromium and fonts-dejavu-core.")
-        self._playwright = sync_playwright().start()
+        viewport = {"width": self._size[0], "height": self._size[1]}
+        self._context = _chromium().new_context(viewport=viewport, bypass_csp=self._any_source)
         try:
-            self._browser = self._playwright.chromium.launch(executable_path=str(executable), args=_FLAGS)
-            viewport = {"width": self._size[0], "height": self._size[1]}
-            self._context = self._browser.new_context(viewport=viewport, bypass_csp=self._any_source)
             self._context.route("**/*", self._only_local)
             self._context.on("weberror", lambda error: self.page_errors.append(str(error.error)[:400]))
             self._context.on("dialog", self._note_alert)
@@ -83,13 +103,12 @@ class Browser:
             self.page = self.open_page()
             self.page.evaluate(_LISTEN)
         except BaseException:
-            self._playwright.stop()
+            self._context.close()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._browser.close()
-        self._playwright.stop()
+        self._context.close()
 
     def open_page(self) -> Page:
         """Another tab with the editor."""
@@ -145,6 +164,10 @@ class Browser:
         """Bring the whole workflow into view."""
         self.page.evaluate(_FIT)
         self.page.wait_for_timeout(300)
+
+    def outside_groups(self) -> list[Any]:
+        """Nodes, but for notes, that stick out of every group, with the boxes of all."""
+        return self.page.evaluate(_OUTSIDE_GROUPS)
 
     def screenshot(self, path: Path) -> Path:
         self.page.screenshot(path=str(path))

@@ -9,8 +9,8 @@ is reused until what it was made from changes.
 
 Each tree is run with the frontend that it pins. The frontend is released more often than the server, and users update
 it alone, so `ensure(NEWEST, LATEST_FRONTEND)` is the newest tree with the newest frontend: the fixture `comfy_latest`,
-beside `comfy` and `comfy_floor`. A browser test that depends on the frontend takes all three:
-`@pytest.fixture(params=["comfy", "comfy_floor", "comfy_latest"])` and `request.getfixturevalue(request.param)`.
+beside `comfy` and `comfy_floor`. A browser test that depends on the frontend names those that it needs:
+`@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)`.
 """
 
 import contextlib

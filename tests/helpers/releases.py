@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 # what `Release.tested` may hold, and what the table says of it
 TESTS = {
-    "layout": "a small file in this layout",
-    "size": "names and shapes at real size",
-    "recorded": "recorded numbers of its authors' code, on a small random model",
-    "graph": "in ComfyUI: a small file through the native LoRA loader, equal to the merged checkpoint",
+    "layout": "layout",
+    "size": "real size",
+    "recorded": "recorded",
+    "graph": "LoRA loader",
 }
 
 
@@ -106,8 +106,7 @@ RELEASES: tuple[Release, ...] = (
         methods=("longlive", "longlive_infinite", "memrope"),
         tested=("layout", "graph"),
         lora=True,
-        note="`--lora`, or merged by `convert --lora`; ComfyUI's LoRA loaders do not know its names and would change "
-        "nothing: for them first `headforcing convert lora.pt OUT.safetensors`",
+        note="`--lora`, or merged or renamed by `convert`",
     ),
     Release(
         "MemFlow, base and LoRA",
@@ -230,19 +229,17 @@ RELEASES: tuple[Release, ...] = (
 
 
 def release_table(releases: Sequence[Release] = RELEASES) -> str:
-    """The rows of the page on weights, in Markdown; refused ones without their layout."""
+    """The rows of the page on weights that load, in Markdown."""
     lines = [
-        "| weights | file, licence | layout | `--model-family` | meant for | tested with |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| weights | file, licence | `--model-family` | meant for | tested with |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for row in releases:
         if row.refused:
             continue
-        names = f"`{row.prefix}`" if row.prefix else "diffusers' names" if row.diffusers else "bare names"
-        layout = names if row.wrapper == "bare" else f"`{row.wrapper}`, {names}"
-        tested = "; ".join(TESTS[test] for test in row.tested) + (f". Note: {row.note}" if row.note else "")
+        tested = ", ".join(TESTS[test] for test in row.tested) + (f"; {row.note}" if row.note else "")
         methods = ", ".join(f"`{method}`" for method in row.methods)
-        lines.append(f"| {row.name} | {row.files}, {row.licence} | {layout} | `{row.family}` | {methods} | {tested} |")
+        lines.append(f"| {row.name} | {row.files}, {row.licence} | `{row.family}` | {methods} | {tested} |")
     return "\n".join(lines)
 
 

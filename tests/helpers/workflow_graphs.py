@@ -45,8 +45,11 @@ PROFILE = {"profile": Node("HeadForcingLoadProfile", {"profile": "self_forcing"}
 
 
 def _sampler(positive: str = "prompt", seconds: float = 0.0, **more: Any) -> dict[str, Node]:
+    """The sampler, with room for its player where it has a VAE."""
     inputs = {"model": ["model", 0], "positive": [positive, 0], "width": 832, "height": 480, "seconds": seconds}
-    return {"sampler": Node("HeadForcingSampler", inputs | {"seed": 0} | more)}
+    inputs |= {"seed": 0} | more
+    room = (0.36 if inputs["width"] == inputs["height"] else 0.22) if "vae" in more else 0
+    return {"sampler": Node("HeadForcingSampler", inputs, room=room)}
 
 
 def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
@@ -72,37 +75,34 @@ def _column(number: int, title: str, width: int, *names: str) -> Column:
 
 
 _PROMPT = Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 Head roles", AMBER, ("profile",))))
-_SAMPLING = _column(3, "Sampling", 380, "sampler")
-_RESULT = _column(4, "Result", 520, "report", "decode")
+_SAMPLING = _column(3, "Sampling, the video grows here", 520, "sampler")
+_REPORT = _column(4, "Report", 420, "report")
 
 WORKFLOWS: dict[str, Workflow] = {
     "demo": Workflow(
         DEMO
         | _timeline(DEMO_STORY.strip(), 60.0, ["model", 1])
-        | _sampler(width=64, height=64)
-        | _decode("demo", ["model", 2], upscale=6)
+        | _sampler(width=64, height=64, vae=["model", 2], filename_prefix="video/demo")
         | {"report": _report(["sampler", 1])},
-        (_loaders(400, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _RESULT),
+        (_loaders(400, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
         DEMO_NOTE,
     ),
     "single_prompt_60s": Workflow(
         SELF_FORCING
         | {"prompt": Node("CLIPTextEncode", {"clip": ["clip", 0], "text": FOX}, "Prompt", 220)}
         | PROFILE
-        | _sampler(seconds=60.0, head_profile=["profile", 0])
-        | _decode("red_fox", ["vae", 0])
+        | _sampler(seconds=60.0, head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/red_fox")
         | {"report": _report(["sampler", 1])},
-        (_loaders(270), _PROMPT, _SAMPLING, _RESULT),
+        (_loaders(270), _PROMPT, _SAMPLING, _REPORT),
         SINGLE_NOTE,
     ),
     "six_prompts_60s": Workflow(
         SELF_FORCING
         | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
         | PROFILE
-        | _sampler(head_profile=["profile", 0])
-        | _decode("lighthouse", ["vae", 0])
+        | _sampler(head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/lighthouse")
         | {"report": _report(["sampler", 1])},
-        (_loaders(270), _PROMPT, _SAMPLING, _RESULT),
+        (_loaders(270), _PROMPT, _SAMPLING, _REPORT),
         SIX_NOTE,
     ),
     "five_minutes_streaming": Workflow(
@@ -118,7 +118,7 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(310),
             _PROMPT,
-            _column(3, "Sampling, the video grows here", 520, "sampler"),
+            _SAMPLING,
             _column(4, "Report", 400, "report", "drift"),
             _column(5, "Drift", 480, "picture"),
         ),
@@ -133,8 +133,8 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(290),
             Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 VAE on the second GPU", AMBER, ("second",)))),
-            _column(3, "Sampling, the video grows here", 520, "sampler"),
-            _column(4, "Report", 420, "report"),
+            _SAMPLING,
+            _REPORT,
         ),
         TWO_GPUS_NOTE,
     ),
@@ -146,16 +146,15 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(300),
             _column(2, "Story, edit it while it renders", 560, "prompt"),
-            _column(3, "Sampling, the video grows here", 520, "sampler"),
-            _column(4, "Report", 420, "report"),
+            _SAMPLING,
+            _REPORT,
         ),
         LIVE_NOTE,
     ),
     "re_roll_one_scene": Workflow(
         DEMO
         | _timeline(TAKES, 60.0, ["model", 1])
-        | _sampler(width=64, height=64)
-        | _decode("takes", ["model", 2], upscale=6)
+        | _sampler(width=64, height=64, vae=["model", 2], filename_prefix="video/takes")
         | {
             "report": _report(["sampler", 1]),
             "run": Node("HeadForcingLoadRun", {}, muted=True),
@@ -176,8 +175,8 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(270, "model"),
             _column(2, "Story", 480, "prompt"),
-            Column(400, (Group("3 Sampling", GREEN, ("sampler",)), Group("An earlier take", VIOLET, ("run",)))),
-            _RESULT,
+            _SAMPLING,
+            Column(420, (Group("4 Report", VIOLET, ("report",)), Group("An earlier take", VIOLET, ("run",)))),
             _column(5, "An earlier take", 420, "take"),
         ),
         TAKES_NOTE,
@@ -268,8 +267,8 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(310),
             Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 Video to extend", AMBER, ("load",)))),
-            _column(3, "Sampling, the video grows here", 520, "sampler"),
-            _column(4, "Report", 420, "report"),
+            _SAMPLING,
+            _REPORT,
         ),
         EXTEND_NOTE,
     ),
@@ -290,8 +289,8 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(310),
             Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 First frame", AMBER, ("load",)))),
-            _column(3, "Sampling, the video grows here", 520, "sampler"),
-            _column(4, "Report", 420, "report"),
+            _SAMPLING,
+            _REPORT,
         ),
         IMAGE_NOTE,
     ),
@@ -337,8 +336,8 @@ WORKFLOWS: dict[str, Workflow] = {
         (
             _loaders(220),
             _column(2, "Story", 480, "prompt"),
-            _column(3, "Sampling, the video grows here", 520, "sampler"),
-            _column(4, "Report", 420, "report"),
+            _SAMPLING,
+            _REPORT,
         ),
         APP_NOTE,
         controls=(("prompt", "prompts"), ("prompt", "seconds"), ("sampler", "seed"), ("sampler", "filename_prefix")),

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands import compare as compare_command
+from headforcing.headforcing_core.commands import compared_video
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.compare import fitting
 from headforcing.headforcing_core.demo import assets
@@ -25,7 +25,7 @@ from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, Entry,
 from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
-from headforcing.headforcing_core.video.sheets import returned, side_by_side
+from headforcing.headforcing_core.video.sheets import find_returns, side_by_side
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -104,8 +104,8 @@ def test_what_comes_back_stands_under_its_own_colour(tmp_path: Path):
     kept = flat_video(tmp_path / "kept.mp4", [red, blue, red], 2)
     lost = flat_video(tmp_path / "lost.mp4", [red, blue, green], 2)
     prompts = [(0.0, "a red room"), (2.0, "a blue room"), (4.0, "a red room")]
-    assert returned([text for _, text in prompts]) == [-1, -1, 0]
-    assert returned(["a", "a", "b"]) == [-1, -1, -1], "what has not been left does not come back"
+    assert find_returns([text for _, text in prompts]) == [-1, -1, 0]
+    assert find_returns(["a", "a", "b"]) == [-1, -1, -1], "what has not been left does not come back"
     made = side_by_side(tmp_path / "picture.png", [("full cache", kept), ("window", lost)], prompts, 6.0)
     with Image.open(made) as picture:
         pixels = np.array(picture.convert("RGB")).astype(int)
@@ -155,7 +155,7 @@ def test_all_methods_get_the_same_noise_and_another_seed_another_video(made: Pat
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, made: Path):
-    runs, render, calls = tmp_path / "runs", compare_command.ComparedVideo.render, []
+    runs, render, calls = tmp_path / "runs", compared_video.ComparedVideo.render, []
 
     def stopping(video, *args):
         if len(calls) == 2:
@@ -163,7 +163,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monk
         calls.append(video.entry.method)
         return render(video, *args)
 
-    monkeypatch.setattr(compare_command.ComparedVideo, "render", stopping)
+    monkeypatch.setattr(compared_video.ComparedVideo, "render", stopping)
     same = ["--scale", "2", "--seed", "3", "--runs", str(runs)]
     assert compare(tmp_path / "out", *same) == 130
     assert calls == METHODS[:2] and not (tmp_path / "out" / "grid.mp4").exists()
@@ -244,10 +244,10 @@ def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs: Path | 
             given.extend(jobs)
             return super().run(function, jobs)
 
-    monkeypatch.setattr(compare_command, "render_compared", lambda job: job.seed)
-    jobs = {name: SimpleNamespace(runs=runs, seed=name * 2) for name in "abc"}
+    monkeypatch.setattr(compared_video, "render_compared", lambda job: job.seed)
+    jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=runs), seed=name * 2) for name in "abc"}
     setups = {"a": "one", "b": "other", "c": "one"}
-    assert dict(compare_command.run_compared(jobs, setups, Recording())) == {"a": "aa", "b": "bb", "c": "cc"}
+    assert dict(compared_video.run_compared(jobs, setups, Recording())) == {"a": "aa", "b": "bb", "c": "cc"}
     assert given == turns
 
 
@@ -260,9 +260,9 @@ def test_a_video_that_fails_names_itself_after_those_that_its_worker_has_made(mo
     class Parallel(Farm):
         parallel = True
 
-    monkeypatch.setattr(compare_command, "render_compared", made)
-    jobs = {name: SimpleNamespace(runs=Path("runs"), seed=name * 2) for name in "acd"}
-    rows = compare_command.run_compared(jobs, dict.fromkeys("acd", "one"), Parallel())
+    monkeypatch.setattr(compared_video, "render_compared", made)
+    jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=Path("runs")), seed=name * 2) for name in "acd"}
+    rows = compared_video.run_compared(jobs, dict.fromkeys("acd", "one"), Parallel())
     assert next(rows) == ("a", "aa")
     with pytest.raises(HeadForcingError, match="^c: no room$"):
         next(rows)
@@ -271,8 +271,8 @@ def test_a_video_that_fails_names_itself_after_those_that_its_worker_has_made(mo
 def test_a_worker_waits_for_the_run_folder_too(tmp_path: Path):
     """A network disk may keep the lock of a machine that died; here it is kept for good."""
     options = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs"), "--seconds", "1", "--device", "cpu"]
-    source = compare_command.compared_source(_parser().parse_args(["compare", "--demo", *options]), None)
-    video = compare_command.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path)
+    source = compared_video.compared_source(_parser().parse_args(["compare", "--demo", *options]))
+    video = compared_video.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path)
     loaded, embeds, seconds = source.load(), source.encode(), []
     with RunFolder(tmp_path / "runs", video.source.job(video.plan, embeds).setup, {}):
         for patience in (0.0, 0.6):

@@ -347,8 +347,8 @@ LOOK_ALIKES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.comfy_quant": torch.ones(9, dtype=torch.uint8)}),
         ("quantised",),
     ),
-    "packed 4 bit": (
-        lambda d: files.sparse_safetensors(d / "x.safetensors", files.wan_shapes(), dtype="F4", width=1),
+    "of a format that PyTorch has not": (
+        lambda d: files.sparse_safetensors(d / "x.safetensors", files.wan_shapes(), dtype="F8_E8M0", width=1),
         ("patch_embedding.weight", "dimensions"),
     ),
     "int8": (

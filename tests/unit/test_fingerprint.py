@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-PATH = Path(__file__).resolve().parents[2] / "nodes" / "host" / "fingerprint.py"  # the package of nodes needs ComfyUI
+PATH = Path(__file__).resolve().parents[2] / "nodes" / "host" / "loaded_model.py"  # the package of nodes needs ComfyUI
 spec = importlib.util.spec_from_file_location("headforcing.nodes.host.fingerprint_alone", PATH)
 fingerprint_module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(fingerprint_module)

@@ -150,7 +150,7 @@ class Models:
         return flow
 
     def file(self, needed: Needed) -> Path:
-        """Where a file is, or should be."""
+        """The place of a file, which need not be there."""
         if needed is AESTHETIC_HEAD and self._head is not None:
             return self._head
         found = [self.folder / path for path in needed.paths]
@@ -229,7 +229,7 @@ def _readable(name: str, needed: Needed) -> Iterator[None]:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without lists of the weights that are not used, and progress bars; what is missing is checked afterwards."""
+    """Silence lists of weights that are not used, and progress bars; what is missing is checked afterwards."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), getattr(logging, "is_progress_bar_enabled", lambda: False)()
     logging.set_verbosity_error()

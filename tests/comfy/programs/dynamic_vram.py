@@ -25,8 +25,8 @@ sys.path.append(helpers)
 from tiny_checkpoints import wan_t2v_weights
 
 pack, CPU = load_pack(), torch.device("cpu")
-fingerprint = importlib.import_module(".nodes.host.fingerprint", pack.__name__).fingerprint
-inexact = importlib.import_module(".nodes.host.precision", pack.__name__).inexact
+fingerprint = importlib.import_module(".nodes.host.loaded_model", pack.__name__).fingerprint
+inexact = importlib.import_module(".nodes.host.loaded_model", pack.__name__).inexact
 native_model = importlib.import_module(".nodes.host.native_model", pack.__name__)
 codec_of = importlib.import_module(".nodes.host.vae", pack.__name__).codec_of
 has_dynamic = hasattr(comfy.model_patcher, "ModelPatcherDynamic")

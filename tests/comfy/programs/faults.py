@@ -50,7 +50,7 @@ core = {
 
 model, vae = toy.load_model(), toy.ToyVAE()
 timeline = core["timeline.timeline"].parse_timeline(
-    "a red ball bouncing in the teal plain room | a yellow cross in the navy room", 6.0
+    "a red ball bouncing in the teal plain room | a yellow cross in the navy room", 3.0
 )
 plan = core["render.plan"].RenderPlan.make(
     bridge.wan_config(model),
@@ -128,6 +128,8 @@ for background in (False, True):
                 continue
             if kind == "disk" and stage not in ("storing", "writer", "last_of_video"):
                 continue
+            if background and stage not in ("mid_step", "decode", "writer", "last_of_video"):
+                continue  # the thread has no part in the others
             folder = output / f"{stage}-{kind}-{background}"
             original, calls = getattr(owner, name), []
 
@@ -139,11 +141,11 @@ for background in (False, True):
 
             setattr(owner, name, broken)
             said.clear()
-            raised, failure = None, None
+            raised, failure, message = None, None, ""
             try:
                 failure = run(folder, background).failure
             except BaseException as problem:
-                raised = type(problem).__name__
+                raised, message = type(problem).__name__, str(problem)
                 problem.__traceback__ = None
                 del problem
             setattr(owner, name, original)
@@ -158,6 +160,7 @@ for background in (False, True):
             results[f"{stage} {kind} {'background' if background else 'foreground'}"] = {
                 "raised": raised,
                 "failure": failure,
+                "message": message,
                 "alive": alive,
                 "made": len(caches),
                 "said": last,

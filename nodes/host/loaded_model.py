@@ -1,13 +1,15 @@
-"""Identity of a MODEL: its weights and the patches (LoRA) on it."""
+"""A loaded MODEL: what names its weights, what makes its numbers inexact, what a rollout does not run, its file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...headforcing_core.render.family import with_family
+from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.weights.identity import identity
 
 
@@ -68,7 +70,7 @@ def _weights(net: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _packing(weight: Tensor) -> str:
-    """How a quantised weight is stored; nothing for a plain one."""
+    """Storage format of a quantised weight; nothing for a plain one."""
     if type(weight) in (Tensor, torch.nn.Parameter):
         return ""
     return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"  # the type of ComfyUI-GGUF
@@ -84,3 +86,64 @@ def _of_patch(name: str, patch: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _of_patch(f"{name} {type(patch).__name__} {number}", part)
     elif isinstance(parts, (bool, int, float, str)):
         yield f"{name} {parts!r}", torch.empty(0)
+
+
+def inexact(model: Any) -> list[str]:
+    """Lines for the report; empty for a model in 16 or 32 bits."""
+    layer = model.model.diffusion_model.blocks[0].self_attn.q
+    kind = type(layer.weight).__name__
+    dtype = str(computed_dtype(layer, "weight", layer.weight)).removeprefix("torch.")
+    if multiplies_fp8(model):
+        return [f"linear layers in 8-bit floating point ({dtype}, ComfyUI's products)"]
+    if dtype.startswith("float8"):
+        return [f"weights stored in 8-bit floating point ({dtype})"]
+    return [f"quantised weights ({kind})"] if "Quantized" in kind or "GGML" in kind else []
+
+
+_COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileModel and others add
+
+
+def ignored(model: Any, own_key: str) -> list[str]:
+    """One line per thing on this MODEL that is not run; `own_key` is the key of our wrapper."""
+    return [f"not used in a rollout: {what}" for what in _found(model, own_key)]
+
+
+def _found(model: Any, own_key: str) -> Iterator[str]:
+    options = model.model_options.get("transformer_options", {})
+    kinds = sorted({*options.get("patches", {}), *options.get("patches_replace", {})})
+    if kinds:
+        yield f"patches of attention or blocks ({', '.join(map(str, kinds))})"
+    wrappers = options.get("wrappers", {}).get("diffusion_model", {})
+    names = sorted({*wrappers, *getattr(model, "wrappers", {}).get("diffusion_model", {})} - {own_key}, key=str)
+    if names:
+        yield f"wrappers of the whole forward pass ({', '.join(map(str, names))})"
+    if _COMPILED in getattr(model, "wrappers", {}).get("apply_model", {}):
+        yield "torch.compile"
+    net = model.model.diffusion_model
+    replaced = [name for name in getattr(model, "object_patches", {}) if name.startswith("diffusion_model.")]
+    replaced += [f"diffusion_model.{name}" for name in ("forward", "_forward", "forward_orig") if name in vars(net)]
+    if replaced:
+        yield f"replaced parts of the model ({', '.join(sorted(set(replaced)))})"
+    hooked = sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks)
+    if hooked:
+        yield f"hooks on {hooked} blocks of layers, such as those of a block swap"
+
+
+def uncompiled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`transformer_options` without what compiles the model: Dynamo would follow a pass into the KV cache, and fail."""
+    wrappers = options.get("wrappers", {})
+    kept = {name: value for name, value in wrappers.get("apply_model", {}).items() if name != _COMPILED}
+    return {**options, "wrappers": {**wrappers, "apply_model": kept}}
+
+
+def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list[str]]:
+    """The options with the model family of the file in place of `auto`, and lines for the report."""
+    options, line = with_family(options, file_of(model))
+    return options, [line] if line else []
+
+
+def file_of(model: Any) -> str | None:
+    """The weights file of a MODEL, if its loader says so; in older versions of ComfyUI not behind a LoRA loader."""
+    _, args, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
+    path = args[0] if args else None
+    return path if isinstance(path, str) else None
