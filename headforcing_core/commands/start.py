@@ -45,4 +45,5 @@ def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | No
     if video is None:
         return None
     seconds = DEFAULT_START_SECONDS if seconds is None else seconds
-    return Start.video(video, size, seconds, part or "last", options.schedule.frames_per_block)
+    schedule = options.schedule
+    return Start.video(video, size, seconds, part or "last", schedule.frames_per_block, fps=schedule.latents.fps)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..hashing import digest
 from ..rollout.schedule import SCHEDULES, Schedule
-from ..timeline.clock import TEMPORAL_STRIDE
+from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS
 from ..video.fitting import fit
 from ..video.reader import VideoSource, read_image
 from ..video.restarts import FrameCodec
@@ -50,11 +50,13 @@ class Start:
         return cls.image(read_image(path), size, f"the image {path.name}")
 
     @classmethod
-    def video(cls, source: VideoSource, size: tuple[int, int], seconds: float, *section: Any) -> Start:
+    def video(
+        cls, source: VideoSource, size: tuple[int, int], seconds: float, *section: Any, fps: float = VIDEO_FPS
+    ) -> Start:
         """A section of a video, see `section.read_section`."""
         if not 0 < seconds <= MAX_START_SECONDS:
             raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
-        return cls(*read_section(source, size, seconds, *section))
+        return cls(*read_section(source, size, seconds, *section, fps=fps))
 
     @property
     def frames(self) -> int:
