@@ -71,6 +71,10 @@ class MakesEntries(WrappedModel):
         cache.read_window(lambda x: self.model.write_clean(x, cache))
         return self.model.denoise(latents, sigma, cache)
 
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: Any) -> Tensor:
+        cache.read_window(lambda x: self.model.write_clean(x, cache))
+        return self.model.denoise_jointly(latents, sigmas, cache)
+
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         cache.read_alone(lambda x: self.model.write_clean(x, cache))
         self.model.write_clean(latents, cache)

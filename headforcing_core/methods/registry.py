@@ -21,7 +21,7 @@ from .echo_forcing import EchoForcing
 from .forcing_kv import ForcingKV
 from .id_forcing import IdForcing
 from .infinity_rope import InfinityRope
-from .longlive import LongLive
+from .longlive import LongLive, SelfGradientForcing
 from .longlive2 import LongLive2
 from .memflow import MemFlow
 from .memrope import MemRoPE
@@ -185,6 +185,15 @@ METHODS: dict[str, PublishedMethod] = {
         differs="the variant for Self Forcing; its authors' code has one prompt, here a new one changes what is made "
         "from then on; what it keeps is rotated once, where its authors round it twice",
     ),
+    "self_gradient_forcing": PublishedMethod(
+        SelfGradientForcing(),
+        "Self Gradient Forcing",
+        "2607.20368",
+        "Self Gradient Forcing, chunkwise or framewise (Apache-2.0 by its README)",
+        True,
+        "choose its model family; self_gradient_forcing_framewise has the window of the framewise weights; a start "
+        "image is the whole first block; its authors' code has no prompt switch, here a new prompt keeps the cache",
+    ),
     "reward_forcing": PublishedMethod(
         RewardForcing(),
         "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching Distillation",
@@ -209,6 +218,7 @@ METHODS: dict[str, PublishedMethod] = {
 # other names of methods with options, as `--method` takes them
 ALIASES = {
     "id_forcing_longlive": ("id_forcing", "native_blocks=0"),
+    "self_gradient_forcing_framewise": ("self_gradient_forcing", "window_frames=21, sink_frames=4"),
     "longlive_infinite": ("longlive", "infinite=true"),
     "deep_forcing_sink_only": ("deep_forcing", "sink_frames=14, budget_frames=none"),
     "memflow_sma": ("memflow", "routed=true"),

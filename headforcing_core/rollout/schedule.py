@@ -64,6 +64,12 @@ class Schedule:
         del own["latents"]  # the model's
         return own
 
+    @property
+    def holds_image(self) -> bool:
+        """Whether an image can be the first latent frame of the first block, held at timestep 0 while the others are
+        denoised."""
+        return self.solver == "unipc" and self.frames_per_block > 1
+
     def for_block(self, block: int) -> tuple[float, ...]:
         """The noise levels of a block, by its number."""
         return self.first_block_sigmas if block == 0 and self.first_block_sigmas else self.sigmas
@@ -115,6 +121,8 @@ SCHEDULES: dict[str, Schedule] = {
     "causal_forcing_framewise_2_steps": Schedule.warped([1000, 500], frames_per_block=1, first=_FOUR_STEPS),
     "causal_forcing_framewise_1_step": Schedule.warped([1000], frames_per_block=1, first=_FOUR_STEPS),
     "longlive2": LONGLIVE2,
+    "self_gradient_forcing": Schedule.warped(_FOUR_STEPS),
+    "self_gradient_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
 }
 
 

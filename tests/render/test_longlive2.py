@@ -5,12 +5,17 @@ from pathlib import Path
 
 import av
 import checkpoint_files as files
+import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.render.start import Start
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -102,6 +107,23 @@ def test_a_cut_is_another_video_than_a_prompt_that_goes_on_with_the_shot(generat
     default, cut, reset = map(latents_of, paths)
     assert torch.equal(default, cut) and not torch.equal(cut[16:], reset[16:])
     assert torch.equal(cut[:8], reset[:8])
+
+
+def test_an_image_is_the_first_latent_frame_and_a_resumed_render_goes_on_from_it(generate, folder, tmp_path):
+    rng = np.random.default_rng(3)
+    Image.fromarray(rng.integers(0, 255, (96, 64, 3), dtype=np.uint8)).save(tmp_path / "start.png")
+    common = ("--method", "longlive2", "--start-image", tmp_path / "start.png", "--runs", tmp_path / "runs")
+    paths = [tmp_path / f"{name}.safetensors" for name in ("part", "again", "plain")]
+    generate(*common, "--seconds", 1, "--latents", paths[0], prompts="an apple")
+    generate(*common, "--seconds", 2, "--latents", paths[1], prompts="an apple")
+    generate("--method", "longlive2", "--seconds", 1, "--latents", paths[2], prompts="an apple")
+    part, again, plain = map(latents_of, paths)
+    assert len(part) == 8 and len(again) == 16 and torch.equal(part, again[:8])
+    codec = load_codec(folder / "vae.safetensors", torch.device("cpu"), torch.float32)
+    image = Start.image_file(tmp_path / "start.png", (64, 96)).encoded(codec)
+    assert torch.allclose(part[:1], image, atol=1e-6) and not torch.allclose(plain[:1], image, atol=0.1)
+    stored = stored_videos(tmp_path / "runs")[0]
+    assert torch.equal(stored.latents(), again)
 
 
 @pytest.mark.parametrize(
