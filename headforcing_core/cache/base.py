@@ -123,7 +123,7 @@ class Cache(ABC):
 
     @property
     def scene_starts(self) -> list[int] | None:
-        """The first latent frame of every scene so far; None where no frames of scenes are kept."""
+        """Per prompt so far, the first latent frame of its visit to a scene; None where no scenes are kept."""
         return None
 
     @property

@@ -113,7 +113,9 @@ class HeadCache(Cache):
             QueryScore.of(shape, self.memory_group.heads) if self.memory_group else None,
             everywhere=everywhere,
         )
-        self.scenes = Scenes()
+        self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
+        sinks = [group.policy.sink_frames for group in self.sink_groups]
+        self.scenes = Scenes(self.memory.capacity, sinks) if shape.policy.kept_scenes else None
 
     def _buffer(self, dtype: torch.dtype) -> Tensor:
         """The slots of all heads of all layers, in one piece so that one launch can change all of them.
@@ -218,6 +220,8 @@ class HeadCache(Cache):
 
         Memory comes first, because the candidate is one of the frames that are dropped.
         """
+        if self.scenes is not None:
+            self.scenes.keep(self._frames_seen, self.shape.frames_per_block, self.memory_group, self.sink_groups)
         event = None
         group = self.memory_group
         if group is not None:
@@ -237,23 +241,35 @@ class HeadCache(Cache):
         self.block += 1
         self._keep_history()
 
-    def end_scene(self) -> None:
-        """The current scene has ended with the last block: keep frames of it, if the policy keeps any."""
-        if self.memory_group is not None and self.shape.policy.kept_scenes:
-            self.scenes.end(self.memory, self.memory_group, self._frames_seen)
+    def begin_scene(self, switch: Switch) -> None:
+        """A prompt begins with the next block: it is told from the scenes before it, where frames of them are kept."""
+        if self.scenes is not None:
+            self.scenes.begin(switch, self._frames_seen)
 
-    def recall(self, scene: int) -> None:
-        """Put the kept frames of a scene, numbered from 1, in place of the entries of episodic memory."""
-        if self.memory_group is not None:
-            self.scenes.recall(scene, self.block, self.memory, self.memory_group)
+    def bring_back(self, switch: Switch) -> None:
+        """Put the frames of a recalled scene in place of the entries of episodic memory and of the sinks.
+
+        In a new scene the sinks are again those that they were before a recall.
+        """
+        if self.scenes is None or switch.continues:
+            return
+        scene = self.scenes.kept[self.scenes.home]
+        if switch.recall is not None:
+            scene = self.scenes.recalled(self.block)
+            if self.memory_group is not None and scene.spread:
+                self.memory.replace(self.memory_group.put_entries(scene.spread))
+        if self.origin != scene.start:
+            self.origin = scene.start
+            for group, frames in zip(self.sink_groups, scene.first, strict=True):
+                group.put_sinks(frames, group.policy.recent(self._frames_seen, self.oldest))
 
     @property
     def recalls(self) -> list[Recall]:
-        return self.scenes.recalls
+        return [] if self.scenes is None else self.scenes.recalls
 
     @property
     def scene_starts(self) -> list[int] | None:
-        return self.scenes.starts if self.memory_group is not None and self.shape.policy.kept_scenes else None
+        return None if self.scenes is None else self.scenes.starts
 
     def switch_blocks(self, switch: Switch) -> int:
         return self.shape.recache_blocks if switch.kind == "recache" else 0
@@ -261,13 +277,12 @@ class HeadCache(Cache):
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
         """Drop history as the switch says, bring back the scene that it recalls, which has a number; a recache writes
         `latest` again block by block, under the new prompt (METHOD.md, "Where one prompt follows another")."""
-        self.end_scene()
+        self.begin_scene(switch)
         if switch.re_anchor:
             self.re_anchor()
         if switch.kind == "flush":
             self.flush()
-        if switch.recall is not None:
-            self.recall(switch.recall)
+        self.bring_back(switch)
         if switch.kind == "recache":
             self.rewind(len(latest))
             for latents in latest:

@@ -12,7 +12,7 @@ from ..devices import kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .guards import SinkGate
-from .memory import MemoryHeads
+from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame
 from .slot_kernels import SlotKernels
@@ -179,27 +179,34 @@ class HeadGroup:
 
     # --- scenes.FrameStore
 
-    def held_frames(self) -> list[int]:
-        return [sources[0] for sources in self.sources if len(sources) == 1]
-
     def keep_frame(self, frame: int) -> KeptFrame:
-        slot = self.sources.index([frame])
+        slot = self.sources.index([frame], self.current.start)
         k, v = ([x[:, slot].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v))
-        return KeptFrame(frame, self._pooled(slot).cpu(), self.indices[slot], k, v)
+        return KeptFrame(frame, self.indices[slot], k, v)
 
-    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
+    def put_entries(self, frames: Sequence[KeptFrame]) -> list[MemoryEntry]:
+        """Replace all entries of episodic memory by these frames."""
         own = [[kept.frame] for kept in frames]
         self._arrange([slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own])
+        self._put_first(frames)
+        self.entries = len(frames)
+        return [MemoryEntry([kept.frame], self._pooled(slot)) for slot, kept in enumerate(frames)]
+
+    def put_sinks(self, frames: Sequence[KeptFrame], recent: Sequence[int]) -> None:
+        """Replace all history by these sinks and its own recent frames."""
+        self.keep(recent)
+        self._put_first([kept for kept in frames if kept.frame not in recent])
+
+    def _put_first(self, frames: Sequence[KeptFrame]) -> None:
+        """Put frames before all others."""
         first = self.frames
         for slot, kept in enumerate(frames, start=first):
             for layers, copies in ((self.k, kept.k), (self.v, kept.v)):
                 for x, copy in zip(layers, copies, strict=True):
                     x[:, slot] = copy.to(x.device)
-        self.sources += own
+        self.sources += [[kept.frame] for kept in frames]
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
-        self.entries = len(frames)
-        return [kept.pooled.to(self.k[0].device, copy=True) for kept in frames]
 
     def _pooled(self, slot: int) -> Tensor:
         if self.kernels is not None:

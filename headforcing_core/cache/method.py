@@ -23,6 +23,7 @@ from ..rollout.overlap import Overlap
 from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
+from ..timeline.timeline import Timeline
 from .base import Cache
 from .options import options_of
 from .query_score import QueryStatistics
@@ -160,9 +161,14 @@ class Method:
         """How `rollout` divides a video."""
         return Passes()
 
-    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
-        """The prompt switch that is applied to the cache where a user asks for `switch` before a prompt, numbered from
-        1; None where the cache need not know of the prompt. Raises HeadForcingError if it is not possible."""
+    def with_scenes(self, timeline: Timeline) -> Timeline:
+        """The timeline with a tag for every scene that the method brings back; raises HeadForcingError for one that it
+        cannot bring back. By default only a user's tags do."""
+        return timeline
+
+    def own_switch(self, switch: Switch) -> Switch | None:
+        """The prompt switch that is applied to the cache where a user asks for `switch`; None where the cache
+        need not know of the prompt. Raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:

@@ -10,7 +10,9 @@ import torch
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..rollout.rows import Script
+from ..timeline.returns import with_returns
 from ..timeline.switch import Switch
+from ..timeline.timeline import Timeline
 from .base import Cache
 from .guards import COMPRESSIONS, Guards
 from .head_cache import HeadCache
@@ -25,7 +27,7 @@ from .roles import (  # noqa: F401  all names of policies can be imported from h
     arrange_roles,
     check_choice,
 )
-from .scenes import MAX_SCENES, check_recall, recalled_scenes
+from .scenes import MAX_SCENES, check_recalls, recalled_scenes
 from .shape import CacheShape, Shape
 
 
@@ -45,8 +47,10 @@ class CachePolicy(RolePolicies, Method):
 
     @property
     def key(self) -> dict[str, Any]:
-        # kept scenes change no block before a recall, whose key has what it depends on
-        return super().key | ({} if self.queries is None else {"queries": self.queries.key})
+        # kept scenes change no block before a recall, whose row has what it depends on
+        key = super().key | ({} if self.queries is None else {"queries": self.queries.key})
+        del key["scenes"]
+        return key
 
     def make_cache(
         self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
@@ -54,8 +58,12 @@ class CachePolicy(RolePolicies, Method):
         return HeadCache(shape, dtype, device, attention)
 
     def for_video(self, video: VideoFacts) -> CachePolicy:
-        keeps = video.recalls and self.memory.episodic_frames
-        scenes = min(video.prompts - 1, MAX_SCENES) if keeps else 0
+        if self.scenes != "off" and not self.keeps_scenes:
+            raise HeadForcingError(
+                f"scenes {self.scenes}: this method keeps nothing of earlier scenes; choose scenes=off, or head_forcing"
+            )
+        keeps = self.keeps_scenes and (video.recalls or self.scenes != "off")
+        scenes = min(video.prompts, MAX_SCENES + 2) if keeps else 0  # with the current one, and that of the sinks
         if self.episodic.token_selection != "trigonometric":
             return replace(self, kept_scenes=scenes)
         if (queries := video.queries or self.queries) is None:
@@ -66,15 +74,19 @@ class CachePolicy(RolePolicies, Method):
             )
         return replace(self, kept_scenes=scenes, queries=queries)
 
-    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
-        if switch.recall is not None and not self.memory.episodic_frames:
+    def with_scenes(self, timeline: Timeline) -> Timeline:
+        story = with_returns(timeline, MAX_SCENES) if self.scenes == "auto" else timeline
+        check_recalls(story)
+        return story
+
+    def own_switch(self, switch: Switch) -> Switch | None:
+        if switch.recall is not None and not self.keeps_scenes:
             refuse_recall(switch)
         if switch.recall is not None and not self.kept_scenes:
             raise HeadForcingError(
-                f"this video began without a [recall], so no frames of its scenes are kept; remove [{switch}], or "
-                "render the new story by itself"
+                f"this video began without a [recall], so no frames of its scenes are kept; remove [{switch}], "
+                "render the new story by itself, or begin with the method option scenes=tagged"
             )
-        check_recall(switch, prompt)
         return switch if switch.changes_cache or self.kept_scenes else None
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:

@@ -7,7 +7,7 @@ the video; tests compare `HeadCache` with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from torch import Tensor
 from ..model.attention import explicit
 from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
+from ..timeline.switch import Switch
 from .base import Cache
-from .memory import EpisodicMemory, MemoryEvent, candidate_frame
+from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, candidate_frame
 from .query_score import QueryScore
 from .roles import RolePolicy
 from .scenes import KeptFrame, Scenes
@@ -44,7 +45,12 @@ class ReferenceCache(Cache):
         ]
         score = QueryScore.of(shape, self.memory_heads)
         self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
-        self.scenes = Scenes()
+        self.origin = self.oldest = 0  # the first sink frame, and the oldest that may be a recent one
+        self.sink_policies = [policy for policy in shape.policies if policy.sink_frames]
+        sinks = [policy.sink_frames for policy in self.sink_policies]
+        entries = self.memory.capacity if any(map(len, self.memory_heads)) else 0
+        self.scenes = Scenes(entries, sinks) if self.policy.kept_scenes else None
+        self.sinks: dict[RolePolicy, dict[int, KeptFrame]] = {}  # that came back, of every policy with sinks
         self.recalled: set[int] = set()  # frames that came back as entries, which they were or are instead of recent
 
     def begin_block(self) -> None:
@@ -80,8 +86,11 @@ class ReferenceCache(Cache):
         if policy.episodic_frames:
             frames += self.entries[layer]
             numbers += [sources[0] for sources in self.memory.sources]
+        back = self.sinks.get(policy, {})
         for number in self.held(policy):
-            frames.append(self.past[layer][number])
+            frames.append(
+                (back[number].k[layer], back[number].v[layer]) if number in back else self.past[layer][number]
+            )
             numbers.append(number)
         for number, frame in enumerate(self.current[layer], start=len(self.past[layer])):
             frames.append(frame)
@@ -90,7 +99,7 @@ class ReferenceCache(Cache):
 
     def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
         """The past frames that heads of this policy see, without episodic memory, in order."""
-        return policy.history(frames_seen)
+        return policy.history(frames_seen, self.origin, self.oldest)
 
     def held(self, policy: RolePolicy) -> list[int]:
         """The frames of `history` that episodic memory neither holds nor has got from a recall."""
@@ -106,6 +115,9 @@ class ReferenceCache(Cache):
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         block, frame = self.block, self.candidate()
+        if self.scenes is not None:
+            memory = self if self.scenes.entries else None
+            self.scenes.keep(len(self.past[0]), self.shape.frames_per_block, memory, [self] * len(self.sink_policies))
         self.close()
         if frame is None or not any(map(len, self.memory_heads)):
             return None
@@ -122,33 +134,38 @@ class ReferenceCache(Cache):
     def switch_blocks(self, switch):  # until the interface is merged
         return 0
 
-    def end_scene(self) -> None:
-        """The current scene has ended with the last block: keep frames of it, if the policy keeps any."""
-        if any(map(len, self.memory_heads)) and self.policy.kept_scenes:
-            self.scenes.end(self.memory, self, len(self.past[0]))
+    # --- scenes
 
-    def recall(self, scene: int) -> None:
-        """Put the kept frames of a scene, numbered from 1, in place of the entries of episodic memory."""
-        if any(map(len, self.memory_heads)):
-            self.scenes.recall(scene, self.block, self.memory, self)
+    def begin_scene(self, switch: Switch) -> None:
+        """A prompt begins with the next block: it is told from the scenes before it, where frames of them are kept."""
+        if self.scenes is not None:
+            self.scenes.begin(switch, len(self.past[0]))
 
-    # --- scenes.FrameStore
-
-    def held_frames(self) -> list[int]:
-        entries = [sources[0] for sources in self.memory.sources if len(sources) == 1]
-        return entries + self.held(self.policy.memory)
+    def bring_back(self, switch: Switch) -> None:
+        """Put the frames of a recalled scene in place of the entries of episodic memory and of the sinks."""
+        if self.scenes is None or switch.continues:
+            return
+        scene = self.scenes.kept[self.scenes.home] if switch.recall is None else self.scenes.recalled(self.block)
+        if switch.recall is not None and scene.spread:
+            self.recalled |= {kept.frame for kept in scene.spread}
+            entries = [[(kept.k[layer], kept.v[layer]) for kept in scene.spread] for layer in range(len(self.past))]
+            self.entries = entries
+            pooled = [
+                self._pooled([entries[layer][place] for layer in range(len(entries))])
+                for place in range(len(entries[0]))
+            ]
+            self.memory.replace(
+                [MemoryEntry([kept.frame], key) for kept, key in zip(scene.spread, pooled, strict=True)]
+            )
+        if self.origin != scene.start:
+            self.origin = scene.start
+            for policy, frames in zip(self.sink_policies, scene.first, strict=True):
+                recent = policy.recent(len(self.past[0]), self.oldest)
+                self.sinks[policy] = {kept.frame: kept for kept in frames if kept.frame not in recent}
 
     def keep_frame(self, frame: int) -> KeptFrame:
-        sources = self.memory.sources
-        entry = sources.index([frame]) if [frame] in sources else None  # a recache may have written the frame again
-        frames = self.past if entry is None else self.entries
-        held = [layer[frame if entry is None else entry] for layer in frames]
-        return KeptFrame(frame, self._pooled(held), 0, [k for k, _ in held], [v for _, v in held])
-
-    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
-        self.recalled |= {kept.frame for kept in frames}
-        self.entries = [[(kept.k[layer], kept.v[layer]) for kept in frames] for layer in range(len(self.past))]
-        return [kept.pooled for kept in frames]
+        held = [current[frame - len(self.past[0])] for current in self.current]
+        return KeptFrame(frame, 0, [k for k, _ in held], [v for _, v in held])
 
     # --- memory.TokenStore
 

@@ -12,6 +12,8 @@ from .guards import OFF, Guards
 from .options import NO_OPTION
 from .query_score import QueryStatistics
 
+SCENE_MODES = ("off", "auto", "tagged")
+
 Roles = Sequence[Sequence[str]]  # roles[layer][head]: a `HeadRole`, or a label where a method uses labels
 
 
@@ -53,10 +55,13 @@ class RolePolicy:
 
         `origin` is the first sink frame; recent frames are not older than `oldest`.
         """
-        recent = frames_seen if self.recent_frames is None else min(self.recent_frames, frames_seen)
-        first_recent = min(max(frames_seen - recent, oldest), frames_seen)
-        last_sink = min(origin + self.sink_frames, first_recent)
-        return [*range(origin, last_sink), *range(first_recent, frames_seen)]
+        recent = self.recent(frames_seen, oldest)
+        return [*range(origin, min(origin + self.sink_frames, recent.start)), *recent]
+
+    def recent(self, frames_seen: int, oldest: int = 0) -> range:
+        """The recent frames among those of `history`."""
+        count = frames_seen if self.recent_frames is None else min(self.recent_frames, frames_seen)
+        return range(min(max(frames_seen - count, oldest), frames_seen), frames_seen)
 
     def capacity(self, frames_per_block: int, total_frames: int) -> int:
         """Frame-slots one head needs, the current block included; never more than the video has."""
@@ -104,8 +109,9 @@ class RolePolicies:
     Attributes:
         rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding); `absolute` keeps each
             frame's index in the video.
-        kept_scenes: of how many earlier scenes frames are kept for a recall, at most `scenes.MAX_SCENES`; 0 for a
-            video without a recall.
+        scenes: what brings an earlier scene back: `off` only a tag, `auto` a prompt that returns to it, too. Frames of
+            scenes are kept from the beginning of the video, unless it is `off` and the story has no such tag.
+        kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
         guards: settings of other papers against sink collapse, see `guards.py`.
         queries: statistics of the model's queries, where `episodic.token_selection` needs them.
     """
@@ -116,11 +122,13 @@ class RolePolicies:
     rope: str = "contiguous"
     episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
     guards: Guards = OFF
+    scenes: str = "off"
     kept_scenes: int = field(default=0, metadata=NO_OPTION)
     queries: QueryStatistics | None = field(default=None, metadata=NO_OPTION, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("rope", self.rope, ("contiguous", "absolute"))
+        check_choice("scenes", self.scenes, SCENE_MODES)
         for other in (self.local, self.anchor):
             if other.episodic_frames and other != self.memory:
                 raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
@@ -128,6 +136,11 @@ class RolePolicies:
     def of(self, role: str) -> RolePolicy:
         """The policy of a `HeadRole`."""
         return {"local": self.local, "anchor": self.anchor, "memory": self.memory}[role]
+
+    @property
+    def keeps_scenes(self) -> bool:
+        """Whether any head keeps what a scene can bring back: sinks or episodic memory."""
+        return any(role.sink_frames or role.episodic_frames for role in (self.local, self.anchor, self.memory))
 
     @property
     def needs_profile(self) -> bool:

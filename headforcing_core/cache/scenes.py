@@ -1,4 +1,4 @@
-"""Scenes that come back: the latent frames that memory heads keep of every scene, and which scene a prompt recalls.
+"""Scenes that come back: the latent frames that are kept of every scene, and which scene a prompt recalls.
 
 A scene is what one prompt of the timeline makes. None of this is the paper's; METHOD.md, "A scene that comes back",
 specifies it. The caches hold the tokens (`FrameStore`), this module decides.
@@ -7,7 +7,7 @@ specifies it. The caches hold the tokens (`FrameStore`), this module decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,28 +16,43 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..rollout.rows import BlockRow, Script
 from ..timeline.likeness import word_features
+from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
-from .memory import EpisodicMemory, MemoryEntry
+from ..timeline.timeline import Timeline
 
-SCENE_FRAMES = 2  # latent frames that are kept of a scene
-MAX_SCENES = 8  # scenes of which frames are kept; those of the earliest one are dropped first
+MAX_SCENES = 8  # scenes that can come back: those that were visited last
 
 
 @dataclass
 class KeptFrame:
-    """A latent frame of an ended scene, in main memory.
+    """A latent frame of a scene, in main memory.
 
     Attributes:
-        pooled: its pooled key, as in `MemoryEntry`.
         index: temporal index that its keys are rotated to; unused where keys are stored without temporal rotation.
-        k, v: per layer, `[memory heads, s, head_dim]`.
+        k, v: per layer, `[heads, s, head_dim]`.
     """
 
     frame: int
-    pooled: Tensor
     index: int
     k: list[Tensor]
     v: list[Tensor]
+
+
+@dataclass
+class KeptScene:
+    """The frames that are kept of one scene.
+
+    Attributes:
+        start: its first latent frame.
+        first: for every store of sinks, the scene's first frames, as many as it has sinks.
+        spread: frames of its first visit for memory heads, spread over it.
+        step: a frame of every so many blocks is in `spread`.
+    """
+
+    start: int
+    first: list[list[KeptFrame]]
+    spread: list[KeptFrame] = field(default_factory=list)
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -58,66 +73,94 @@ class Recall:
 
 
 class FrameStore(Protocol):
-    """Holds the keys and values of memory heads."""
-
-    def held_frames(self) -> list[int]:
-        """The frames that memory heads hold unmerged, episodic entries first, each in the order of the context."""
+    """Holds the keys and values of the heads of one policy."""
 
     def keep_frame(self, frame: int) -> KeptFrame:
-        """A copy of a held frame."""
-
-    def put_entries(self, frames: Sequence[KeptFrame]) -> list[Tensor]:
-        """Replace all entries of episodic memory by these frames; returns their pooled keys on the cache's device."""
+        """A copy of a frame of the current block."""
 
 
 class Scenes:
     """The scenes of one video so far.
 
+    Args:
+        entries: how many frames of a scene come back into episodic memory; 0 without memory heads.
+        sinks: per store of sinks, how many frames it has.
+
     Attributes:
-        starts: the first latent frame of every scene so far.
-        kept: by scene number, from 1, the frames that are kept of it.
+        starts: per prompt, the first latent frame of the visit that it belongs to.
+        numbers: per prompt, the number of its scene: that of the first prompt that made it, from 1.
+        kept: by scene number, the frames that are kept of it.
+        home: the scene whose first frames are the sinks while no other one is recalled.
         recalls: the scenes that were brought back.
     """
 
-    def __init__(self) -> None:
-        self.starts = [0]
-        self.kept: dict[int, list[KeptFrame]] = {}
+    def __init__(self, entries: int, sinks: Sequence[int]) -> None:
+        self.entries, self.sinks = entries, sinks
+        self.starts, self.numbers = [0], [1]
+        self.kept = {1: self._new(0)}
+        self.home = 1
         self.recalls: list[Recall] = []
 
-    @property
-    def number(self) -> int:
-        """That of the current scene, from 1."""
-        return len(self.starts)
+    def _new(self, start: int) -> KeptScene:
+        return KeptScene(start, [[] for _ in self.sinks])
 
-    def end(self, memory: EpisodicMemory, store: FrameStore, frames_seen: int) -> None:
-        """Keep the latest frames of its own that the current scene has in episodic memory, and its last frame."""
-        held = [frame for frame in store.held_frames() if frame >= self.starts[-1]]
-        last = frames_seen - 1
-        remembered = {frame for sources in memory.sources for frame in sources} - {last}
-        chosen = [frame for frame in held if frame in remembered][1 - SCENE_FRAMES :]
-        chosen += [last] if last in held else []
-        self.kept[self.number] = [store.keep_frame(frame) for frame in chosen]
-        self.kept.pop(self.number - MAX_SCENES, None)
-        self.starts.append(frames_seen)
+    def keep(self, first: int, frames: int, memory: FrameStore | None, anchors: Sequence[FrameStore]) -> None:
+        """Keep of a block, whose clean pass has just been made, what may come back; `first` is its first frame."""
+        for scene in self.kept.values():
+            for store, held, sinks in zip(anchors, scene.first, self.sinks, strict=True):
+                wanted = range(max(first, scene.start), min(first + frames, scene.start + sinks))
+                held += map(store.keep_frame, wanted)
+        scene = self.kept[self.numbers[-1]]
+        if memory is None or self.starts[-1] != scene.start:  # of a later visit nothing is kept
+            return
+        if (first - scene.start) // frames % scene.step == 0:
+            scene.spread.append(memory.keep_frame(first))
+        if len(scene.spread) == 2 * self.entries:
+            del scene.spread[1::2]
+            scene.step *= 2
 
-    def recall(self, number: int, block: int, memory: EpisodicMemory, store: FrameStore) -> None:
-        """Put the kept frames of a scene in place of all entries of episodic memory; nothing where none were kept."""
-        if number not in self.kept:
-            raise HeadForcingError(f"no frames of scene {number} are kept in this cache; render the story anew")
-        frames = self.kept[number]
-        if frames:
-            pooled = store.put_entries(frames)
-            memory.replace([MemoryEntry([kept.frame], key) for kept, key in zip(frames, pooled, strict=True)])
-        self.recalls.append(Recall(block, number, tuple(kept.frame for kept in frames)))
+    def begin(self, switch: Switch, frames_seen: int) -> None:
+        """A prompt begins after so many latent frames."""
+        number = scene_of(switch, self.numbers)
+        if not switch.continues:
+            ended = self.kept[self.numbers[-1]]
+            ended.spread = spread_over(ended.spread, self.entries)
+            for old in self.kept.keys() - {*latest_scenes(self.numbers, MAX_SCENES), self.home}:
+                del self.kept[old]
+            if switch.recall is not None and number not in self.kept:
+                raise HeadForcingError(f"no frames of scene {number} are kept in this cache; render the story anew")
+            self.kept.setdefault(number, self._new(frames_seen))
+            if switch.re_anchor:
+                self.home = number
+        self.starts.append(self.starts[-1] if switch.continues else frames_seen)
+        self.numbers.append(number)
+
+    def recalled(self, block: int) -> KeptScene:
+        """The frames of the current scene, which comes back before `block`; noted in `recalls`."""
+        scene = self.kept[self.numbers[-1]]
+        back = {kept.frame for frames in (scene.spread, *scene.first) for kept in frames}
+        self.recalls.append(Recall(block, self.numbers[-1], tuple(sorted(back))))
+        return scene
 
 
-def check_recall(switch: Switch, prompt: int) -> None:
-    """Raise HeadForcingError if prompt number `prompt`, from 1, recalls a scene of which frames are no longer kept."""
-    if switch.recall and prompt - switch.recall > MAX_SCENES:
-        raise HeadForcingError(
-            f"prompt {prompt} recalls the scene of prompt {switch.recall}, and frames of the last {MAX_SCENES} scenes "
-            f"are kept; recall one from {prompt - MAX_SCENES} on"
-        )
+def spread_over(frames: list[KeptFrame], count: int) -> list[KeptFrame]:
+    """At most `count` of the frames, evenly spaced, the first and the last one among them."""
+    if len(frames) <= count:
+        return frames
+    return [frames[round(place * (len(frames) - 1) / (count - 1))] for place in range(count)]
+
+
+def check_recalls(timeline: Timeline) -> None:
+    """Raise HeadForcingError if a prompt recalls a scene of which frames are no longer kept."""
+    scenes = [1]
+    for number, segment in enumerate(timeline.segments[1:], 2):
+        latest, recall = latest_scenes(scenes, MAX_SCENES), segment.switch.recall
+        if recall and scenes[recall - 1] not in latest:
+            raise HeadForcingError(
+                f"prompt {number} recalls the scene of prompt {recall}, and frames of the last {MAX_SCENES} scenes "
+                f"are kept; recall one from {min(latest)} on"
+            )
+        scenes.append(scene_of(segment.switch, scenes))
 
 
 # ------------------------------------------------------------------------------------------------ likeness of prompts
@@ -147,8 +190,17 @@ def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
 
 
 def scene_starts(rows: Sequence[BlockRow]) -> list[int]:
-    """The first block of every scene, where every new prompt is a switch in the rows."""
+    """The first block of every prompt, where every new prompt is a switch in the rows."""
     return [0, *(block for block, row in enumerate(rows) if row.switch is not None)]
+
+
+def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
+    """For every prompt the first block of the visit to a scene that it belongs to, as in `Scenes.starts`."""
+    starts = [0]
+    for block, row in enumerate(rows):
+        if row.switch is not None:
+            starts.append(starts[-1] if row.switch.continues else block)
+    return starts
 
 
 def most_alike(features: Sequence[Tensor]) -> int:
@@ -173,11 +225,14 @@ def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
 def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> Script:
     """The script with the number of a scene in every switch that brings one back; `recalled` as `Method.recalled`.
 
-    The rows depend on where the scenes before them begin, too: a number alone could mean other scenes.
+    The rows depend on where the scenes before them begin, too: a number alone could mean other scenes. So do later
+    scenes, before which the sinks may change.
     """
-    rows, starts = list(script.rows), scene_starts(script.rows)
-    for block, numbers in recalled.items():
-        switch, begun = rows[block].switch, [start for start in starts if start <= block]
-        if switch is not None:
-            rows[block] = replace(rows[block], switch=replace(switch, recall=numbers[0]), recall=(*numbers, *begun))
+    rows = list(script.rows)
+    for block, row in enumerate(rows):
+        if row.switch is None or row.switch.continues or block < min(recalled, default=len(rows)):
+            continue
+        numbers = recalled.get(block, (0,))
+        switch = replace(row.switch, recall=numbers[0]) if block in recalled else row.switch
+        rows[block] = replace(row, switch=switch, recall=(*numbers, *visit_starts(rows[: block + 1])))
     return Script(rows, script.embeds, script.alike)

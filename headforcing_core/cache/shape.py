@@ -12,7 +12,6 @@ from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
 from .roles import RolePolicies, RolePolicy, Roles
-from .scenes import SCENE_FRAMES
 
 S = TypeVar("S", bound="Shape")
 
@@ -145,9 +144,11 @@ class CacheShape(Shape):
 
     @property
     def scene_slots(self) -> int:
-        """Frame-slots of the frames that are kept of earlier scenes, in main memory; at most, in all memory heads."""
-        heads = sum(self.policy.of(role).episodic_frames > 0 for layer in self.roles for role in layer)
-        return self.policy.kept_scenes * SCENE_FRAMES * heads
+        """Frame-slots of the frames that are kept of scenes, in main memory; at most, in all heads."""
+        kept = [self.policy.of(role) for layer in self.roles for role in layer] if self.policy.kept_scenes else []
+        entries = sum(policy.episodic_frames for policy in kept)
+        # of the current scene twice as many frames wait for its end
+        return self.policy.kept_scenes * (entries + sum(policy.sink_frames for policy in kept)) + entries
 
     @property
     def layer_sizes(self) -> LayerSizes:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from .base import State
 from .memory import MemoryEntry
-from .scenes import KeptFrame, Recall, Scenes
+from .scenes import KeptFrame, KeptScene, Recall, Scenes
 
 
 def pack(value: Any) -> State:
@@ -47,9 +47,6 @@ def unpack(state: State, device: torch.device) -> Any:
 
 def cache_state(cache: Any) -> State:
     """The state of a `HeadCache` after `commit`. The tensors are views of its buffers, used slots only."""
-    scenes, keeps_scenes = cache.scenes, cache.shape.policy.kept_scenes > 0
-    kept = {number: [vars(frame) for frame in frames] for number, frames in scenes.kept.items()}
-    recalls = [asdict(recall) for recall in scenes.recalls]
     groups = [
         {
             "sources": group.sources,
@@ -67,7 +64,7 @@ def cache_state(cache: Any) -> State:
         "groups": groups,
         "entries": [vars(entry) for entry in cache.memory.entries],
         "has_summary": cache.memory.has_summary,
-        "scenes": {"starts": scenes.starts, "kept": kept, "recalls": recalls} if keeps_scenes else None,
+        "scenes": None if cache.scenes is None else _scenes_state(cache.scenes),
     }
     return pack(state)
 
@@ -85,18 +82,41 @@ def restore_cache(cache: Any, state: State) -> None:
         cache.memory.entries = [replace(entry, pooled=entry.pooled.to(cache.device)) for entry in entries]
         cache.memory.has_summary = saved["has_summary"]
         cache.block, cache.origin, cache.oldest = saved["block"], saved["origin"], saved["oldest"]
-        if cache.shape.policy.kept_scenes:
+        if cache.scenes is not None:
             if saved["scenes"] is None:  # of a story without a recall
                 raise ValueError("it has no frames of earlier scenes")
-            cache.scenes = _restored_scenes(**saved["scenes"])
+            _restore_scenes(cache.scenes, **saved["scenes"])
     except (KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
         raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
 
-def _restored_scenes(starts: list[int], kept: dict[int, Any], recalls: list[dict[str, Any]]) -> Scenes:
-    """The scenes of a state; frames of ended scenes stay in main memory."""
-    scenes = Scenes()
-    scenes.starts = starts
-    scenes.kept = {number: [KeptFrame(**frame) for frame in frames] for number, frames in kept.items()}
+def _scenes_state(scenes: Scenes) -> dict[str, Any]:
+    """What `_restore_scenes` takes."""
+    kept = {
+        number: vars(scene)
+        | {"spread": [*map(vars, scene.spread)], "first": [[*map(vars, frames)] for frames in scene.first]}
+        for number, scene in scenes.kept.items()
+    }
+    recalls = [asdict(recall) for recall in scenes.recalls]
+    return {"starts": scenes.starts, "numbers": scenes.numbers, "home": scenes.home, "kept": kept, "recalls": recalls}
+
+
+def _restore_scenes(
+    scenes: Scenes,
+    starts: list[int],
+    numbers: list[int],
+    home: int,
+    kept: dict[int, Any],
+    recalls: list[dict[str, Any]],
+) -> None:
+    """Set the scenes of a new cache to those of a state; their frames stay in main memory."""
+
+    def frames(saved: list[dict[str, Any]]) -> list[KeptFrame]:
+        return [KeptFrame(**frame) for frame in saved]
+
+    scenes.starts, scenes.numbers, scenes.home = starts, numbers, home
+    scenes.kept = {
+        number: KeptScene(scene["start"], [*map(frames, scene["first"])], frames(scene["spread"]), scene["step"])
+        for number, scene in kept.items()
+    }
     scenes.recalls = [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in recalls]
-    return scenes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -47,7 +46,7 @@ def choose_profile(name: str | None) -> HeadProfile | AutoProfile | None:
 
 def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None) -> RenderOptions:
     """The options from the arguments of `add_render_arguments`; `size` replaces `--size`."""
-    check_numbers(args)
+    check_scale(args)
     given = vars(args)
     width, height = size or parse_size(args.size)
     named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
@@ -100,13 +99,10 @@ def found_profiles_folder(given: Path | None) -> Path | None:
     return given or (cache and cache / "profiles")
 
 
-def check_numbers(args: argparse.Namespace) -> None:
-    """Refuse values of `--scale` and `--state-seconds` that are out of range, if the command has these arguments."""
-    scale, state_seconds = vars(args).get("scale", 1), vars(args).get("state_seconds", 0.0)
-    if not 1 <= scale <= MAX_SCALE:
+def check_scale(args: argparse.Namespace) -> None:
+    """Refuse a value of `--scale` that is out of range, if the command has this argument."""
+    if not 1 <= (scale := vars(args).get("scale", 1)) <= MAX_SCALE:
         raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
-    if not (math.isfinite(state_seconds) and state_seconds >= 0):
-        raise HeadForcingError(f"--state-seconds must be 0 (never) or more, got {state_seconds}")
 
 
 def parse_size(text: str) -> tuple[int, int]:

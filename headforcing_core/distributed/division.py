@@ -180,8 +180,6 @@ def grouped(shape: Shape) -> CacheShape:
             "several GPUs cannot divide a cache whose guards or compression look at heads by their number or at all "
             "heads of a layer at once; leave them out, or leave out --gpus"
         )
-    if shape.policy.kept_scenes:
-        raise HeadForcingError("several GPUs cannot bring scenes back: leave out [recall], or leave out --gpus")
     return shape
 
 

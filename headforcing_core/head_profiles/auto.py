@@ -99,7 +99,7 @@ class AutoProfileCache(Cache):
         self.profile: HeadProfile | None = None
         self.earlier_events: list[MemoryEvent] = []
         self._prompts: list[PromptKV] = []
-        self._scene_ends: list[int] = []  # numbers of the blocks before which scenes ended
+        self._switches: dict[int, Switch] = {}  # those that only begin a prompt, by block
         self._sum, self._passes = torch.zeros(layers, heads, 3, dtype=torch.float64), 0
         self._pass_open = False
 
@@ -157,7 +157,7 @@ class AutoProfileCache(Cache):
                 "a prompt switch cannot change the cache while head roles are being measured; load a head profile"
             )
         else:
-            self._scene_ends.append(self.cache.block)
+            self._switches[self.cache.block] = switch
 
     @property
     def recalls(self) -> list[Recall]:
@@ -200,8 +200,8 @@ class AutoProfileCache(Cache):
         self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)
         events = []
         for block, prompt in enumerate(self._prompts):
-            if block in self._scene_ends:
-                self.cache.end_scene()
+            if block in self._switches:
+                self.cache.begin_scene(self._switches[block])
             events.append(self.cache.refill(full, block, prompt))
         self._prompts = []
         self.earlier_events = [event for event in events[:-1] if event is not None]

@@ -85,7 +85,7 @@ class MethodPolicy(Method):
         """An empty cache, from the arguments of `MethodCache`."""
         raise NotImplementedError
 
-    def own_switch(self, switch: Switch, prompt: int = 2) -> Switch | None:
+    def own_switch(self, switch: Switch) -> Switch | None:
         if switch.recall is not None and not self.recalls:
             refuse_recall(switch)
         if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ..cache.scenes import SCENE_FRAMES
 from ..cache.shape import CacheShape
 from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
@@ -34,8 +33,8 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     ]
     if isinstance(shape, CacheShape) and shape.scene_slots:
         lines.append(
-            f"kept for [recall], in main memory: {SCENE_FRAMES} latent frames of each of the last "
-            f"{shape.policy.kept_scenes} scenes in every memory head, up to {shape.scene_slots:,} frame-slots = "
+            f"kept of scenes that may come back, in main memory: latent frames of {shape.policy.kept_scenes} scenes "
+            f"in anchor and memory heads, up to {shape.scene_slots:,} frame-slots = "
             f"{format_bytes(shape.bytes_of(shape.scene_slots, dtype))}"
         )
     if "blocks" not in policy.resumes_from:
@@ -53,7 +52,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
             f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
             "until then every head keeps all latent frames"
         )
-    lines += ["", plan.timeline.table(video_frames_of(plan.start_frames))]
+    lines += ["", plan.story.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
             f"Times and blocks are counted from the end of the {plan.start_frames} start frames, video frames from "

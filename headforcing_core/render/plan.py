@@ -95,9 +95,10 @@ class RenderPlan:
         name, by_head, auto, queries = head_roles(config, policy, profile, family, roles, shuffle)
         stride = config.latents.stride
         sizes = (height // stride, width // stride, frames_per_block, blocks * frames_per_block)
-        facts = VideoFacts(schedule, blocks, start_frames, len(timeline.segments), timeline.recalls)
+        story = policy.with_scenes(timeline)
+        facts = VideoFacts(schedule, blocks, start_frames, len(story.segments), story.recalls)
         policy = policy.for_video(replace(facts, seed=seed, queries=queries, profile=name))
-        rows = _rows(timeline, schedule, policy, seed, start_frames // frames_per_block)
+        rows = _rows(story, schedule, policy, seed, start_frames // frames_per_block)
         shape = policy.shape(config, by_head, *sizes)
         video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
@@ -128,10 +129,11 @@ class RenderPlan:
         """
         alike = _alike(timeline)
         timeline, wanted = _fitted(timeline, seconds, self.schedule, self.start_frames)
-        rows = _rows(timeline, self.schedule, self.policy, self.seed, self.start_blocks)
+        story = self.policy.with_scenes(timeline)
+        rows = _rows(story, self.schedule, self.policy, self.seed, self.start_blocks)
         video_frames = video_frames_of(self.start_frames) + wanted
         shape = self._shape_of(len(rows) * self.schedule.frames_per_block, video_frames)
-        facts = VideoFacts(self.schedule, len(rows), self.start_frames, len(timeline.segments), timeline.recalls)
+        facts = VideoFacts(self.schedule, len(rows), self.start_frames, len(story.segments), story.recalls)
         if self.policy.for_video(facts).key != self.policy.key:
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
@@ -171,6 +173,11 @@ class RenderPlan:
                 f"got {self.switches[early]!s} in block {early}; load or measure a head profile, or move this prompt "
                 f"to {format_time(clock.start_seconds(first))} or later"
             )
+
+    @property
+    def story(self) -> Timeline:
+        """The timeline with a tag for every scene that comes back, by itself or because a tag says so."""
+        return self.policy.with_scenes(self.timeline)
 
     def script(self, embeds: Embeddings) -> Script:
         """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`."""
@@ -334,8 +341,8 @@ def _rows(timeline: Timeline, schedule: Schedule, policy: Method, seed: int, sta
     prompts = block_prompts(timeline)
     switches = {
         start_blocks + segment.start_block: switch
-        for number, segment in enumerate(timeline.segments[1:], 2)
-        if (switch := policy.own_switch(segment.switch, number)) is not None
+        for segment in timeline.segments[1:]
+        if (switch := policy.own_switch(segment.switch)) is not None
     }
     rows = lay_out_rows([prompts[0]] * start_blocks + prompts, schedule, seed, switches, start_blocks)
     for segment in timeline.segments:

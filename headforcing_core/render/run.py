@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..cache.base import Cache
 from ..cache.memory import MemoryEvent
-from ..cache.scenes import Recall, scene_starts
+from ..cache.scenes import Recall, visit_starts
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
 from ..report.latents import RunMeter
@@ -159,7 +159,7 @@ class Run:
         """Refuse a restored cache of a story with other scenes: a prompt repeated in a new scene changes no key."""
         found = self.cache.scene_starts
         frames = self.plan.schedule.frames_per_block
-        starts = [start * frames for start in scene_starts(script.rows) if start < self.cache.block]
+        starts = [start * frames for start in visit_starts(script.rows[: self.cache.block])]
         if found is not None and found != starts:
             raise HeadForcingError(
                 f"the saved state is of a story whose scenes begin with latent frames {found}, those of this one "

@@ -28,7 +28,8 @@ class BlockRow:
         sigmas: noise levels of the denoising steps, highest first; empty for a start block, whose latents are given.
         seed: of the block's noise.
         switch: prompt switch before the block; None within a prompt, and where a new prompt leaves the cache alone.
-        recall: for a switch that brings a scene back, what the block depends on because of it (`Method.recalled`).
+        recall: for a switch that brings a scene back, and those after it, what the block depends on because of it
+            (`scenes.number_recalls`).
         solver: as in `Schedule`.
     """
 
@@ -42,7 +43,7 @@ class BlockRow:
     def key(self, embedding: str) -> str:
         """The hash of the row, without what all rows of a video share; `embedding` is that of its text embedding."""
         parts: list[object] = [embedding, list(self.sigmas), self.seed]
-        if self.switch is not None and self.switch.changes_cache:
+        if self.switch is not None and (self.switch.changes_cache or self.recall):
             parts += [self.switch.kind, self.switch.re_anchor, list(self.recall)]
         return digest(*parts)
 

@@ -20,10 +20,10 @@ def answer(request: object) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
-    either `text` or `segments`, each `{text, start_block, switch, seed, asked}` with a switch of null or `{kind,
-    blend_blocks, re_anchor, recall}`. A seed is null or digits as text, since it can exceed the whole numbers that
-    JavaScript counts in; `asked` is the time in seconds that the text has for the prompt, or null. With segments,
-    `length` is the length in seconds that the text sets where `seconds` is 0.
+    either `text` or `segments`, each `{text, start_block, switch, seed, asked}` with a switch of null or
+    `{kind, blend_blocks, re_anchor, recall, new_scene}`. A seed is null or digits as text, since it can exceed the
+    whole numbers that JavaScript counts in; `asked` is the time in seconds that the text has for the prompt, or null.
+    With segments, `length` is the length in seconds that the text sets where `seconds` is 0.
 
     The answer holds `text`, `segments`, `blocks`, `seconds` (the length), `block_seconds`, `first_block_seconds` and
     `default` (the switch of prompts without a tag); or, for a text that is no timeline, `error` and `line` (1-based or
@@ -62,7 +62,7 @@ def _described(text: str, timeline: Timeline) -> dict[str, Any]:
                 "end_block": segment.end_block,
                 "start": clock.start_seconds(segment.start_block),
                 "end": min(clock.start_seconds(segment.end_block), timeline.seconds),
-                "switch": None if prompt.switch is None else asdict(prompt.switch),
+                "switch": None if prompt.switch is None else _fields(prompt.switch),
                 "seed": None if prompt.seed is None else str(prompt.seed),
                 "tag": tag_of(prompt.switch, prompt.seed),
                 "asked": prompt.asked,
@@ -75,6 +75,11 @@ def _described(text: str, timeline: Timeline) -> dict[str, Any]:
         "block_seconds": clock.block_seconds,
         "first_block_seconds": clock.start_seconds(1),
     }
+
+
+def _fields(switch: Switch) -> dict[str, Any]:
+    """The fields of a switch that a tag can set."""
+    return {name: value for name, value in asdict(switch).items() if name != "continues"}
 
 
 def _placed(segments: list[Any]) -> list[PlacedPrompt]:
@@ -103,6 +108,7 @@ def _switch(fields: Mapping[str, Any], kind: str) -> Switch:
         _get(fields, "blend_blocks", int, RESET.blend_blocks),
         _get(fields, "re_anchor", bool, RESET.re_anchor),
         None if fields.get("recall") is None else _get(fields, "recall", int),
+        _get(fields, "new_scene", bool, RESET.new_scene),
     )
 
 

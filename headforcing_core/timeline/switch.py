@@ -4,7 +4,8 @@ A switch is chosen for all prompts or written as a tag in front of one: `[recach
 `[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
 
 `[cut]` is another word for `[re-anchor]`. `[recall 2]` brings the scene of the second prompt back, `[recall]` the most
-alike one, where the method can do that.
+alike one, where the method can do that; `[new scene]` begins another scene where the prompt would be taken for an
+earlier one's.
 
 The same tag can set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`.
 """
@@ -28,6 +29,7 @@ MAX_SEED = 2**64 - 1
 _TAG_WORDS = {  # what may follow each word of a tag
     **dict.fromkeys((*SWITCHES, "re-anchor", "cut"), ""),
     "recall": r"(?: \d{1,4})?",
+    "new scene": "",
     "blend": r" \d{1,4}",
     "seed": r" \d{1,40}",
 }
@@ -52,6 +54,8 @@ class Switch:
         re_anchor: a scene cut: the first latent frames of the new scene replace the attention sink.
         recall: number of an earlier prompt, from 1, whose scene comes back; 0 for the one that is most alike, None for
             no recall.
+        new_scene: the prompt begins a new scene, whatever its words are.
+        continues: the prompt is one more of the scene before it, see `Timeline.with_scenes`; no tag says so.
 
     Raises HeadForcingError for an unknown kind and for `blend_blocks` out of range.
     """
@@ -60,6 +64,8 @@ class Switch:
     blend_blocks: int = 0
     re_anchor: bool = False
     recall: int | None = None
+    new_scene: bool = False
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in SWITCHES:
@@ -77,6 +83,7 @@ class Switch:
         words = [self.kind] if self.kind != "reset" else []
         words += ["re-anchor"] if self.re_anchor else []
         words += [] if self.recall is None else [f"recall {self.recall}" if self.recall else "recall"]
+        words += ["new scene"] if self.new_scene else []
         words += [f"blend {self.blend_blocks}"] if self.blend_blocks else []
         return ", ".join(words or ["reset"])
 
@@ -121,16 +128,17 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
         [int(word[len(name) :]) for word in words if word.startswith(name)] for name in ("blend ", "seed ")
     )
     recalls = [int(word[len("recall") :] or 0) for word in words if word.startswith("recall")]
-    if len(kinds) > 1 or max(map(len, (recalls, blends, seeds))) > 1:
+    if len(kinds) > 1 or max(map(len, (recalls, blends, seeds))) > 1 or (recalls and "new scene" in words):
         raise HeadForcingError(
-            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall, one blend and one seed"
+            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or new scene, one blend "
+            "and one seed"
         )
     if seeds and seeds[0] > MAX_SEED:
         raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seeds[0]}")
     if len(words) == len(seeds):
         return None, seeds[0]
     kind, blend, recall = kinds[0] if kinds else "reset", blends[0] if blends else 0, recalls[0] if recalls else None
-    switch = Switch(kind, blend, "re-anchor" in words or "cut" in words, recall)
+    switch = Switch(kind, blend, "re-anchor" in words or "cut" in words, recall, "new scene" in words)
     return switch, seeds[0] if seeds else None
 
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
+from ...headforcing_core.commands.parser import count
 from ...headforcing_core.commands.paths import READ, folder_read, folder_written
 from ...headforcing_core.demo import assets, rooms_autoencoder, word_hash, words
 from ...headforcing_core.errors import HeadForcingError
@@ -54,8 +55,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--out", type=folder_written(*FILES), required=True, help="folder for measurements, tables and verdicts"
     )
     sub.add_argument("--tables", nargs="+", choices=ROOMS_TABLES, metavar="TABLE", help=f"of {', '.join(ROOMS_TABLES)}")
-    sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
-    sub.add_argument("--shuffles", type=int, default=SHUFFLES, help=f"of the head roles ({SHUFFLES})")
+    sub.add_argument("--videos", type=count, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
+    sub.add_argument("--shuffles", type=count, default=SHUFFLES, help=f"of the head roles ({SHUFFLES})")
     told = "only rows that a primary endpoint is computed from, and the truth"
     sub.add_argument("--deciding", action="store_true", help=told)
     sub.add_argument("--profile", type=READ, help="head profile with shares, of a training's student")

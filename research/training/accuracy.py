@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
+from ...headforcing_core.commands.parser import count
 from ...headforcing_core.commands.paths import READ, WRITTEN
 from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from ...headforcing_core.demo.words import Look
@@ -95,7 +96,7 @@ def table(columns: Mapping[str, Accuracy]) -> str:
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `accuracy` to the commands."""
     sub = command("accuracy", show_accuracy, "Measure how often the detector is right on rendered clips.")
-    sub.add_argument("--clips", type=int, default=64)
+    sub.add_argument("--clips", type=count, default=64)
     sub.add_argument("--autoencoder", type=READ)
     sub.add_argument("--out", type=WRITTEN, help="JSON to write")
 

@@ -1,4 +1,4 @@
-"""docs/memory.md says what the commands print."""
+"""Pages on memory say what the commands print."""
 
 from pathlib import Path
 

@@ -1,7 +1,9 @@
 """`[recall]`: frames of an earlier scene come back as entries of episodic memory."""
 
 import json
+import random
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.cache.scenes import (
     MAX_SCENES,
-    SCENE_FRAMES,
+    Scenes,
     most_alike,
     number_recalls,
     recalled_scenes,
@@ -41,7 +43,7 @@ from small_engine import (
 )
 from switching_reference import SwitchingReferenceCache
 
-BUSY = replace(BUSY, kept_scenes=MAX_SCENES)
+BUSY = replace(BUSY, kept_scenes=MAX_SCENES + 2)
 BLOCKS = 12
 BACK = {4: Switch(), 8: Switch(recall=1)}  # three scenes, the last of which brings the first one back
 STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
@@ -76,14 +78,59 @@ def keys_of(plan: RenderPlan) -> list[str]:
 # --------------------------------------------------------------------------------------------------------- in the cache
 
 
-def test_a_scene_comes_back_with_its_latest_entry_and_its_last_frame(model):
+def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_ones(model):
     cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), []
     watch = lambda block, step, clean: held.append(cache.memory.sources) if (block, step) == (8, 1) else None  # noqa: E731
     film_of(model, cache, on_step=watch)
-    # block 3, the last one of the first scene, considered frame 6; frame 11 is the scene's last
-    assert held == [[[6], [11]]]
-    assert [recall.to_dict() for recall in cache.recalls] == [{"block": 8, "scene": 1, "frames": (6, 11)}]
-    assert cache.recalls[0].describe() == "before block 8: recalled scene 1: frames 6, 11"
+    assert held == [[[0], [3], [6], [9]]]
+    assert [recall.to_dict() for recall in cache.recalls] == [{"block": 8, "scene": 1, "frames": (0, 1, 2, 3, 6, 9)}]
+    assert cache.recalls[0].describe() == "before block 8: recalled scene 1: frames 0, 1, 2, 3, 6, 9"
+
+
+def test_anchor_heads_hold_the_first_block_of_the_scene_that_came_back_and_then_their_own_again(model):
+    cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), {}
+    (anchors,) = cache.sink_groups
+
+    def watch(block, step, clean):
+        held[block] = [frame for (frame,) in anchors.sources[: anchors.policy.sink_frames]]
+
+    film_of(model, cache, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()}, on_step=watch)
+    video, second = [0, 1, 2], [9, 10, 11]
+    assert [held[block] for block in range(3, BLOCKS)] == [video] * 5 + [second] * 2 + [video] * 2
+
+
+def test_after_a_re_anchor_a_scene_that_came_back_is_left_for_the_new_anchors(model):
+    cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), {}
+    (anchors,) = cache.sink_groups
+
+    def watch(block, step, clean):
+        held[block] = [frame for (frame,) in anchors.sources[: anchors.policy.sink_frames]]
+
+    film_of(model, cache, {3: Switch(re_anchor=True), 6: Switch(recall=1), 8: Switch()}, on_step=watch)
+    assert [held[block] for block in (2, 5, 7, 9)] == [[0, 1, 2], [9, 10, 11], [0, 1, 2], [9, 10, 11]]
+
+
+def test_frames_of_a_visit_are_spread_over_it_whatever_its_length():
+    kept = {}
+    for blocks in (1, 4, 6, 11, 40, 300):
+        scenes = Scenes(5, ())
+        for block in range(blocks):
+            scenes.keep(3 * block, 3, Numbered(), ())
+            assert len(scenes.kept[1].spread) < 10
+        scenes.begin(Switch(), 3 * blocks)
+        kept[blocks] = scenes.kept[1].spread
+    assert kept[1] == [0] and kept[4] == [0, 3, 6, 9] and kept[6] == [0, 3, 6, 12, 15]
+    assert kept[11] == [0, 6, 12, 24, 30]
+    for blocks in (40, 300):
+        gaps = [b - a for a, b in zip(kept[blocks], kept[blocks][1:], strict=False)]
+        assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and kept[blocks][-1] > 0.7 * 3 * blocks
+
+
+class Numbered:
+    """A store whose kept frames are their numbers."""
+
+    def keep_frame(self, frame):
+        return frame
 
 
 @pytest.mark.parametrize(
@@ -95,6 +142,8 @@ def test_a_scene_comes_back_with_its_latest_entry_and_its_last_frame(model):
         (Switch("flush", recall=1), "contiguous"),
         (Switch("recache", recall=3), "absolute"),
         (Switch("recache", re_anchor=True, recall=2), "contiguous"),
+        (Switch("flush", re_anchor=True, recall=1), "absolute"),
+        (Switch(continues=True), "contiguous"),
     ],
 )
 def test_the_grouped_cache_recalls_as_the_reference_does(model, switch, rope):
@@ -102,13 +151,13 @@ def test_the_grouped_cache_recalls_as_the_reference_does(model, switch, rope):
         new_cache(model, mixed(model), replace(BUSY, rope=rope), BLOCKS, kind)
         for kind in (HeadCache, SwitchingReferenceCache)
     ]
-    made = [latents(film_of(model, cache, {4: Switch(), 6: Switch("recache"), 8: switch})) for cache in caches]
+    switches = {4: Switch(), 6: Switch("recache"), 8: switch, 10: Switch("flush"), 11: Switch(recall=2)}
+    made = [latents(film_of(model, cache, switches)) for cache in caches]
     assert difference(*made) < 1e-4
     assert caches[0].memory.sources == caches[1].memory.sources
     assert caches[0].scenes.recalls == caches[1].scenes.recalls
-    assert {n: [k.frame for k in kept] for n, kept in caches[0].scenes.kept.items()} == {
-        n: [k.frame for k in kept] for n, kept in caches[1].scenes.kept.items()
-    }
+    assert len(caches[0].recalls) == 1 + (switch.recall is not None)
+    assert caches[0].scenes.numbers == caches[1].scenes.numbers
 
 
 @pytest.mark.parametrize(
@@ -135,15 +184,18 @@ def test_a_recalled_frame_is_dropped_with_its_entry_even_while_it_is_recent(
     made = [latents(film_of(model, cache, switches, schedule=Schedule((1.0,), f))) for cache in caches]
     assert difference(*made) < 1e-4
     assert caches[0].memory.sources == caches[1].memory.sources
-    dropped, (group,) = 8 * f - 1, [group for group in caches[0].groups if group.policy == memory]
-    assert dropped in caches[0].recalls[0].frames and [dropped] not in group.sources
+    (group,) = [group for group in caches[0].groups if group.policy == memory]
+    assert caches[0].recalls[0].frames[-1] >= 4 * f and len(set(map(tuple, group.sources))) == len(group.sources)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_both_caches_recall_alike_with_any_policy(seed):
     model, roles, policy, f, prompts = random_setting(seed)
     policy = replace(policy, kept_scenes=MAX_SCENES)
-    switches = {2: Switch(), 3: Switch(recall=1), 7: Switch("flush"), 9: Switch("recache", recall=3)}
+    ways = ({}, {"kind": "flush"}, {"kind": "recache"}, {"re_anchor": True}, {"continues": True}, {"recall": 1})
+    chooser = random.Random(seed)
+    switches = {2: Switch(), 3: Switch(recall=1), 9: Switch("recache", recall=3)}
+    switches |= {block: Switch(**chooser.choice(ways)) for block in (5, 7, 10)}
     caches = [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, SwitchingReferenceCache)]
     options = {"schedule": Schedule((1.0, 0.7), f), "prompts": prompts, "switches": switches}
     made = [latents(film(model, cache, 12, **options)) for cache in caches]
@@ -161,16 +213,16 @@ def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads(model):
     roles, switches = mixed(model), {block: Switch() for block in range(1, BLOCKS)}
     cache = new_cache(model, roles, BUSY, BLOCKS)
     film_of(model, cache, switches)
-    assert list(cache.scenes.kept) == list(range(BLOCKS - MAX_SCENES, BLOCKS))
-    for frames in cache.scenes.kept.values():
-        assert len(frames) <= SCENE_FRAMES and all(x.device.type == "cpu" for kept in frames for x in kept.k)
-    slots = sum(len(x) for frames in cache.scenes.kept.values() for kept in frames for x in kept.k)
-    heads = sum(row.count("memory") for row in roles)
-    assert slots == MAX_SCENES * heads  # scenes of one block have no entries of their own, only their last frame
-    assert cache.shape.scene_slots == MAX_SCENES * SCENE_FRAMES * heads
+    kept = cache.scenes.kept  # the first one, since its frames are the sinks, the last ones, and the current one
+    assert list(kept) == [1, *range(BLOCKS - MAX_SCENES, BLOCKS + 1)]
+    frames = [frame for scene in kept.values() for frame in (*scene.spread, *chain(*scene.first))]
+    assert all(x.device.type == "cpu" for frame in frames for x in frame.k)
+    memory, anchors = (sum(row.count(role) for row in roles) for role in ("memory", "anchor"))
+    assert sum(len(x) for frame in frames for x in frame.k) == len(kept) * (memory + 3 * anchors)  # of one block each
+    assert cache.shape.scene_slots == 10 * (5 * memory + 3 * anchors) + 5 * memory
     without = new_cache(model, roles, replace(BUSY, kept_scenes=0), BLOCKS)
     film_of(model, without, switches)
-    assert not without.scenes.kept and without.shape.scene_slots == 0
+    assert without.scenes is None and without.shape.scene_slots == 0
 
 
 @pytest.mark.parametrize("stop", [5, 10])  # before the recall and after it
@@ -198,12 +250,13 @@ def test_a_state_without_scenes_is_refused_where_they_are_needed(model):
 
 def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_take():
     plan, without = plan_of("[recall 1]"), plan_of("")
-    assert plan.shape.policy.kept_scenes == 2 and without.shape.policy.kept_scenes == 0
+    assert plan.shape.policy.kept_scenes == 3 and without.shape.policy.kept_scenes == 0
     assert plan.shape.frame_slots == without.shape.frame_slots
-    slots = 2 * SCENE_FRAMES * sum(layer.count("memory") for layer in plan.shape.roles)
+    memory, anchors = (sum(layer.count(role) for layer in plan.shape.roles) for role in ("memory", "anchor"))
+    slots = 3 * (5 * memory + 3 * anchors) + 5 * memory
     told = describe(plan, torch.float32)
-    assert "2 latent frames of each of the last 2 scenes" in told and f"up to {slots} frame-slots" in told
-    assert "[recall]" not in describe(without, torch.float32)
+    assert "latent frames of 3 scenes in anchor and memory heads" in told and f"up to {slots} frame-slots" in told
+    assert "may come back" not in describe(without, torch.float32)
     needs = [needs_of(made, torch.float32, 0, kept=True, state=True) for made in (plan, without)]
     assert needs[0].state - needs[1].state == plan.shape.bytes_of(slots, torch.float32)
     assert needs[0].cache == needs[1].cache
@@ -233,7 +286,7 @@ def test_without_encoded_words_scenes_are_compared_by_their_own_embedding_and_no
     assert recalled_scenes(script) == {3: (1,)}
     numbered = number_recalls(script, recalled_scenes(script))
     assert [row.switch and row.switch.recall for row in numbered.rows] == [None, None, None, 1, None]
-    assert numbered.rows[3].recall == (1, 0, 2, 3), "its number, and where the scenes up to it begin"
+    assert numbered.rows[3].recall == (1, 0, 2, 3), "its number, and where the visits up to it begin"
 
 
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
@@ -258,7 +311,9 @@ def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
             assert (features @ features.T - torch.tensor(case["idf_similarities"])).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("head_forcing", "echo_forcing")])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if name not in ("head_forcing", "self_forcing_sink", "echo_forcing")]
+)
 def test_other_methods_say_that_they_cannot_recall(name):
     with pytest.raises(HeadForcingError, match=r"keeps nothing of earlier scenes.*choose head_forcing or echo_forcing"):
         method_policy(name).own_switch(Switch(recall=1))

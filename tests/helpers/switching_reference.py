@@ -1,8 +1,6 @@
 """The specification of what a prompt switch may do to head-wise caches; none of it is the paper's."""
 
-import torch
-from headforcing.headforcing_core.cache.head_cache import FLUSHED_TO_FRAMES, CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import RolePolicy
+from headforcing.headforcing_core.cache.head_cache import FLUSHED_TO_FRAMES, HeadCache
 from headforcing.headforcing_core.cache.reference import ReferenceCache
 
 
@@ -14,14 +12,7 @@ class SwitchingReferenceCache(ReferenceCache):
         oldest: recent frames reach back to this one at most.
     """
 
-    def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
-        super().__init__(shape, dtype, device)
-        self.origin = self.oldest = 0
-
     switch_blocks, apply_switch = HeadCache.switch_blocks, HeadCache.apply_switch  # in the order of a `HeadCache`
-
-    def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
-        return policy.history(frames_seen, self.origin, self.oldest)
 
     def candidate(self) -> int | None:
         frame = super().candidate()
@@ -32,12 +23,13 @@ class SwitchingReferenceCache(ReferenceCache):
         self.oldest = max(self.oldest, len(self.past[0]) - FLUSHED_TO_FRAMES)
 
     def re_anchor(self) -> None:
-        self.origin = len(self.past[0])
+        self.origin, self.sinks = len(self.past[0]), {}
 
     def rewind(self, blocks: int) -> None:
         self.block -= blocks
         first = self.block * self.shape.frames_per_block
         self.past = [past[:first] for past in self.past]
         self.oldest = max(self.oldest, first)
+        self.sinks = {policy: {n: kept for n, kept in back.items() if n < first} for policy, back in self.sinks.items()}
         # frames that are written again are recent ones again, but for entries
         self.recalled = {frame for frame in self.recalled if frame < first or self.memory.holds(frame)}

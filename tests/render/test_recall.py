@@ -11,6 +11,7 @@ from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.render.sinks import KeptLatents
@@ -47,7 +48,40 @@ def test_a_stopped_render_with_a_recall_goes_on_to_the_same_bytes(backbone, tmp_
         # while roles are being found nothing can be reused
         assert render.reused == (0 if profile is not None and stop_after < third else stop_after)
         (recall,) = render.run.recalls
-        assert (recall.block, recall.scene) == (third, 1) and recall.frames[-1] == 3 * second - 1
+        assert (recall.block, recall.scene) == (third, 1) and recall.frames == (0, 1, 2, *range(3, 3 * second, 3))
+
+
+AUTO = replace(CachePolicy(), scenes="auto")
+BACK = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {BALL}"
+
+
+def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does_and_reuses_the_blocks_before_it(backbone, tmp_path):
+    tagged = Render(backbone, tmp_path / "unused", BACK.replace("3 " + BALL, "3 [recall 1] " + BALL), SECONDS)
+    plain = Render(backbone, tmp_path / "runs", BACK, SECONDS)
+    plain.go()
+    render = Render(backbone, tmp_path / "runs", BACK, SECONDS, policy=AUTO, state_seconds=1e-9)
+    assert torch.equal(render.go(), tagged.straight()) and not torch.equal(render.straight(), plain.straight())
+    assert render.reused == 7 and [recall.scene for recall in render.run.recalls] == [1]
+    assert "recall 1" in describe(render.plan, torch.float32) and "recall" not in describe(plain.plan, torch.float32)
+    overruled = Render(backbone, tmp_path, BACK.replace("3 " + BALL, "3 [new scene] " + BALL), SECONDS, policy=AUTO)
+    assert torch.equal(overruled.straight(), plain.straight())
+
+
+@pytest.mark.parametrize("stop_after", [4, 7, 8])
+def test_scenes_found_by_themselves_are_the_same_after_a_stop_and_in_a_longer_story(backbone, tmp_path, stop_after):
+    longer = f"{BACK}\n0:06 {BALL}\n0:06.8 {CROSS}\n0:07.5 a new place"
+    render = Render(backbone, tmp_path, longer, 8.5, policy=AUTO, state_seconds=1e-9)
+    expected = render.straight()
+    Render(backbone, tmp_path, BACK, SECONDS, policy=AUTO, state_seconds=1e-9).go(stop_after=stop_after)
+    assert torch.equal(render.go(), expected) and render.reused == stop_after
+    assert [recall.scene for recall in render.run.recalls] == [1, 2], "a prompt said again goes on with its scene"
+
+
+def test_a_take_from_the_return_on_holds_the_same_frames(backbone, tmp_path):
+    Render(backbone, tmp_path, BACK, SECONDS, policy=AUTO).go()
+    take = Render(backbone, tmp_path, BACK.replace("3 " + BALL, "3 [seed 9] " + BALL), SECONDS, policy=AUTO)
+    assert torch.equal(take.go(), take.straight()) and take.reused == 7
+    assert take.run.recalls[0].frames == (0, 1, 2, 3, 6)
 
 
 def test_a_recall_added_to_a_story_that_was_begun_without_one_reuses_the_blocks_before_it(backbone, tmp_path):
@@ -158,6 +192,18 @@ def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_be
     assert result.to_dict()["recalls"][0]["scene"] == 2
     again, _ = run(backbone, changed, Told("", at=-1))
     assert torch.equal(again, latents)
+
+
+@pytest.mark.parametrize("mode", ["auto", "tagged"])
+def test_a_return_that_is_told_while_it_renders_finds_the_frames_kept(backbone, tmp_path, mode):
+    policy, tag = replace(AUTO, scenes=mode), "[recall 1] " if mode == "tagged" else ""
+    story = Told(BACK.replace("3 " + BALL, f"3 {tag}{BALL}"), at=4)
+    latents, result = run(
+        backbone, Render(backbone, tmp_path / "runs", BACK.split("\n0:05")[0], SECONDS, policy=policy), story
+    )
+    changed = Render(backbone, tmp_path / "unused", story.text, SECONDS, policy=policy)
+    assert not story.refusals and torch.equal(latents, run(backbone, changed)[0])
+    assert [recall.scene for recall in result.recalls] == [1]
 
 
 def test_likeness_is_that_of_the_words_that_tell_scenes_apart(backbone, tmp_path):

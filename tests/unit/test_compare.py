@@ -1,8 +1,6 @@
 """Comparing profiles, with numbers worked out by hand, and the soft remarks about a single one."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -115,8 +113,3 @@ def test_local_heads_that_look_elsewhere_are_remarked_on():
     found = sanity_checks(with_shares("p", ["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1]))
     assert len(found) == 1
     assert found[0].startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in found[0]
-
-
-def test_importing_compare_imports_no_matplotlib(tmp_path):
-    program = "import sys, headforcing.headforcing_core.head_profiles.agreement; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

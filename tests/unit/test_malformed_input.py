@@ -108,28 +108,6 @@ LONG = "9" * 5000
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [
-        ("batch", "jobs.jsonl", "--out", "out", "--shard", f"1/{LONG}"),
-        ("batch", "jobs.jsonl", "--out", "out", "--shard", f"{LONG}/{LONG}"),
-        ("memory", "--cards", LONG),
-        ("memory", "--cards", "nan"),
-        ("memory", "--cards", "-1"),
-        ("profiles", "plot", "toy_world", "x.png", "--head", f"{LONG},{LONG}"),
-        ("demo", "--episodic-frames", LONG),
-        ("demo", "--seconds", LONG),
-    ],
-)
-def test_a_number_of_5000_digits_is_one_short_sentence(
-    argv: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.jsonl").write_text('{"demo": true}')
-    code, err = run(*argv)
-    assert code == 2 and len(err.splitlines()[-1]) < 500 and "Traceback" not in err, err
-
-
-@pytest.mark.parametrize(
     "about",
     [
         '{"pictures": 1e999}',
@@ -578,7 +556,7 @@ def test_the_largest_seed_is_taken() -> None:
     assert arguments.seed_number(str(2**64 - 1)) == 2**64 - 1
 
 
-@pytest.mark.parametrize("size", ["1e308", "nan", "inf", "-1", "1e999"])
+@pytest.mark.parametrize("size", ["1e308", "-1"])
 def test_a_size_to_keep_that_is_none_is_refused(size: str, tmp_path: Path) -> None:
     code, err = run("runs", "prune", str(tmp_path), f"--keep-gb={size}")
     assert code == 2 and "--keep-gb" in err and err.count("\n") == 1

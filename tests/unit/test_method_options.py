@@ -43,8 +43,10 @@ def test_every_option_can_be_set_to_the_value_that_is_shown(name):
 @pytest.mark.parametrize("name", method_names())
 def test_every_option_is_part_of_the_identity_of_the_settings(name):
     policy = method_policy(name)
-    assert set(policy.key) >= {"method", *options_of(policy)}
+    assert set(policy.key) >= {"method", *options_of(policy)} - {"scenes"}  # the rows have what a recall changes
     for key, (value, types) in options_of(policy).items():
+        if key == "scenes":
+            continue
         if str in types:
             (other,) = {*CHOICES[key]} - {value}
         elif bool in types:
@@ -133,7 +135,8 @@ def test_values_are_checked_by_type_and_by_the_method(method, text, message):
         ("dummy_forcing", "window_frames=0", "1 frame in the window"),
         ("pyramid_forcing", "period=0", "must be at least 1"),
         ("pyramid_forcing", "patch=0", "must be at least 1"),
-        ("pyramid_forcing", "merged_blocks=-1", "must be at least 1"),
+        ("pyramid_forcing", "merged_blocks=0", "must be at least 1"),
+        ("deep_forcing", "max_reuse=-1", "max_reuse must be a whole number, got '-1'"),
         ("longlive", "window_frames=2", "must hold 3 sinks and a block of 3"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_text_is_answered_with_its_segments_and_what_places_them():
     }  # fmt: skip
     first, second = got["segments"]
     assert first["text"] == "a | b" and first["tag"] is None and first["switch"] is None
-    recache = {"kind": "recache", "blend_blocks": 0, "re_anchor": False, "recall": None}
+    recache = {"kind": "recache", "blend_blocks": 0, "re_anchor": False, "recall": None, "new_scene": False}
     assert (second["text"], second["tag"], second["switch"]) == ("c", "recache", recache)
     assert (second["start_block"], second["end_block"], second["start"], second["end"]) == (14, 41, 10.3125, 30.0)
     assert json.loads(json.dumps(got)) == got

@@ -4,6 +4,7 @@ import { startSeconds, timeText } from "./segments.js";
 
 const KINDS = ["reset", "recache", "flush"];
 const MOST_BLEND = 16;
+const NEW_SCENE = "new scene";
 const TYPING_MS = 150;
 
 /** `change(index, fields, key)` gets what was changed of a segment. */
@@ -35,7 +36,9 @@ export class Panel {
       title: "The scene of an earlier prompt comes back; with head_forcing and echo_forcing",
     });
     this.recall.addEventListener("change", () => {
-      this.#switched({ recall: this.recall.value === "" ? null : Number(this.recall.value) });
+      const { value } = this.recall;
+      const recall = value === "" || value === NEW_SCENE ? null : Number(value);
+      this.#switched({ recall, new_scene: value === NEW_SCENE });
     });
     this.blend = make("input", { type: "number", min: 0, max: MOST_BLEND, step: 1, "aria-label": "Blend, in blocks" });
     this.blend.addEventListener("change", () => this.#switched({ blend_blocks: this.#blendBlocks() }));
@@ -82,9 +85,10 @@ export class Panel {
     this.kind.value = way?.kind ?? "";
     this.anchor.checked = !first && (way ?? node).re_anchor;
     const earlier = segments.slice(0, selected).map(({ text }, number) => [number + 1, `${number + 1}: ${cut(text)}`]);
-    const scenes = [["", "nothing"], ["0", "the most alike"], ...earlier];
+    const scenes = [["", "nothing"], ["0", "the most alike"], ...earlier, [NEW_SCENE, "no, a new scene"]];
     this.recall.replaceChildren(...scenes.map(([value, label]) => make("option", { value }, label)));
-    this.recall.value = (first ? null : way?.recall) ?? "";
+    const asked = way?.new_scene ? NEW_SCENE : way?.recall;
+    this.recall.value = (first ? null : asked) ?? "";
     if (document.activeElement !== this.blend) this.blend.value = first ? 0 : (way ?? node).blend_blocks;
     const seeded = segment.seed != null;
     if (document.activeElement !== this.seed) this.seed.value = segment.seed ?? "";
@@ -115,7 +119,7 @@ export class Panel {
   #switched(part) {
     if (part.kind === "") return this.#change(this.#index, { switch: null }, null);
     const { switch: kind, blend_blocks, re_anchor } = this.#node;
-    const before = this.#segment.switch ?? { kind, blend_blocks, re_anchor, recall: null };
+    const before = this.#segment.switch ?? { kind, blend_blocks, re_anchor, recall: null, new_scene: false };
     return this.#change(this.#index, { switch: { ...before, ...part } }, null);
   }
 

@@ -87,6 +87,7 @@ export function tagText(segment) {
   if (way && way.kind !== "reset") words.push(way.kind);
   if (way?.re_anchor) words.push("re-anchor");
   if (way?.recall != null) words.push(way.recall ? `recall ${way.recall}` : "recall");
+  if (way?.new_scene) words.push("new scene");
   if (way?.blend_blocks) words.push(`blend ${way.blend_blocks}`);
   if (way && !words.length) words.push("reset");
   if (seed != null) words.push(`seed ${seed}`);

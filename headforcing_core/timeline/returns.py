@@ -1,0 +1,112 @@
+"""The scene that each prompt of a story belongs to: a prompt that returns to an earlier scene is one of that scene.
+
+A pure function of the prompts up to each one, in English: a later prompt changes nothing before it. A prompt returns
+
+- where it has all words of an earlier one, or that one all of its words, and four fifths of both are common. Words in
+  another form count as equal ("cooks", "cooking"), small words do not count. One word in place of another is another
+  scene: "the red room" is not "the blue room";
+- or where it says so, "back in the kitchen", "returns to the kitchen", "the kitchen again": an earlier prompt names
+  that place, and the prompt before it does not.
+
+Anything else is a new scene, or is asked for by a tag: `[recall 2]`, `[new scene]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .switch import Switch
+from .timeline import Timeline
+
+COMMON_SHARE = 0.8  # of the words of two prompts that are one scene, by Dice's coefficient
+_SMALL_WORDS = frozenset(
+    "a an and are as at be been before by for from has have he her his in into is it its now of on onto or over she "
+    "that the their them they this to under was were while who with again back once more return returns returned "
+    "returning same still".split()
+)
+_NAME = r"((?:[\w'-]+\s+){0,2}?[\w'-]+)"
+_PLACE = rf"(?:the|a|an|his|her|its|their|our|my|that|this)\s+(?:same\s+)?{_NAME}"
+_END = r"(?=\s*(?:[,.;:!?]|$)|\s+(?:and|as|at|by|from|in|of|on|once|that|to|under|where|which|while|who|with|again)\b)"
+_IN = r"(?:at|in|inside|on)"
+# "back into" and "back to" inside a sentence say how somebody moves, "returns to his work" what he does
+_BACK = re.compile(rf"(?:\b(?:back|again|once more),?\s+{_IN}|(?:^|[.!?]\s+)back\s+to)\s+{_PLACE}{_END}")
+_RETURNS = re.compile(rf"\breturn(?:s|ed|ing)?\s+to\s+(?:the|that)\s+(?:same\s+)?{_NAME}{_END}")
+_AGAIN = re.compile(rf"(?:^|[.!?]\s+|\b{_IN}\s+){_PLACE}\s+(?:again|once more)\b")
+
+
+def with_returns(timeline: Timeline, most: int) -> Timeline:
+    """The timeline in which every prompt that returns to an earlier scene recalls it, as if a tag had said so.
+
+    A prompt that goes on with the scene before it is marked (`Switch.continues`), unless it cuts to new anchors. Tags
+    overrule all of it. Only the last `most` scenes are returned to.
+    """
+    prompts = [segment.text for segment in timeline.segments]
+    segments, scenes = [timeline.segments[0]], [1]
+    for number, segment in enumerate(timeline.segments[1:], 2):
+        switch = segment.switch
+        found = None if switch.new_scene or switch.recall is not None else _scene_of(prompts[:number], scenes, most)
+        if found is not None and found != scenes[-1]:
+            switch = replace(switch, recall=found)
+        elif found is not None and not switch.re_anchor:
+            switch = replace(switch, continues=True)
+        segments.append(replace(segment, switch=switch))
+        scenes.append(scene_of(switch, scenes))
+    return replace(timeline, segments=tuple(segments))
+
+
+def scene_of(switch: Switch, scenes: Sequence[int]) -> int:
+    """The scene of the next prompt, by the number of the first prompt that made it; `scenes` are those of the prompts
+    before."""
+    if switch.continues:
+        return scenes[-1]
+    return scenes[switch.recall - 1] if switch.recall else len(scenes) + 1
+
+
+def latest_scenes(scenes: Sequence[int], most: int) -> list[int]:
+    """The `most` scenes that were visited last, the last one first; `scenes` are those of all prompts so far."""
+    return list(dict.fromkeys(reversed(scenes)))[:most]
+
+
+def _scene_of(prompts: Sequence[str], scenes: Sequence[int], most: int) -> int | None:
+    """The earlier scene that the last of the prompts is of by its words; None for a new one."""
+    *earlier, prompt = prompts
+    latest = latest_scenes(scenes, most)
+    for scene in latest:
+        if alike(prompt, earlier[scene - 1]):
+            return scene
+    for place in _named_places(prompt):
+        if place[-1] in _words(earlier[-1]):
+            continue  # the story has not left it
+        for scene in latest[1:]:
+            if set(place) <= set(_words(earlier[scene - 1])):
+                return scene
+    return None
+
+
+def _named_places(prompt: str) -> list[list[str]]:
+    """The words of every place to which a prompt says that it returns."""
+    found = (place for phrase in (_BACK, _RETURNS, _AGAIN) for place in phrase.findall(prompt.lower()))
+    return [words for words in map(_words, found) if words]
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two prompts are of one scene by their words alone."""
+    a, b = set(_words(one)), set(_words(other))
+    if not a or not b:
+        return one.split() == other.split()
+    return (a <= b or b <= a) and 2 * len(a & b) >= COMMON_SHARE * (len(a) + len(b))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text without small ones and endings."""
+    return [_stem(word) for word in re.findall(r"[^\W_]+", text.lower()) if word not in _SMALL_WORDS]
+
+
+def _stem(word: str) -> str:
+    """A word without its ending, if enough of it is left: "cook" for "cooks" and "cooking"."""
+    for ending in ("ing", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)]
+    return word
