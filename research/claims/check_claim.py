@@ -23,7 +23,7 @@ from ...headforcing_core.commands.farm_arguments import add_farm_arguments, farm
 from ...headforcing_core.commands.metrics import add_metric_arguments, panel_of
 from ...headforcing_core.commands.model_files import ModelFiles
 from ...headforcing_core.commands.paths import READ, TEXT, folder_written
-from ...headforcing_core.commands.profiles import Measurement
+from ...headforcing_core.commands.profiles import Measurement, setup_of
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, check_writable, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile
@@ -214,18 +214,10 @@ class Check:
         args, path = self.args, self.args.out / "profile.json"
         options, _ = with_family(render_options(args), args.weights)
         count, seconds = BUDGETS[self._preset]
-        Measurement(
-            path,
-            ModelFiles.of(args),
-            PROFILING_PROMPTS[:count],
-            seconds,
-            parse_size(args.size),
-            options.model_family,
-            farm_of(args),
-            args.device,
-            DTYPES[args.dtype],
-            quiet=args.json,
-        ).run()
+        files, size, family = ModelFiles.of(args), parse_size(args.size), options.model_family
+        setup = setup_of(files, PROFILING_PROMPTS[:count], seconds, size, family)
+        where = farm_of(args), args.device, DTYPES[args.dtype]
+        Measurement(path, files, setup, family, *where, quiet=args.json).run()
         return path
 
     def _check_left(self, left_out: Mapping[str, str]) -> None:
