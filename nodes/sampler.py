@@ -54,7 +54,7 @@ class HeadForcingSampler(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
-        """What a run returned whose story was changed is not what its inputs say, so no result before it is taken."""
+        """Count changed stories: a result whose story was changed is not that of its inputs, and is not reused."""
         return live_story.changes()
 
     @classmethod

@@ -81,7 +81,7 @@ class Planned:
 
     @property
     def reads(self) -> Any:
-        """What encodes its prompts."""
+        """The text encoder of its prompts."""
         files = self.source.files
         return None if files is None else (files.text_encoder, files.embeddings)
 
@@ -227,7 +227,7 @@ def _encode(videos: list[Planned]) -> dict[tuple[Any, str], Tensor]:
 
 
 def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
-    """What to tell of a video."""
+    """Row of a video in the table."""
     if outcome is not None and outcome.error is not None:
         error = outcome.error
         why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"

@@ -19,6 +19,7 @@ from ..files import check_writable, claimed, replacing
 from ..head_profiles.profile_setup import ProfileSetup
 from ..head_profiles.profiler import BUDGETS, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
+from ..head_profiles.rules import RULES, remark_on_rule, with_rule
 from ..head_profiles.shares import HeadShares
 from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
@@ -57,6 +58,7 @@ def add_parsers(command: Commands) -> None:
         "--prompts", type=TEXT, help="one prompt per line, or @FILE; default: twenty that come with the pack"
     )
     sub.add_argument("--preset", choices=BUDGETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
+    sub.add_argument("--rule", choices=RULES, default="quota", help="of the roles; the shares stay the same (quota)")
     sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
@@ -98,7 +100,7 @@ def profile(args: argparse.Namespace) -> Result:
     setup = setup_of(files, prompts, seconds, size, args.model_family, rope=args.rope, seed=args.seed)
     made_for = "toy_world" if args.demo else args.model_family
     where = farm_of(args), args.device, dtype
-    return Measurement(args.out, files, setup, made_for, *where, part=args.shard, quiet=args.json).run()
+    return Measurement(args.out, files, setup, made_for, *where, args.rule, args.shard, args.json).run()
 
 
 def setup_of(
@@ -118,6 +120,7 @@ class Measurement:
         out: the profile; the measured shares go beside it.
         made_for: the model family that the profile is for; `toy_world` for files of a model of that world.
         device: by name.
+        rule: of `rules.RULES`, which makes the roles of shares.
         part: of the prompts, such as 2/4, for one machine of several.
     """
 
@@ -128,6 +131,7 @@ class Measurement:
     farm: Farm
     device: str
     dtype: torch.dtype
+    rule: str = "quota"
     part: str = "1/1"
     quiet: bool = False
 
@@ -144,7 +148,7 @@ class Measurement:
             else:
                 self._measure_here(shares, todo, device)
             source = f"measured on {self.files.weights.name}"
-            return _finish(shares, self.out, self.measured, source, (self.made_for,))
+            return _finish(shares, self.out, self.measured, source, (self.made_for,), self.rule)
 
     @property
     def measured(self) -> Path:
@@ -290,9 +294,12 @@ def _check_profile_name(out: Path) -> None:
     check_writable(out.with_suffix(".safetensors"))
 
 
-def _finish(shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = ()) -> Result:
+def _finish(
+    shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = (), rule: str = "quota"
+) -> Result:
     made = replace(shares.profile(out.stem, {"source": source}), families=families)
+    made = made if rule == "quota" else with_rule(made, rule)
     made.save(out)
-    lines = [*shares.describe(made), f"profile  {out}", f"shares   {measured}"]
+    lines = [*shares.describe(made), *remark_on_rule(made), f"profile  {out}", f"shares   {measured}"]
     found = {"profile": str(out), "measured": str(measured), "counts": made.counts(), "stability": shares.stability()}
     return {"text": "\n".join(lines), "json": {**found, "missing_prompts": shares.missing_prompts()}}

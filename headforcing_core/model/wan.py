@@ -52,7 +52,7 @@ class WanConfig:
 
     @property
     def latents(self) -> LatentFormat:
-        """What its latents stand for."""
+        """Format of its latents."""
         return latent_format(self.in_dim)
 
 

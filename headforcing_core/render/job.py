@@ -75,7 +75,7 @@ class RenderJob:
 
     @property
     def finished_blocks(self) -> int:
-        """How many blocks of this video are stored."""
+        """Number of this video's blocks that are stored."""
         return 0 if self.runs is None else block_keys.finished_blocks(self.runs, self.setup, self.keys)
 
     def take_found_roles(self, plan_with: Callable[[HeadProfile], RenderPlan]) -> RenderPlan:
@@ -92,7 +92,7 @@ class RenderJob:
     def check_needs(
         self, weights: int, room: int | None, host: Host, *, encodes: bool, remedy: str, **sizes: Any
     ) -> Needs:
-        """What the render will take; refuses what cannot be rendered or does not fit on the device.
+        """Estimate what the render takes; refuses what cannot be rendered or does not fit on the device.
 
         Disks are `check_disk`'s: one of several renders says nothing about all of them.
 

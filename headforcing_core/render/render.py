@@ -24,7 +24,7 @@ from .run import Run
 
 @dataclass(frozen=True)
 class Place:
-    """Where a video is made.
+    """Device, dtype, stored blocks and caches with which a video is made.
 
     Attributes:
         attention_choice: the user's name for `attention`, for reports.

@@ -1,4 +1,4 @@
-"""What a render makes, put into its run folder by a thread, so that the next block need not wait for the disk."""
+"""Blocks of a render, put into its run folder by a thread, so that the next block need not wait for the disk."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def output_folder() -> Path:
 
 
 def runs_folder() -> Path:
-    """Where the sampler keeps finished blocks."""
+    """Folder in which the sampler keeps finished blocks."""
     return output_folder() / "head_forcing"
 
 
@@ -136,7 +136,7 @@ def user_folder(name: str) -> Path:
 
 
 def metric_folders() -> list[Path]:
-    """Where the models of metrics are looked for: `models/metrics`, and what extra_model_paths.yaml adds."""
+    """Folders in which the models of metrics are looked for: `models/metrics`, and what extra_model_paths.yaml adds."""
     return [Path(folder) for folder in folder_paths.get_folder_paths(METRICS_FOLDER)]
 
 
@@ -147,7 +147,7 @@ def profile_file(name: str) -> Path | None:
 
 
 def profile_path(name: str) -> Path:
-    """Where a head profile is saved under a name that was typed into a widget."""
+    """Path of a head profile that is saved under a name typed into a widget."""
     reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)  # devices of Windows
     if reserved or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
         raise HeadForcingError(

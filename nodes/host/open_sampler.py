@@ -32,7 +32,7 @@ _PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_pe
 
 @dataclass(frozen=True)
 class Request:
-    """What *Apply Head Forcing* was given; size, length, seed and noise levels come from the native nodes.
+    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native nodes.
 
     Attributes:
         embeds: the text embeddings of the timeline's texts, by text.

@@ -49,7 +49,7 @@ def answers() -> dict[str, Answer]:
 
 @pytest.fixture(scope="module")
 def effects() -> dict[str, dict[str, Any]]:
-    """What the gate found of the base, and of the student that was chosen."""
+    """Effects that the gate found of the base, and of the student that was chosen."""
     return {"base": stored("base.gate"), "student": stored(Path(stored("chosen")["chosen"]).stem + ".gate")}
 
 

@@ -1,4 +1,4 @@
-"""What is measured of a model of the world of rooms, and that one command measures it and goes on where it stopped."""
+"""Tables of a model of the world of rooms: one command measures them and goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_likeness_finds_the_first_visit_in_every_video_of_the_table(judge):
 
 
 def test_rows_with_a_tag_are_measured_with_it_and_no_others(judge, monkeypatch):
-    """What each row's plan says before the return; the video itself is not made."""
+    """Compare what each row's plan says before the return; the video itself is not made."""
     told = {}
 
     def latents(self, plan):

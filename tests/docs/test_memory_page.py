@@ -1,4 +1,4 @@
-"""Pages on memory say what the commands print."""
+"""docs/memory.md says what the commands print."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ _PYTEST = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:
 
 def run(*command: object, **environment: str) -> str:
     """What a Python program prints that may import the tests' helpers; it must end well."""
-    folders = [TESTS / "helpers", TESTS.parent / "benchmarks" / "tests"]
+    folders = [TESTS / "helpers", TESTS / "benchmarks" / "tests"]
     path = [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment}
     arguments = [sys.executable, *map(str, command)]

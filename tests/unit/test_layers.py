@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "cache": "files kernels model timeline rollout",
     "methods": "files model timeline cache rollout",
     "head_profiles": "files model timeline cache rollout",
-    "video": "files kernels timeline weights",
+    "video": "files kernels model timeline weights",
     "report": "files timeline cache rollout head_profiles video",
     "runs": "files timeline cache report",
     "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",

@@ -1,4 +1,4 @@
-"""Pictures of head profiles: sizes, colours that follow the roles, and determinism."""
+"""Pictures of head profiles: sizes, colours that follow the roles, determinism, and what happens without matplotlib."""
 
 import random
 import re
