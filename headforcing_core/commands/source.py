@@ -80,7 +80,7 @@ class Source:
     @classmethod
     def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
         """The embedded model, with the text of `follow`, `--prompts` or its default story."""
-        options, _ = with_family(render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)), None)
+        options, _ = with_family(render_options(args, assets.SIZE), None)
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim, elsewhere)
         if follow is not None or args.prompts:
