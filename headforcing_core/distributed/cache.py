@@ -84,15 +84,15 @@ class SpreadMemoryHeads(MemoryHeads):
 
     def pooled(self, here: Tensor) -> Tensor:
         places = [[(layer, h) for layer, own in enumerate(heads) for h in own] for heads in self._heads]
-        return self._gathered(here, places)
+        return self._gather(here, places)
 
     def scores(self, layer: int, here: Tensor) -> Tensor:
-        return self._gathered(here, [heads[layer] for heads in self._heads])
+        return self._gather(here, [heads[layer] for heads in self._heads])
 
     def decisive(self, similarity: Tensor) -> Tensor:
         return self._peers.from_first(similarity)
 
-    def _gathered(self, here: Tensor, places: Sequence[Sequence[Any]]) -> Tensor:
+    def _gather(self, here: Tensor, places: Sequence[Sequence[Any]]) -> Tensor:
         """All ranks' rows, in the order of their `places` in the model."""
         got = self._peers.gather(here, [(len(own), here.shape[1]) for own in places], "memory")
         flat = [place for own in places for place in own]
