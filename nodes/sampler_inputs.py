@@ -167,7 +167,7 @@ def _guards() -> list[Any]:
             min=0.0,
             max=0.99,
             step=0.01,
-            tooltip="Leaves a first or remembered frame out of a pass where more than this share of heads prefers it "
+            tooltip="Leaves a sink or episodic frame out of a pass where more than this share of heads prefers it "
             "to the recent frames (DySink, whose authors use 0.8). 0: off. The report says how often it acted.",
         ),
         helpers.advanced(

@@ -87,7 +87,7 @@ class Planned:
 
 
 def batch(args: argparse.Namespace) -> Result:
-    """Make the videos that are not finished, and tell what became of each."""
+    """Make the videos that are not finished, and report the outcome of each."""
     begun, farm = time.monotonic(), farm_of(args)
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)

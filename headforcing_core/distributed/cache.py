@@ -203,7 +203,7 @@ class ParallelCache(Cache):
         return full.flatten(1, 3).transpose(0, 1)
 
     def _to_tokens(self, layer: int, x: Tensor) -> Tensor:
-        """The way back: `x [all tokens, own heads, n]` to `[own tokens, all heads, n]`."""
+        """The inverse of `_to_heads`: `x [all tokens, own heads, n]` to `[own tokens, all heads, n]`."""
         strips, shape, n = self.division.strips, self.shape, x.shape[-1]
         frames = len(x) // shape.frame_tokens
         own_tokens = frames * strips[self.peers.rank].tokens

@@ -147,7 +147,7 @@ class NodePlayer:
         return pages.play_growing(self._client, self._about["workflow"])
 
     def show(self, state: str, text: str, video: Mapping[str, Any] | None = None, preview: Any = None) -> None:
-        """Tell the pages, if something has changed. A player that fails is logged and nothing more.
+        """Send changes to the pages; a player that fails is only logged.
 
         Args:
             state: "running", "stopped", "failed" or "done".

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def say(text: str, node_id: str) -> None:
-    """Show a text below a node, in the editor that queued the graph; in all editors when it was queued by a script.
+    """Show a text below a node, in the editor that queued the graph; in all editors if a script queued it.
 
     Frontends put the text into the page as HTML, that of 0.3.75 without a check, and prompts and names of files are
     parts of it.

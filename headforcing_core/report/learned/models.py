@@ -216,7 +216,7 @@ def optional(package: str) -> Any:
 
 @contextmanager
 def _readable(name: str, needed: Needed) -> Iterator[None]:
-    """Turn whatever a reader of files says of a damaged one into a sentence."""
+    """Turn any error of reading a damaged file into a sentence."""
     try:
         yield
     except HeadForcingError:
@@ -229,7 +229,7 @@ def _readable(name: str, needed: Needed) -> Iterator[None]:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without lists of the weights that are not used, and progress bars; what is missing is checked afterwards."""
+    """Silence transformers' progress bars and lists of unused weights; missing ones are checked afterwards."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), getattr(logging, "is_progress_bar_enabled", lambda: False)()
     logging.set_verbosity_error()
