@@ -22,7 +22,7 @@ from ..distributed.farm_progress import BlocksBar
 from ..errors import HeadForcingError, first_sentence, one_line
 from ..files import check_writable, replacing
 from ..hashing import file_hash
-from ..head_profiles.profiler import shard
+from ..head_profiles.profiler import pick_part
 from ..render.block_keys import finished_blocks
 from ..render.describe import markdown_table
 from ..render.plan import RenderPlan
@@ -92,7 +92,7 @@ def batch(args: argparse.Namespace) -> Result:
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)
     names = list(jobs)
-    jobs = {names[place]: jobs[names[place]] for place in shard(len(names), args.shard)}
+    jobs = {names[place]: jobs[names[place]] for place in pick_part(len(names), args.shard)}
     check_writable(out / "probe")
     rows = {name: finished(args) for name, args in jobs.items()}
     todo = {name: jobs[name] for name, row in rows.items() if row is None}
@@ -126,7 +126,7 @@ def make_video(job: VideoJob) -> Note:
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        plan = source.job(source.plan(), embeds).recall_roles(source.plan)
+        plan = source.job(source.plan(), embeds).take_found_roles(source.plan)
         parts = {"decodes": args.out is not None, "encodes": bool(plan.restart_frames)}
         source.check_needs(plan, args.out, loaded=has_model(source, **parts))
         loaded = kept_model(source, **parts)

@@ -146,7 +146,7 @@ def _render(
     sys.stderr.write(note)
     source = source.with_start()
     embeds = source.encode()
-    plan = source.job(plan, embeds).recall_roles(source.plan)
+    plan = source.job(plan, embeds).take_found_roles(source.plan)
     if peers is not None:
         from ..distributed.ranks import check_ranks
 

@@ -200,6 +200,7 @@ METHODS: dict[str, PublishedMethod] = {
 
 # other names of methods with options, as `--method` takes them
 ALIASES = {
+    "head_forcing_scenes": ("head_forcing", "scenes=auto"),
     "longlive_infinite": ("longlive", "infinite=true"),
     "deep_forcing_sink_only": ("deep_forcing", "sink_frames=14, budget_frames=none"),
     "memflow_sma": ("memflow", "routed=true"),

@@ -42,6 +42,7 @@ class RenderPlan:
         start_frames: latent frames at the beginning of the video that are given, not made.
         video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
         auto: how head roles are found while sampling; None if they are known.
+        remarks: about the head profile, sentences for reports.
     """
 
     config: WanConfig
@@ -57,6 +58,7 @@ class RenderPlan:
     video_frames: int
     profile_name: str
     auto: AutoProfile | None = None
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def make(
@@ -92,7 +94,7 @@ class RenderPlan:
         timeline, wanted = _fit(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
 
-        name, by_head, auto, queries = head_roles(config, policy, profile, family, roles, shuffle)
+        name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
         stride = config.latents.stride
         sizes = (height // stride, width // stride, frames_per_block, blocks * frames_per_block)
         story = policy.with_scenes(timeline)
@@ -120,6 +122,7 @@ class RenderPlan:
             video_frames=video_frames,
             profile_name=name,
             auto=auto,
+            remarks=remarks,
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:

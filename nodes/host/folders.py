@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import folder_paths
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import TargetInUse, claimed, claimed_first, remove_matching
+from ...headforcing_core.head_profiles.profile import HeadProfile
 
 PROFILE_FOLDER = "head_profiles"
 METRICS_FOLDER = "metrics"
@@ -154,3 +155,18 @@ def profile_path(name: str) -> Path:
         )
     folder = Path(folder_paths.get_folder_paths(PROFILE_FOLDER)[0])
     return folder / f"{name.removesuffix('.json')}.json"
+
+
+def save_profile(profile: HeadProfile, path: Path) -> Path:
+    """Write a head profile to a `profile_path`, numbered where that holds another one, and return where it is."""
+
+    def names() -> Iterator[Path]:
+        yield path
+        yield from (path.with_name(f"{path.stem}_{number:05}.json") for number in count(2))
+
+    for known in takewhile(Path.is_file, names()):
+        if known.read_bytes() == profile.to_json().encode():
+            return known
+    with claimed_first(names()) as new:
+        profile.save(new)
+    return new

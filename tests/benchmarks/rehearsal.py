@@ -119,7 +119,7 @@ def row(stage: Mapping[str, Any]) -> str:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The table in tests/benchmarks/README.md from tests/benchmarks/rehearsal.json."""
+    """The table in tests/benchmarks/README.md from rehearsal.json."""
     head = "| stage | time | own memory | with mapped files | estimate |\n| --- | --- | --- | --- | --- |"
     return "\n".join([head, *map(row, found["stages"])])
 

@@ -22,9 +22,11 @@ from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompilationError
 
-TARGETS = (80, 86, 89, 90, 100, 120)
 # float16 differs from bfloat16 in little but a name
-HALF_TARGETS = TARGETS if os.environ.get("HEADFORCING_EVERYTHING") else (86, 90)
+EVERY_TARGET = (80, 86, 89, 90, 100, 120)
+TARGETS, HALF_TARGETS = (
+    (EVERY_TARGET, EVERY_TARGET) if os.environ.get("HEADFORCING_EVERYTHING") else ((86, 90, 100, 120), (89,))
+)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32"}
 POINTERS[quantise.DTYPE] = "*fp8e4nv"

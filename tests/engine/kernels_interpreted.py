@@ -33,7 +33,6 @@ FOLDER = Path(kernels.__file__).parent
 CPU = torch.device("cpu")
 EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-AWKWARD = [(24, 20), (40, 24), (40, 128)]  # tokens of a frame, channels of a head; no tile size divides them
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +60,10 @@ def test_a_kernel_passes_its_self_test(operation, dtype):
     assert operation.difference(CPU, dtype) <= min(allowed(operation, dtype), TOLERANCE[dtype])
 
 
-@pytest.mark.repeat("torch.float16-24-20", "torch.float16-40-24", "torch.bfloat16-24-20")
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("s", "head_dim"), AWKWARD)
-@EVERY_DTYPE
+@pytest.mark.parametrize(
+    ("dtype", "s", "head_dim", "seed"),
+    [(torch.float32, 24, 20, 0), (torch.float32, 40, 24, 1), (torch.float16, 40, 128, 1), (torch.bfloat16, 40, 24, 0)],
+)
 @EVERY_OPERATION
 def test_a_kernel_equals_plain_torch_on_awkward_sizes(operation, dtype, s, head_dim, seed):
     assert distance(operation, lambda: case(operation, seed, dtype, s, head_dim)) <= allowed(operation, dtype)
@@ -105,17 +104,17 @@ def large_tiles(monkeypatch):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.repeat("2", "4")
-@pytest.mark.parametrize("episodic_frames", [0, 2, 3, 4, 5])
+@pytest.mark.parametrize("episodic_frames", [0, 3, 5])
 def test_the_engine_with_its_kernels_follows_the_one_without_for_any_size_of_memory(episodic_frames):
-    roll_out(ROLE_MAPS["every role"], episodic_frames, "contiguous", blocks=9)
+    roll_out(ROLE_MAPS["every role"], episodic_frames, "contiguous", blocks=7)
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
-@pytest.mark.parametrize("roles", list(ROLE_MAPS.values())[1:], ids=list(ROLE_MAPS)[1:])
+@pytest.mark.parametrize(
+    ("roles", "rope"), [(list(ROLE_MAPS)[1], "absolute"), (list(ROLE_MAPS)[2], "contiguous")], ids=str
+)
 def test_the_engine_with_its_kernels_follows_the_one_without_for_any_roles(roles, rope):
-    roll_out(roles, 3, rope, blocks=8)
+    roll_out(ROLE_MAPS[roles], 3, rope, blocks=7)
 
 
 @pytest.mark.usefixtures("large_tiles")

@@ -26,8 +26,6 @@ from headforcing.tests.benchmarks.measure import Measurement
 from headforcing.tests.benchmarks.paper_caches import FusedAssembly
 from headforcing.tests.benchmarks.rows import HEAD_FORCING, ROWS
 from headforcing.tests.benchmarks.varlen import head_by_head
-from own_process import run_tests
-from stand_in_gpu import missing
 
 BENCHMARKS = Path(day.__file__).parent
 RESULTS = BENCHMARKS / "cpu" / "results.json"
@@ -71,13 +69,6 @@ def test_every_measurement_runs_on_a_cpu(part, name):
             assert kernel["right"] or "Traceback" in kernel["traceback"]
     elif name != "waits":
         assert "not_available" not in found
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_day_without_a_gpu_runs_on_the_stand_in(tmp_path: Path):
-    file = Path(__file__).with_name("day_on_stand_in_gpu.py")
-    run_tests(file, "-p", "stand_in_gpu", XDG_CACHE_HOME=str(tmp_path))
 
 
 def test_linear_layers_in_fp8_are_the_engine_s_and_round_their_tokens_in_every_call(monkeypatch):
