@@ -95,7 +95,7 @@ class RenderPlan:
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, schedule, start_frames)
+        timeline, wanted = _fit(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
 
         name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
@@ -136,7 +136,7 @@ class RenderPlan:
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, self.schedule, self.start_frames)
+        timeline, wanted = _fit(timeline, seconds, self.schedule, self.start_frames)
         story = self.policy.with_scenes(timeline)
         rows = _rows(story, self.schedule, self.policy, self.seed, self.start_blocks)
         video_frames = video_frames_of(self.start_frames) + wanted
@@ -327,7 +327,7 @@ def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> 
         )
 
 
-def _fitted(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
+def _fit(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
     """The timeline with the render's block length and duration, and the number of new video frames."""
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
