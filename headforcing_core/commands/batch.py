@@ -87,7 +87,7 @@ class Planned:
 
 
 def batch(args: argparse.Namespace) -> Result:
-    """Make the videos that are not finished, and tell what became of each."""
+    """Make the videos that are not finished, and report the outcome of each."""
     begun, farm = time.monotonic(), farm_of(args)
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)
@@ -97,7 +97,7 @@ def batch(args: argparse.Namespace) -> Result:
     rows = {name: finished(args) for name, args in jobs.items()}
     todo = {name: jobs[name] for name, row in rows.items() if row is None}
     check_files(args.jobs, todo)
-    planned = {name: _planned(name, video, farm) for name, video in todo.items()}
+    planned = {name: _plan(name, video, farm) for name, video in todo.items()}
     made: dict[str, Outcome[Note]] = {}
     if planned:
         check_disk(in_turn([video.needs for video in planned.values()]), out, out)
@@ -161,7 +161,7 @@ def _note(args: argparse.Namespace) -> Path:
     return path
 
 
-def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
+def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
     """Check a video. Of a farm of other machines only the worker knows the device, so it checks that itself."""
     try:
         if farm.parallel and ":" in args.device:
