@@ -95,7 +95,7 @@ def test(arguments: list[str]) -> None:
 
 
 def check(arguments: list[str]) -> None:
-    """Lint of Python and JavaScript, format and types."""
+    """Lint of Python and JavaScript, format and types; a warning while the repository's address is a placeholder."""
     environment("dev")
     run(BIN / "ruff", "check", ".")
     run(BIN / "ruff", "format", "--check", ".")
@@ -107,6 +107,8 @@ def check(arguments: list[str]) -> None:
     if not link.exists():
         link.symlink_to(ROOT, target_is_directory=True)
     run(BIN / "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "headforcing", cwd=folder)
+    if "OWNER" in (ROOT / "pyproject.toml").read_text(encoding="utf-8"):
+        sys.stderr.write("warning: repository and publisher in pyproject.toml are placeholders (docs/releasing.md)\n")
 
 
 def benchmark(arguments: list[str]) -> None:

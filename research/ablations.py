@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..headforcing_core.cache.head_cache import HeadCache
-from ..headforcing_core.cache.memory import EpisodicMemory, MemoryEntry, MemoryEvent, candidate_frame
+from ..headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
 from ..headforcing_core.cache.method import VideoFacts
 from ..headforcing_core.cache.options import NO_OPTION
 from ..headforcing_core.cache.policy import CachePolicy
@@ -51,8 +51,7 @@ class GivenFramesCache(HeadCache):
     def begin_block(self) -> None:
         frames, store = self._given(self.block), self.memory_group
         if store is not None and frames and frames != self._given(self.block - 1):
-            pooled = store.put_entries([self._copies[frame] for frame in frames])
-            self.memory.replace([MemoryEntry([frame], key) for frame, key in zip(frames, pooled, strict=True)])
+            self.memory.replace(store.put_entries([self._copies[frame] for frame in frames]))
         super().begin_block()
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
@@ -79,7 +78,7 @@ class EvenMemory(CachePolicy):
     """
 
     def __post_init__(self) -> None:
-        """Without the check of `CachePolicy`, which allows episodic memory of one size alone."""
+        """Leave out the check of `CachePolicy`, which allows episodic memory of one size alone."""
 
     def shape(
         self,

@@ -62,7 +62,7 @@ def block_by_block(model: VideoModel, cache: BlockCache, video: RolloutInputs) -
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """What a method may depend on of a video that is not made yet.
+    """Facts about a video that is not made yet, which a method may depend on.
 
     Attributes:
         blocks: start blocks included.
@@ -83,7 +83,7 @@ class VideoFacts:
 
 @dataclass(frozen=True)
 class Passes:
-    """How a method's loop divides a video into passes of the model.
+    """Division of a video into passes of the model by a method's loop.
 
     Attributes:
         blocks_per_pass: how many consecutive blocks one model call denoises together.
@@ -106,11 +106,13 @@ class Method:
         heads_by: what of a head profile the cache depends on: nothing (empty), `roles` or `labels`.
         resumes_from: what rebuilds the cache of an interrupted render exactly: clean passes over its finished `blocks`,
             the stored `state` of the cache, or either.
+        repeats_image: a start image is shown for a whole first block.
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`).
     """
 
     shape_class: ClassVar[type[Shape]]
     own_schedule: ClassVar[Schedule | None] = None
+    repeats_image: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:
@@ -158,7 +160,7 @@ class Method:
         return block_by_block(model, cache, video)
 
     def passes(self, schedule: Schedule) -> Passes:
-        """How `rollout` divides a video."""
+        """Division of a video by `rollout`."""
         return Passes()
 
     def with_scenes(self, timeline: Timeline) -> Timeline:

@@ -136,7 +136,7 @@ def paper_heads(config: WanConfig) -> HeadProfile:
 
 
 def memory(args: argparse.Namespace) -> Result:
-    """What a minute of the 1.3B model takes, and how it fits on cards; sizes with the same answers share a table."""
+    """Estimate a minute of the 1.3B model on cards; sizes with the same answers share a table."""
     for gib in args.cards:
         if not 0 < gib <= MAX_CARD_GIB:
             raise HeadForcingError(f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {gib:g}")

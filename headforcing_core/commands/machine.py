@@ -1,4 +1,4 @@
-"""Where and how a command computes: devices, attention, run folder, ranks."""
+"""Devices, attention, run folder and ranks with which a command computes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,17 @@ class Machine:
     shard_weights: bool = False
 
     @classmethod
-    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
-        """Take the fields from the arguments of the same names."""
-        device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
+    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False) -> Machine:
+        """Take the fields from the arguments of the same names.
+
+        `elsewhere`: another machine or process renders, and no device of this one is tried.
+        """
+        kept = args.runs, found_profiles_folder(args.found_profiles)
+        if elsewhere:
+            cpu, attention = torch.device("cpu"), attention_function("auto", "cpu", dtype, head_dim)
+            choices = "auto", False, args.compile
+            return cls(cpu, dtype, attention, *choices, *kept, args.json, None, args.fp8_linears)
+        device = pick_device(args.device)
         attention = attention_function(args.attention, device, dtype, head_dim)
         vae_device = None if args.vae_device is None else pick_device(args.vae_device, "--vae-device")
         if vae_device is not None and vae_device.type != "cpu" and vae_device == device:
@@ -63,7 +71,7 @@ class Machine:
 
     @property
     def inexact(self) -> list[str]:
-        """What makes the numbers other than those of the dtype, for reports."""
+        """Settings that make the numbers other than those of the dtype, for reports."""
         if not self.fp8_linears:
             return []
         how = (
@@ -83,7 +91,7 @@ class Machine:
         return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
 
     def place(self, plan: RenderPlan) -> Place:
-        """Where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
+        """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
 
         Not on several ranks, because each of them could choose another one.
         """

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ..errors import one_line
 
 
+def whole_number(text: str) -> int:
+    """The value of an argument of type `int`: at most nine digits, so that no size or count overflows."""
+    if not re.fullmatch("-?[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at most nine digits, got {text!r}")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """The type of an argument that says how many: 1 or more."""
+    if (number := whole_number(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return number
+
+
+def finite_number(text: str) -> float:
+    """The value of an argument of type `float`."""
+    try:
+        if math.isfinite(number := float(text)):
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one short line, whatever the arguments hold."""
+    """A parser whose numbers are finite and whose errors are one short line, whatever the arguments hold."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.register("type", int, whole_number)
+        self.register("type", float, finite_number)
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))

@@ -46,15 +46,15 @@ class PathType:
 
 def folder_written(*patterns: str) -> PathType:
     """A folder in which the files of these names and patterns are written."""
-    return PathType(writes=lambda folder, args: (path for pattern in patterns for path in _found(folder, pattern)))
+    return PathType(writes=lambda folder, args: (path for pattern in patterns for path in _find(folder, pattern)))
 
 
 def folder_read(*patterns: str) -> PathType:
     """A folder in which the files of these names and patterns are read."""
-    return PathType(reads=lambda folder, args: (path for pattern in patterns for path in _found(folder, pattern)))
+    return PathType(reads=lambda folder, args: (path for pattern in patterns for path in _find(folder, pattern)))
 
 
-def _found(folder: Path, pattern: str) -> Iterable[Path]:
+def _find(folder: Path, pattern: str) -> Iterable[Path]:
     """The file of a name, which need not be there, or those of a pattern that are there."""
     return folder.glob(pattern) if "*" in pattern else [folder / pattern]
 
@@ -82,7 +82,7 @@ def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
 
 
 def story_path(target: Path) -> Path:
-    """Where the story of a video, or of latents, is written."""
+    """The file of the story of a video, or of latents."""
     return target.with_name(f"{target.stem}.story.txt")
 
 
@@ -99,8 +99,6 @@ LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_d
 FOLLOWED = PathType(reads=_itself, writes=_story)
 STORE = PathType()
 """A folder of files that have a hash of what they hold in their names: none is written over by another content."""
-EXPORT = folder_written("export.json", "videos/*/*.mp4", "videos/*/prompts.json", "*-vbench.md", "*-vbench.json")
-"""A folder that is laid out for VBench."""
 DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")
 
 

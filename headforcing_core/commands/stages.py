@@ -20,7 +20,7 @@ from ..timeline.timeline import parse_timeline
 from ..video.codec import DECODERS
 from ..video.stream import write_video
 from ..weights.containers import read_weights
-from .arguments import DTYPES, Result, check_numbers, pick_device, read_text
+from .arguments import DTYPES, Result, check_scale, pick_device, read_text
 from .model_files import encode_texts
 from .parser import Commands
 from .paths import LATENTS, READ, TEXT, VIDEO, WRITTEN
@@ -74,7 +74,7 @@ def decode(args: argparse.Namespace) -> Result:
     """Decode latents block by block, with the VAE alone in memory."""
     from ..video.codec import load_codec
 
-    check_numbers(args)
+    check_scale(args)
     check_writable(args.out)
     run = None if args.latents.is_file() else find_stored(args.latents)
     latents = _of_file(args.latents) if run is None else _of_run(run)

@@ -1,4 +1,4 @@
-"""What a report says of a finished video and its blocks do not hold, noted in the run folder."""
+"""Notes on a finished video that its blocks do not hold and reports have, stored in the run folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a render, so that nobody needs its cache again.
+    """Facts about the end of a render, for which its cache need not be made again.
 
     Attributes:
         seconds: median time per block; None if it is not known.
@@ -31,7 +31,7 @@ class Finished:
 
     @classmethod
     def load(cls, run: RunFolder, key: str) -> Finished | None:
-        """What was noted with the last block of a video; None if nothing was, or not all of it."""
+        """Load the note on the last block of a video; None if there is none, or not all of it."""
         note = run.load_note(SECONDS, [key])
         if note is None or any(note.get(name) is None for name in ("events", "guards", "recalls", "occupied")):
             return None
@@ -39,6 +39,6 @@ class Finished:
         return cls(note["seconds"], note["events"], note["guards"], recalls, note["occupied"])
 
     def save(self, run: RunFolder, key: str) -> None:
-        """Note it with the last block; a disk that refuses it costs a later render some time, and no block."""
+        """Store the note with the last block; without it a later render takes longer, and no block is lost."""
         with suppress(HeadForcingError):
             run.save_note(SECONDS, key, asdict(self))

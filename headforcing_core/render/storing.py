@@ -1,4 +1,4 @@
-"""What a render makes, put into its run folder by a thread, so that the next block need not wait for the disk."""
+"""Blocks of a render, put into its run folder by a thread, so that the next block need not wait for the disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Task = Callable[[], None]
 
 
 class Storing:
-    """Stores one thing after another. An error is raised by the next call, and nothing is stored after it.
+    """Stores blocks, notes and states in order. An error is raised by the next call, and nothing is stored after it.
 
     Leaving its `with` block waits until everything is stored.
 

@@ -1,4 +1,4 @@
-"""What each kind of file in a run folder must hold: the hash in a name does not tell that the content is usable."""
+"""Required contents of each kind of file in a run folder: the hash in a name does not say that they are usable."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ _MORE_ABOUT: dict[str, Fits] = {
     "seeds": _list_of(_none_or(_whole)),
     "frames_per_block": _block_frames,
     "start_frames": _whole,
+    "held_frames": _whole,
     "restart_frames": _list_of(_whole),
     "novelty_threshold": _none_or(_number),
     "latent_format": _none_or(_text),
@@ -83,7 +84,7 @@ def _event(value: Any) -> bool:
 
 
 def _recall(value: Any) -> bool:
-    """As `cache.scenes.Recall`."""
+    """Check a `cache.scenes.Recall`."""
     return (
         isinstance(value, dict)
         and value.keys() == {"block", "scene", "frames"}
@@ -125,7 +126,7 @@ _FIELDS: dict[str, dict[str, Fits]] = {
 }
 
 
-def what_is_wrong(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str | None:
+def find_fault(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str | None:
     """The first field or tensor of a file that is missing or of another type than was written; None for none.
 
     Args:

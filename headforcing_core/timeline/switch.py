@@ -44,7 +44,7 @@ _SAME_WORD = 0.85  # ratio of difflib: a letter more or less; "flash" and "blond
 
 @dataclass(frozen=True)
 class Switch:
-    """How the model changes from one prompt to the next.
+    """A change from one prompt to the next.
 
     Attributes:
         kind: `reset` replaces the cross-attention keys and values and keeps the KV cache; `recache` also recomputes
@@ -138,7 +138,8 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     if len(words) == len(seeds):
         return None, seeds[0]
     kind, blend, recall = kinds[0] if kinds else "reset", blends[0] if blends else 0, recalls[0] if recalls else None
-    switch = Switch(kind, blend, "re-anchor" in words or "cut" in words, recall, "new scene" in words)
+    cut = "re-anchor" in words or "cut" in words
+    switch = Switch(kind, blend, cut, recall, "new scene" in words)
     return switch, seeds[0] if seeds else None
 
 
@@ -154,7 +155,7 @@ def put_tag(switch: Switch | None, seed: int | None, text: str) -> str:
 
 
 def tag_of(switch: Switch | None, seed: int | None) -> str | None:
-    """What stands in the brackets of a tag: `flush, seed 7`; None for neither a switch nor a seed."""
+    """The words in the brackets of a tag: `flush, seed 7`; None for neither a switch nor a seed."""
     words = [] if switch is None else [str(switch)]
     words += [] if seed is None else [f"seed {seed}"]
     return ", ".join(words) or None

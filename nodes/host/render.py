@@ -11,6 +11,7 @@ import comfy.model_management
 import torch
 from torch import Tensor
 
+from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.render.job import RenderJob
@@ -23,7 +24,7 @@ from ...headforcing_core.render.render import Listener, Place
 from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents
-from ...headforcing_core.render.start import DEFAULT_START_SECONDS, Start, check_start_image
+from ...headforcing_core.render.start import DEFAULT_START_SECONDS, Start, image_frames
 from ...headforcing_core.render.video import make_video
 from ...headforcing_core.rollout.rows import Embeddings
 from ...headforcing_core.timeline.timeline import Timeline
@@ -78,20 +79,21 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given
 def _image(options: RenderOptions, images: Tensor) -> Start:
     """An IMAGE `[1, h, w, 1, 3 or 4 channels]`; transparency is ignored, as ComfyUI does."""
     instead = "connect a short video to start_video"
-    check_start_image(options.schedule, options.model_family, instead)
+    frames = image_frames(options.cache_policy, options.schedule, options.model_family, instead)
     if len(images) != 1:
         raise HeadForcingError(
             f"start_image: expected one image, got {len(images)}; choose one (Get Image from Batch), or {instead}"
         )
     picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
-    return Start.image(picture.float().cpu(), (options.width, options.height), "the start image")
+    return Start.image(picture.float().cpu(), (options.width, options.height), "the start image", frames)
 
 
 def _video(options: RenderOptions, video: Any) -> Start:
     """The last seconds of a VIDEO, of what *Video Slice* left of it."""
     source, window = video.get_stream_source(), getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()
     size, frames_per_block = (options.width, options.height), options.schedule.frames_per_block
-    return Start.video(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window)
+    fps = options.schedule.latents.fps
+    return Start.video(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window, fps=fps)
 
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
@@ -100,7 +102,7 @@ RUNS = folders.runs_folder()
 
 @dataclass(frozen=True)
 class HostRender:
-    """What all videos of a batch are made from and with.
+    """The inputs that all videos of a batch share.
 
     Attributes:
         embeds: the text embeddings of the timeline's texts, by text.
@@ -186,20 +188,20 @@ class HostRender:
         return replace(self, options=options, timeline=timeline, embeds=made.embeds)
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
-        """What decoding takes where the model samples."""
+        """Bytes that decoding takes where the model samples."""
         if self.vae is None or self.vae.device != self.model.load_device:
             return NO_DECODER
         return vae.decoder_memory(self.vae, plan.block_shape[-2:])
 
     def needs(self, plan: RenderPlan) -> Needs:
-        """What a video takes where the model samples, besides all weights."""
+        """Bytes that a video takes where the model samples, besides all weights."""
         return needs_of(plan, bridge.compute_dtype(self.model), 0, decoder=self.decoder(plan))
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
-        """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
+        """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
-        if toy_world.is_toy_model(model) and (plan.width, plan.height) != toy_world.SIZE:
-            wanted = "x".join(map(str, toy_world.SIZE))
+        if toy_world.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
+            wanted = "x".join(map(str, assets.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
             vae.check_vae(self.vae)

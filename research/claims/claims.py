@@ -27,6 +27,7 @@ from ..statistics import (
     on_side,
     values_of,
 )
+from ..videos import Scores
 from .paper_numbers import BESIDE, COLUMNS, ONE_PROMPT, REPORTED, SIX_PROMPTS, PaperColumn, Reported
 
 OURS = "D"
@@ -100,13 +101,22 @@ class Measured:
         return cls(means, tuple(shuffles))
 
     def below(self, ours: Measured, story: str, key: str, by: float = 0.0) -> tuple[int, int] | None:
-        """Of how many shuffles the mean is below another row's by more than `by`, of how many; None without."""
+        """Number of shuffles whose mean is below another row's by more than `by`, and of all; None without."""
         if not self.shuffles:
             return None
         return count_below([each.values(story, key) for each in self.shuffles], ours.values(story, key), by)
 
     def values(self, story: str, key: str) -> list[float | None]:
         return values_of(self.videos.get(story, ()), key)
+
+
+def measured_rows(scores: Scores) -> dict[str, Measured]:
+    """The numbers of all videos by row."""
+    rows: dict[str, dict[str, dict[str, list[Numbers]]]] = {}
+    for each in scores.videos:
+        stories = rows.setdefault(each.row, {}).setdefault(each.video.entry.key, {})
+        stories.setdefault(each.story, []).append(scores.known[each.name])
+    return {row: Measured.of_shuffles(list(map(Measured, made.values()))) for row, made in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """By `RULE`."""
+        """The verdict by `RULE`."""
         if self.better is None:
             return NOT_MEASURED
         if self._worse or (self._less and on_side(self.half_below, -1)):
@@ -154,7 +164,7 @@ class Line:
 
     @property
     def remark(self) -> str:
-        """Why it is undecided or has no numbers, and what is odd about the paper's figure."""
+        """Reasons why it is undecided or has no numbers, and what is odd about the paper's figure."""
         told = [self.why, self.reported.note]
         if self.better is not None and self.better.interval.count < ENOUGH:
             told.insert(0, f"{self.better.interval.count} videos are fewer than {ENOUGH}")

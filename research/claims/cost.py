@@ -1,4 +1,4 @@
-"""What `check-claim` will take, estimated before it begins from a few seconds of video that are made and scored."""
+"""Cost of `check-claim`, estimated before it begins from a few seconds of video that are made and scored."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ...headforcing_core.commands.metrics import panel_of
 from ...headforcing_core.distributed.farm import Farm
 from ...headforcing_core.files import replacing
 from ...headforcing_core.render.resources import Needs
-from .videos import ClaimVideo
+from ..videos import ScoredVideo
 
 CALIBRATION_SECONDS = 81 / 16  # 21 latent frames: at its end the longest window is full
 
 
-def calibrate(args: argparse.Namespace, videos: Sequence[ClaimVideo], metrics: Iterable[str], farm: Farm) -> float:
+def calibrate(args: argparse.Namespace, videos: Sequence[ScoredVideo], metrics: Iterable[str], farm: Farm) -> float:
     """Seconds that a second of video takes, made and scored by a worker; kept in `calibration.json`.
 
     The row with the largest cache is made, from an empty prompt. What is done only once, such as compiling a kernel,
@@ -59,7 +59,7 @@ def calibrate(args: argparse.Namespace, videos: Sequence[ClaimVideo], metrics: I
     return seconds / CALIBRATION_SECONDS
 
 
-def _job(args: argparse.Namespace, largest: ClaimVideo, farm: Farm) -> ComparedJob:
+def _job(args: argparse.Namespace, largest: ScoredVideo, farm: Farm) -> ComparedJob:
     folder = args.out / "calibration"
     args = changed(args, prompts="calibration", seconds=CALIBRATION_SECONDS, out=folder, runs=None)
     video = ComparedVideo.of(compared_source(args), largest.video.entry, args.seed, folder)
@@ -114,7 +114,7 @@ class Cost:
 
     @property
     def hours(self) -> float:
-        """For all of it, one after the other. Scoring alone is less than making and scoring, for which it is taken."""
+        """Hours of all, one after the other. Scoring alone is less than making and scoring, for which it is taken."""
         return self.rate * (self.profile_seconds + (self.unmade + self.unscored) * self.seconds) / 3600
 
     @classmethod

@@ -110,7 +110,7 @@ class Rehearsal:
 
 
 def row(stage: Mapping[str, Any]) -> str:
-    """A line of the table in docs/memory.md."""
+    """A line of the table in tests/benchmarks/README.md."""
     from headforcing.headforcing_core.render.describe import format_bytes
 
     sizes = (stage["own"], stage["with_files"], stage["estimate"])
@@ -119,7 +119,7 @@ def row(stage: Mapping[str, Any]) -> str:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The table in docs/memory.md from tests/benchmarks/rehearsal.json."""
+    """The table in tests/benchmarks/README.md from rehearsal.json."""
     head = "| stage | time | own memory | with mapped files | estimate |\n| --- | --- | --- | --- | --- |"
     return "\n".join([head, *map(row, found["stages"])])
 

@@ -1,4 +1,4 @@
-"""What docs/long_renders.md promises, and which tests hold it. The count is printed after a test run."""
+"""Promises about resuming, damage and memory, and the tests that hold each. The count is printed after a test run."""
 
 # a promise, and how the names of its tests begin, as FILE::TEST
 PROMISES: dict[str, tuple[str, ...]] = {
@@ -60,8 +60,4 @@ def of_promise(patterns: tuple[str, ...], node_id: str) -> bool:
 
 
 # What tests count while they run (`record_property`), and how much docs/reliability.md says it is at least.
-COUNTED = {
-    "faults of the file system injected": 80,
-    "renders killed": 20,
-    "malformed files and texts tried": 300,
-}
+COUNTED = {"faults of the file system injected": 80, "renders killed": 20, "malformed files and texts tried": 300}

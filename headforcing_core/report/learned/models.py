@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import HeadForcingError, one_line
+from ...versions import import_optional
 from .base import Needed
 from .images import CLIP, IMAGENET, ImageEncoder, centre, resized, standardised
 
@@ -24,17 +24,17 @@ Flow = Callable[[Tensor, Tensor], Tensor]
 RAFT_UPDATES = 20  # VBench's; torchvision's default is 12
 
 
-def _published(name: str, *files: str) -> tuple[Needed, ...]:
+def _list_files(name: str, *files: str) -> tuple[Needed, ...]:
     """The files of a published model, in the folder of its name: configuration, weights and others."""
     folder, source = name.split("/")[1], f"https://huggingface.co/{name}"
     alternatives = ("config.json",), ("model.safetensors", "pytorch_model.bin"), *((file,) for file in files)
     return tuple(Needed(tuple(f"{folder}/{file}" for file in either), source) for either in alternatives)
 
 
-DINO = _published("facebook/dino-vitb16")
-CLIP_BASE = _published("openai/clip-vit-base-patch32")
-CLIP_BASE_TEXT = _published("openai/clip-vit-base-patch32", "vocab.json", "merges.txt")
-CLIP_LARGE = _published("openai/clip-vit-large-patch14")
+DINO = _list_files("facebook/dino-vitb16")
+CLIP_BASE = _list_files("openai/clip-vit-base-patch32")
+CLIP_BASE_TEXT = _list_files("openai/clip-vit-base-patch32", "vocab.json", "merges.txt")
+CLIP_LARGE = _list_files("openai/clip-vit-large-patch14")
 AESTHETIC_HEAD = Needed(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor")
 RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
 
@@ -134,7 +134,7 @@ class Models:
     @cached_property
     def flow(self) -> Flow:
         """RAFT as its authors published it, in torchvision's layout."""
-        raft = optional("torchvision.models.optical_flow")
+        raft = import_optional("torchvision.models.optical_flow", "these metrics", "metrics")
         path, weights = self._state(RAFT)
         model = raft.raft_large(weights=None)
         try:
@@ -150,21 +150,21 @@ class Models:
         return flow
 
     def file(self, needed: Needed) -> Path:
-        """Where a file is, or should be."""
+        """The place of a file, which need not be there."""
         if needed is AESTHETIC_HEAD and self._head is not None:
             return self._head
         found = [self.folder / path for path in needed.paths]
         return next((path for path in found if path.is_file()), found[0])
 
-    def _found(self, needed: Needed) -> Path:
+    def _find(self, needed: Needed) -> Path:
         if sentence := self.missing(needed):
             raise HeadForcingError(sentence)
         return self.file(needed)
 
     def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
         """A model of the package transformers from its folder."""
-        transformers = optional("transformers")
-        folder = [self._found(file) for file in needed][0].parent
+        transformers = import_optional("transformers", "these metrics", "metrics")
+        folder = [self._find(file) for file in needed][0].parent
         with _quiet(transformers), _readable(folder.name, needed[0]):
             model, about = getattr(transformers, kind).from_pretrained(
                 folder, local_files_only=True, output_loading_info=True, **options
@@ -178,7 +178,7 @@ class Models:
 
     def _state(self, needed: Needed) -> tuple[Path, dict[str, Tensor]]:
         """The tensors of a PyTorch file by name."""
-        path = self._found(needed)
+        path = self._find(needed)
         with _readable(path.name, needed):
             weights = torch.load(path, map_location="cpu", weights_only=True)
             if isinstance(weights, dict) and all(isinstance(value, Tensor) for value in weights.values()):
@@ -188,7 +188,7 @@ class Models:
 
 def _text_encoder(model: Any, folder: Path) -> Callable[[list[str]], Tensor]:
     def encode(texts: list[str]) -> Tensor:
-        transformers = optional("transformers")
+        transformers = import_optional("transformers", "these metrics", "metrics")
         with _readable(folder.name, CLIP_BASE_TEXT[-1]):
             tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
         length = model.config.text_config.max_position_embeddings
@@ -202,21 +202,9 @@ def _text_encoder(model: Any, folder: Path) -> Callable[[list[str]], Tensor]:
     return encode
 
 
-def optional(package: str) -> Any:
-    """Import a package of the extra `metrics`; raises HeadForcingError where it is not installed."""
-    try:
-        return importlib.import_module(package)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that belongs to another torch
-        name = package.split(".")[0]
-        raise HeadForcingError(
-            f"these metrics need the package {name}, which cannot be imported ({one_line(error, 200)}): "
-            'pip install -e ".[metrics]"'
-        ) from error
-
-
 @contextmanager
 def _readable(name: str, needed: Needed) -> Iterator[None]:
-    """Turn whatever a reader of files says of a damaged one into a sentence."""
+    """Turn any error of reading a damaged file into a sentence."""
     try:
         yield
     except HeadForcingError:
@@ -229,7 +217,7 @@ def _readable(name: str, needed: Needed) -> Iterator[None]:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without lists of the weights that are not used, and progress bars; what is missing is checked afterwards."""
+    """Silence lists of weights that are not used, and progress bars; what is missing is checked afterwards."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), getattr(logging, "is_progress_bar_enabled", lambda: False)()
     logging.set_verbosity_error()

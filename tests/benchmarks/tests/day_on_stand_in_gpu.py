@@ -1,4 +1,4 @@
-"""The day with a GPU on a stand-in for one. Run by test_gpu_day.py in a process of its own."""
+"""The day with a GPU on a stand-in for one. Run by test_stand_in_gpu.py in a process of its own."""
 
 import json
 from dataclasses import replace

@@ -26,8 +26,6 @@ from headforcing.tests.benchmarks.measure import Measurement
 from headforcing.tests.benchmarks.paper_caches import FusedAssembly
 from headforcing.tests.benchmarks.rows import HEAD_FORCING, ROWS
 from headforcing.tests.benchmarks.varlen import head_by_head
-from own_process import run_tests
-from stand_in_gpu import missing
 
 BENCHMARKS = Path(day.__file__).parent
 RESULTS = BENCHMARKS / "cpu" / "results.json"
@@ -71,13 +69,6 @@ def test_every_measurement_runs_on_a_cpu(part, name):
             assert kernel["right"] or "Traceback" in kernel["traceback"]
     elif name != "waits":
         assert "not_available" not in found
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_day_without_a_gpu_runs_on_the_stand_in(tmp_path: Path):
-    file = Path(__file__).with_name("day_on_stand_in_gpu.py")
-    run_tests(file, "-p", "stand_in_gpu", XDG_CACHE_HOME=str(tmp_path))
 
 
 def test_linear_layers_in_fp8_are_the_engine_s_and_round_their_tokens_in_every_call(monkeypatch):
@@ -325,7 +316,8 @@ def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_
         return dict(sorted(((name, ms) for name, ms in times.items() if name in names), key=lambda item: item[1]))
 
     monkeypatch.setattr(attention.attention_timing, "fastest", fastest)
-    monkeypatch.setattr(attention, "tried", lambda name, *_: attention.LayerAttention(lambda q, k, v, spans: q, name))
+    backend = attention.LayerAttention
+    monkeypatch.setattr(attention, "load_attention", lambda name, *_: backend(lambda q, k, v, spans: q, name))
     attention.fastest_backend.cache_clear()
     case = replace(day.DRY, device=torch.device("cuda"))
     sizes = case.shape(HEAD_FORCING, 40).layer_sizes

@@ -1,6 +1,6 @@
 """Renders and commands on a stand-in for a GPU: no two devices are mixed, nothing waits, the numbers are a CPU's.
 
-Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See helpers/stand_in_gpu.py.
+Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See stand_in_gpu.py.
 """
 
 import json
@@ -27,7 +27,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
 RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
