@@ -65,5 +65,7 @@ def load_model(path: str, weights: str, dtype: torch.dtype | None, disable_dynam
     """The MODEL of a checkpoint file, see `native_model.native_model`."""
     state_dict, _ = load_state_dict(path, weights=weights)
     if state_dict["patch_embedding.weight"].shape[1] == WAN22.channels:
-        raise HeadForcingError(f"{Path(path).name} is {native_model.WAN22_5B}: choose a Self Forcing (Wan2.1) checkpoint")
+        raise HeadForcingError(
+            f"{Path(path).name} is {native_model.WAN22_5B}: choose a Self Forcing (Wan2.1) checkpoint"
+        )
     return native_model.native_model(state_dict, dtype, disable_dynamic)
