@@ -240,7 +240,7 @@ def gpu(monkeypatch, tmp_path):
         return works[name]
 
     monkeypatch.setattr(attention_timing, "fastest", timed)
-    monkeypatch.setattr(attention, "tried", tried)
+    monkeypatch.setattr(attention, "load_attention", tried)
     attention.fastest_backend.cache_clear()
     attention.first_working.cache_clear()
     yield times, asked, works

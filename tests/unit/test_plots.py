@@ -1,8 +1,7 @@
-"""Pictures of head profiles: sizes, colours that follow the roles, determinism, and what happens without matplotlib."""
+"""Pictures of head profiles: sizes, colours that follow the roles, and determinism."""
 
 import random
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadSh
 from headforcing.headforcing_core.report import page
 from headforcing.headforcing_core.report import profile_plot as head_profile
 from headforcing.headforcing_core.report.shares_plot import stability_panel
-
-pytest.importorskip("matplotlib")
 
 
 def a_profile(layers=6, heads=4, seed=0, name="measured"):
@@ -200,13 +197,6 @@ def test_every_row_of_a_heads_picture_begins_with_the_first_frame():
 def test_a_head_that_is_not_there_is_refused(place):
     with pytest.raises(HeadForcingError, match="layer and head must be in 0-1 and 0-2"):
         head_profile.head_over_time(some_shares(), *place)
-
-
-@pytest.mark.parametrize("missing", ["matplotlib", "matplotlib.figure"])
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(HeadForcingError, match="pip install matplotlib"):
-        role_map(a_profile())
 
 
 def test_drawing_touches_neither_pyplot_nor_global_settings():

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import av
@@ -273,12 +272,3 @@ def test_the_command_refuses_what_it_cannot_use(story: Path, capsys, arguments: 
     given = arguments if arguments[0].endswith(".mp4") else [str(story), *arguments]
     assert cli.main(["report", *given]) == 2
     assert complaint in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_numbers_are_there_and_the_picture_says_what_to_install(
-    story: Path, tmp_path: Path, capsys, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli.main(["report", str(story), "--json"]) == 0
-    assert cli.main(["report", str(story), "--json", "--plot", str(tmp_path / "x.png")]) == 2
-    assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "x.png").exists()
