@@ -146,13 +146,13 @@ def _sample(
         if render.story is not None:
             render.story.video_frames = plan.video_frames
         took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
-        lines += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
+        lines += ["", f"video {video + 1} of {count}: {took}", *_describe(made)]
         if made.found_profile is not None:
             plan = render.plan(made.found_profile)
     return videos, lines
 
 
-def _told(made: RenderResult) -> list[str]:
+def _describe(made: RenderResult) -> list[str]:
     """Lines of the report about one render: reused blocks, roles, failures."""
     lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
     lines += [f"damaged: {problem}" for problem in made.problems]

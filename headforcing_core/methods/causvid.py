@@ -113,7 +113,7 @@ class RolloutCache(HeadCache):
     """The cache of one of a video's rollouts."""
 
     def state(self) -> None:
-        """None: a stored state would have to tell of the rollouts before."""
+        """None: a stored state would need the rollouts before it."""
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,7 @@ class Inaccurate(Exception):
     """A backend's result differs too much from the reference."""
 
 
-def tried(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
+def load_attention(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
     """The backend `name` after its self-test; raises whatever its import or its kernel raises, or Inaccurate."""
     attention = BACKENDS[name]()
     # sage computes in 8 bits; the others only round differently

@@ -1,4 +1,4 @@
-"""Time the attention backends at the sizes of a render, and remember the result for this device and these versions.
+"""Time the attention backends at the sizes of a render, and store the result for this device and these versions.
 
 Which backend is fastest depends on the GPU's generation, the driver, the versions of PyTorch and cuDNN and the numbers
 of keys; no rule of thumb holds for all of them. The times are kept in a small file in the user's cache folder.
@@ -56,7 +56,7 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds, once the device has done its work and as the host goes."""
+    """Clock in seconds: after the device has done its work, and of the host alone."""
 
     device: Callable[[], float]
     host: Callable[[], float] = time.perf_counter

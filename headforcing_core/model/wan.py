@@ -188,7 +188,7 @@ def forward_block(
     head = backbone.head
     shift, scale = (_like(x, head.modulation)[0] + e[:, None]).unbind(1)
     _, y = add_norm(x, added, head.norm, scale, shift)
-    return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
+    return _unpatch(head.head(y)[0], frames, rows, backbone.patch_size)
 
 
 def _like(x: Tensor, *weights: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def _like(x: Tensor, *weights: Tensor) -> Tensor:
     return torch.stack([upload(weight, x.device) for weight in weights]).to(x.dtype)
 
 
-def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
+def _unpatch(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
     """Tokens `[frames * rows * columns, patch height * patch width * channels]` as `[frames, channels, h, w]`."""
     _, ph, pw = patch_size
     patches = x.reshape(frames, rows, -1, ph, pw, x.shape[-1] // (ph * pw))  # [f, rows, columns, ph, pw, c]

@@ -40,6 +40,7 @@ class RenderPlan:
         alike: as for `Script`; empty if no prompt recalls a scene.
         seed: of the noise, where the timeline sets no other.
         start_frames: latent frames at the beginning of the video that are given, not made.
+        held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
         video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
         auto: how head roles are found while sampling; None if they are known.
         remarks: about the head profile, sentences for reports.
@@ -59,6 +60,7 @@ class RenderPlan:
     profile_name: str
     auto: AutoProfile | None = None
     remarks: tuple[str, ...] = ()
+    held_frames: int = 0
 
     @classmethod
     def make(
@@ -90,8 +92,10 @@ class RenderPlan:
         check_size("width", width, config.latents.side_multiple)
         check_size("height", height, config.latents.side_multiple)
         frames_per_block = schedule.frames_per_block
+        held = 1 if start_frames == 1 and schedule.holds_image else 0
+        start_frames -= held
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, schedule, start_frames)
+        timeline, wanted = _fit(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
 
         name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
@@ -123,6 +127,7 @@ class RenderPlan:
             profile_name=name,
             auto=auto,
             remarks=remarks,
+            held_frames=held,
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
@@ -131,7 +136,7 @@ class RenderPlan:
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, self.schedule, self.start_frames)
+        timeline, wanted = _fit(timeline, seconds, self.schedule, self.start_frames)
         story = self.policy.with_scenes(timeline)
         rows = _rows(story, self.schedule, self.policy, self.seed, self.start_blocks)
         video_frames = video_frames_of(self.start_frames) + wanted
@@ -322,7 +327,7 @@ def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> 
         )
 
 
-def _fitted(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
+def _fit(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
     """The timeline with the render's block length and duration, and the number of new video frames."""
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):

@@ -101,13 +101,13 @@ def rollout(
                 if block + 1 < len(script):  # drawn before anything waits for this block
                     noise.ahead(block + 1, script.rows[block + 1].seed)
             else:
-                event = _write_given(model, cache, latents, block, on_step)
+                event = _write_known(model, cache, latents, block, on_step)
         latest.append(latents)
         yield Block(block, latents, event)
         block += 1
 
 
-def _write_given(
+def _write_known(
     model: VideoModel, cache: BlockCache, latents: Tensor, block: int, on_step: StepCallback
 ) -> MemoryEvent | None:
     """Write a block of known latents to the cache: `make_block` without its denoising steps."""

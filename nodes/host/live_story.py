@@ -193,7 +193,7 @@ class LiveStory(Story):
             pages.tell(EVENT, self.node_id, about, self.client_id)
 
     def end(self) -> None:
-        """Answer whoever still waits."""
+        """Answer the request that still waits."""
         with _lock:
             waiting = [request for request in (self._waiting, self._asked) if request is not None]
             self._waiting = self._asked = None

@@ -154,7 +154,7 @@ class NodePlayer:
         preview: Any = None,
         place: Mapping[str, Any] | None = None,
     ) -> None:
-        """Tell the pages, if something has changed. A player that fails is logged and nothing more.
+        """Send changes to the pages; a player that fails is only logged.
 
         Args:
             state: "running", "stopped", "failed" or "done".

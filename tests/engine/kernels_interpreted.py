@@ -145,15 +145,12 @@ def test_a_linear_layer_in_8_bits_rounds_its_tokens_by_the_kernel():
         fp8.quantise(x[0])
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (dict(k=torch.zeros(24, 96, dtype=torch.float16).T), "keys and values"),
-        (dict(head_rows=torch.zeros(3, dtype=torch.int64)), "head_rows"),
-        (dict(head_order=torch.zeros(2, dtype=torch.int32)), "head_order"),
-        (dict(q=torch.zeros(3, 24, 20, dtype=torch.float64)), "q must"),
-    ],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    (dict(k=torch.zeros(24, 96, dtype=torch.float16).T), "keys and values"),
+    (dict(head_rows=torch.zeros(3, dtype=torch.int64)), "head_rows"),
+    (dict(head_order=torch.zeros(2, dtype=torch.int32)), "head_order"),
+    (dict(q=torch.zeros(3, 24, 20, dtype=torch.float64)), "q must"),
+])  # fmt: skip
 def test_tensors_that_do_not_lie_as_described_are_refused(change, named):
     with pytest.raises(LayoutError, match=named):
         attend.attend(**(case(attend.attend, 0, torch.float32, 24, 20) | change))

@@ -592,17 +592,13 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
     assert len(heads) == 9 and sum(len(layer["last"]) for layer in first[0]) == round(4.5)
 
 
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"),
-        (InfinityRope(sink_frames=0), "at least 1 sink"),
-        (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
-        (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
-        (DummyForcing(mid_blocks=0), "1 in mid heads"),
-        (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "words"), [
+    (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"), (InfinityRope(sink_frames=0), "at least 1 sink"),
+    (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
+    (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
+    (DummyForcing(mid_blocks=0), "1 in mid heads"),
+    (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
+])  # fmt: skip
 def test_settings_that_cannot_work_are_refused(policy, words):
     with pytest.raises(HeadForcingError, match=words):
         plan(policy)
@@ -625,7 +621,7 @@ def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys
 
 
 def test_the_demo_model_runs_every_method():
-    size = (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    size = assets.SIZE
     config = inspect_checkpoint(assets.model_path()).config
     for name in METHODS:
         assert plan(name, config=config, size=size, profile=None).shape.frame_slots > 0
