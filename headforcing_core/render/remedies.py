@@ -173,7 +173,7 @@ def _size(width: int, height: int, dtype: torch.dtype) -> _Change:
     def make(plan: RenderPlan, needs: Needs) -> tuple[RenderPlan, Needs]:
         (_, ph, pw), stride = plan.config.patch_size, plan.config.latents.stride
         shape = replace(plan.shape, rows=height // stride // ph, columns=width // stride // pw)
-        return _planned(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
+        return _plan(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
 
     return _Change(f"{width}x{height}", make)
 
