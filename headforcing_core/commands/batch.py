@@ -112,15 +112,10 @@ def batch(args: argparse.Namespace) -> Result:
     return _result(told, farm, time.monotonic() - begun)
 
 
-def source_of(args: argparse.Namespace) -> Source:
-    """Model, prompts and device of a line."""
-    return Source.demo(args) if args.demo else Source.of_files(args, args.prompts, args.start_latents)
-
-
 def make_video(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any process."""
     begun, args = time.monotonic(), job.args
-    source, embeds = job.source or source_of(args), [shared.get() for shared in job.embeds]
+    source, embeds = job.source or Source.of(args), [shared.get() for shared in job.embeds]
     with claimed_after(job.patience, args.out, args.latents):
         known = finished(args)
         if known is not None:  # another process has just made it
@@ -171,8 +166,7 @@ def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
     try:
         if farm.parallel and ":" in args.device:
             raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
-        here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False} if farm.remote else {}
-        source = source_of(argparse.Namespace(**{**vars(args), **here}))
+        source = Source.of(args, elsewhere=farm.remote)
         plan = source.plan()
         source.check_encoders(plan)
         needs = source.check_needs(plan, args.out, elsewhere=farm.remote)

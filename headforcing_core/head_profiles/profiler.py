@@ -59,7 +59,7 @@ class ShareMeter:
     def queries(self) -> Tensor:
         return self._queries.cpu().double()
 
-    def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
