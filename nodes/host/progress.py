@@ -185,7 +185,7 @@ class RenderProgress(Listener):
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
             parts.append(f"{self._frames_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
         if self.event is not None:
-            parts.append(_told(self.event))
+            parts.append(_describe(self.event))
         if self.growing is not None and self.growing.failure is not None:
             parts.insert(0, f"no video: {self.growing.failure}")
         elif self.growing is not None and not self.player:  # first, since ComfyUI cuts the text after two lines
@@ -202,7 +202,7 @@ def shortened(text: str, length: int) -> str:
     return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
 
 
-def _told(event: MemoryEvent) -> str:
+def _describe(event: MemoryEvent) -> str:
     if not event.admitted:
         return f"memory: latent frame {event.frame} not admitted ({event.delta:.2f})"
     return f"memory: admitted latent frame {event.frame}" + (", merged two older ones" if event.merged else "")
