@@ -20,6 +20,7 @@ from ..files import check_writable
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..model import fp8
+from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..render.describe import format_bytes
 from ..render.family import with_family
@@ -79,7 +80,7 @@ class Source:
     @classmethod
     def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
         """The embedded model, with the text of `follow`, `--prompts` or its default story."""
-        options, _ = with_family(render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)), None)
+        options, _ = with_family(render_options(args, assets.SIZE), None)
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim, elsewhere)
         if follow is not None or args.prompts:
@@ -122,6 +123,11 @@ class Source:
         return timeline
 
     @property
+    def vae_name(self) -> str:
+        """What the VAE of the model is called."""
+        return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
+
+    @property
     def texts(self) -> list[str]:
         """The texts to encode."""
         return self.timeline.texts
@@ -150,9 +156,11 @@ class Source:
         if self.files is not None:
             self.files.check_text()
         given = self.files is None or self.files.vae is not None
-        plan.check_encoder(given, "give --vae, the Wan 2.1 VAE")
+        plan.check_encoder(given, f"give --vae, the {self.vae_name}")
         if self.start is not None and not given:
-            raise HeadForcingError("--start-image and --start-video need --vae, the Wan 2.1 VAE, which encodes them")
+            raise HeadForcingError(
+                f"--start-image and --start-video need --vae, the {self.vae_name}, which encodes them"
+            )
 
     def with_start(self) -> Source:
         """A copy with the latents of `start`. Call it before prompts are encoded: the VAE is not kept in memory."""
@@ -165,7 +173,7 @@ class Source:
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
         """The video of a plan of this source, from the embeddings of its prompts."""
-        latent_format = None if self.files is None else "Wan21"
+        latent_format = None if self.files is None else self.info.config.latents.name
         about = about_video(plan, self.options.method_name, self.options.seed, latent_format)
         return RenderJob(
             plan,
@@ -225,7 +233,7 @@ class Source:
             room if peers is None else None,
             COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),
             encodes=files is None or files.vae is not None,
-            remedy="give --vae, the Wan 2.1 VAE",
+            remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,
             text_encoder=text_encoder,
             cuda_graph=self.machine.cuda_graph,

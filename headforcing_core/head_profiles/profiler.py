@@ -121,7 +121,7 @@ def measure_prompt(
         meter.per_frame = step == min(FRAME_STEP, len(setup.sigmas) - 1)
         on_step(block, step, latents)
 
-    noise = SeededNoise((setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8), video=prompt)
+    noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=prompt)
     text = setup.prompts[prompt]
     script = Script(lay_out_rows([text] * setup.blocks, setup.schedule, setup.seed), {text: embedding})
     for _ in rollout(model, cache, script, noise, on_step=watch):

@@ -22,7 +22,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
-from ..rollout.loop import BlockCache, VideoModel
+from ..rollout.loop import BlockCache, JointModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 
@@ -241,7 +241,7 @@ class MethodCache(Cache):
 class WrappedModel:
     """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part of it."""
 
-    def __init__(self, model: VideoModel):
+    def __init__(self, model: JointModel):
         self.model = model
 
     @property
@@ -257,6 +257,9 @@ class WrappedModel:
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         return self.model.denoise(latents, sigma, cache)
+
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: Any) -> Tensor:
+        return self.model.denoise_jointly(latents, sigmas, cache)
 
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         self.model.write_clean(latents, cache)

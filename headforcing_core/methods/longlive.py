@@ -55,6 +55,19 @@ class LongLive(WindowPolicy):
         return LongLiveCache(*args)
 
 
+@dataclass(frozen=True)
+class SelfGradientForcing(LongLive):
+    """Self Gradient Forcing's settings (arXiv 2607.20368), chunkwise: LongLive's window with keys at their index in it,
+    as its weights were trained. A new prompt changes nothing in the cache."""
+
+    switch, repeats_image = "reset", True
+    infinite: bool = True
+
+    @property
+    def recached_frames(self) -> int:
+        return 0
+
+
 class WindowCache(MethodCache):
     """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are in use.
 

@@ -40,6 +40,7 @@ class RenderPlan:
         alike: as for `Script`; empty if no prompt recalls a scene.
         seed: of the noise, where the timeline sets no other.
         start_frames: latent frames at the beginning of the video that are given, not made.
+        held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
         video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
         auto: how head roles are found while sampling; None if they are known.
         remarks: about the head profile, sentences for reports.
@@ -59,6 +60,7 @@ class RenderPlan:
     profile_name: str
     auto: AutoProfile | None = None
     remarks: tuple[str, ...] = ()
+    held_frames: int = 0
 
     @classmethod
     def make(
@@ -90,6 +92,8 @@ class RenderPlan:
         check_size("width", width, config.latents.side_multiple)
         check_size("height", height, config.latents.side_multiple)
         frames_per_block = schedule.frames_per_block
+        held = 1 if start_frames == 1 and schedule.holds_image else 0
+        start_frames -= held
         alike = _alike(timeline)
         timeline, wanted = _fit(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
@@ -123,6 +127,7 @@ class RenderPlan:
             profile_name=name,
             auto=auto,
             remarks=remarks,
+            held_frames=held,
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:

@@ -29,6 +29,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
         "start_frames": plan.start_frames,
+        **({"held_frames": plan.held_frames} if plan.held_frames else {}),
         "restart_frames": list(plan.restart_frames),
         "novelty_threshold": plan.novelty_threshold,
         "latent_format": latent_format,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..cache.method import Method
+from ..cache.method import Method, VideoFacts
 from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..head_profiles.profile import default_profile
@@ -27,7 +27,6 @@ from .resources import Needs, activation_bytes
 
 _REMEDIES = 3
 _METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches that do not grow
-_STEP = 16  # of width and height, in pixels
 
 
 @dataclass(frozen=True)
@@ -165,14 +164,15 @@ def _shorter(plan: RenderPlan, blocks: int, dtype: torch.dtype) -> _Change:
 
 def _sizes(plan: RenderPlan) -> Iterator[tuple[int, int]]:
     """Smaller sizes of about the same shape, the largest first."""
-    for width in range(plan.width - _STEP, 0, -_STEP):
-        yield width, max(_STEP, round(width * plan.height / plan.width / _STEP) * _STEP)
+    step = plan.config.latents.side_multiple
+    for width in range(plan.width - step, 0, -step):
+        yield width, max(step, round(width * plan.height / plan.width / step) * step)
 
 
 def _size(width: int, height: int, dtype: torch.dtype) -> _Change:
     def make(plan: RenderPlan, needs: Needs) -> tuple[RenderPlan, Needs]:
-        _, ph, pw = plan.config.patch_size
-        shape = replace(plan.shape, rows=height // 8 // ph, columns=width // 8 // pw)
+        (_, ph, pw), stride = plan.config.patch_size, plan.config.latents.stride
+        shape = replace(plan.shape, rows=height // stride // ph, columns=width // stride // pw)
         return _plan(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
 
     return _Change(f"{width}x{height}", make)
@@ -188,9 +188,10 @@ def _smaller(policy: Method) -> Iterator[tuple[str, Method]]:
 
 def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[_Change]:
     """Methods whose cache does not grow; those with head roles if a bundled profile fits the model."""
-    config, sizes = plan.config, (plan.height // 8, plan.width // 8, plan.shape.frames_per_block)
+    config, sizes = plan.config, (*plan.block_shape[-2:], plan.shape.frames_per_block)
+    facts = VideoFacts(plan.schedule, plan.blocks, plan.start_frames)
     for name in _METHODS:
-        policy = method_policy(name)
+        policy = method_policy(name).for_video(facts)
         with suppress(HeadForcingError):
             roles: Any = [["memory"] * config.num_heads] * config.num_layers
             if policy.heads_by:

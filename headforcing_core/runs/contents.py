@@ -67,6 +67,7 @@ _MORE_ABOUT: dict[str, Fits] = {
     "seeds": _list_of(_none_or(_whole)),
     "frames_per_block": _block_frames,
     "start_frames": _whole,
+    "held_frames": _whole,
     "restart_frames": _list_of(_whole),
     "novelty_threshold": _none_or(_number),
     "latent_format": _none_or(_text),

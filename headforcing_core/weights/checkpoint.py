@@ -194,7 +194,9 @@ def holds_lora(path: str | Path) -> bool:
 
 def _adapters(lora: Path) -> Mapping[str, Tensor]:
     by_layout = layouts.find_layouts(read_weights(lora)[1])
-    adapters = next((tensors for tensors in by_layout.values() if layouts.is_lora(tensors)), None)
+    found = {name: tensors for name, tensors in by_layout.items() if layouts.is_lora(tensors)}
+    # a training file may hold running means of a LoRA, too
+    adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values()), None))
     if adapters is None:
         raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
     return adapters

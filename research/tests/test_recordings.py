@@ -9,7 +9,7 @@ from headforcing.research.recordings.make_subset import make_peers, make_subset
 from headforcing.research.recordings.record_absolute import record_absolute
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
-MOST_BYTES = 12 * 2**20
+MOST_BYTES = 25 * 2**19
 RECORDINGS = ("golden.safetensors", "model.safetensors", "config.json")
 
 
