@@ -108,8 +108,8 @@ class HeadForcingSampler(io.ComfyNode):
             videos, lines = _sample(render, planned, count, progress, needs)
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
-        told = describe(_with_story(planned, plan), bridge.compute_dtype(model))
-        head = [*describe_method(options.method, options.method_options), told, *story.notes]
+        plan_text = describe(_with_story(planned, plan), bridge.compute_dtype(model))
+        head = [*describe_method(options.method, options.method_options), plan_text, *story.notes]
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         return io.NodeOutput(
             _latents(videos, plan, render.job(plan).about),
@@ -124,9 +124,9 @@ def _about_model(model: Any) -> list[str]:
     return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
 
 
-def _with_story(plan: RenderPlan, told: RenderPlan) -> RenderPlan:
+def _with_story(plan: RenderPlan, current: RenderPlan) -> RenderPlan:
     """A plan with the story of another; roles that have been found since are not in it."""
-    return replace(plan, timeline=told.timeline, rows=told.rows, video_frames=told.video_frames)
+    return replace(plan, timeline=current.timeline, rows=current.rows, video_frames=current.video_frames)
 
 
 def _sample(
