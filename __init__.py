@@ -1,4 +1,4 @@
-"""ComfyUI-HeadForcing: minute-long, multi-prompt video from five-second autoregressive models.
+"""Head Forcing for ComfyUI: minute-long, multi-prompt video from five-second autoregressive models.
 
 ComfyUI calls `comfy_entrypoint`; importing the pack anywhere else pulls in neither ComfyUI nor torch.
 """

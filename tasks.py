@@ -5,6 +5,7 @@ python tasks.py quick     run the tests that take seconds, without ComfyUI and b
 python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
 python tasks.py check     lint and types
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
+python tasks.py benchmark-tests run the tests of the folder benchmarks
 python tasks.py research  run a command of the folder research; --help lists them
 python tasks.py research-tests run the tests of the folder research
 """
@@ -94,7 +95,7 @@ def test(arguments: list[str]) -> None:
 
 
 def check(arguments: list[str]) -> None:
-    """Lint of Python and JavaScript, format and types."""
+    """Lint of Python and JavaScript, format and types; a warning while the repository's address is a placeholder."""
     environment("dev")
     run(BIN / "ruff", "check", ".")
     run(BIN / "ruff", "format", "--check", ".")
@@ -106,12 +107,22 @@ def check(arguments: list[str]) -> None:
     if not link.exists():
         link.symlink_to(ROOT, target_is_directory=True)
     run(BIN / "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "headforcing", cwd=folder)
+    if "OWNER" in (ROOT / "pyproject.toml").read_text(encoding="utf-8"):
+        sys.stderr.write("warning: repository and publisher in pyproject.toml are placeholders (docs/releasing.md)\n")
 
 
 def benchmark(arguments: list[str]) -> None:
     """Speed and memory, beside the paper's implementation; arguments go to tests/benchmarks/run.py."""
     python = environment("dev")
     run(python, ROOT / "tests" / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+
+
+def benchmark_tests(arguments: list[str]) -> None:
+    """The tests of the benchmark, those that measure time before the others; more arguments go to pytest."""
+    environment("dev")
+    folder = ROOT / "tests" / "benchmarks" / "tests"
+    timing_failed = pytest("-m", "alone", *arguments, folder)
+    raise SystemExit(pytest(*in_parallel(), "-m", "not alone", *arguments, folder) or timing_failed)
 
 
 def research(arguments: list[str]) -> None:
@@ -148,6 +159,7 @@ COMMANDS = {
     "test": test,
     "check": check,
     "benchmark": benchmark,
+    "benchmark-tests": benchmark_tests,
     "research": research,
     "research-tests": research_tests,
 }

@@ -44,7 +44,7 @@ def using(choice: str) -> Iterator[None]:
 
 
 def kernels_put_aside(device: torch.device) -> str:
-    """Which Triton kernels have not worked on a device since the program began, and why the first did not.
+    """Names of Triton kernels that have not worked on a device since the program began, and why the first did not.
 
     Empty if all that ran did, and on devices for which there is no Triton.
     """

@@ -50,7 +50,8 @@ class ProfileHeads(io.ComfyNode):
                 io.String.Input(
                     "save_name",
                     default="my_model",
-                    tooltip="Saved under this name in ComfyUI/models/head_profiles. Empty: not saved.",
+                    tooltip="Saved under this name in ComfyUI/models/head_profiles, numbered if another profile has "
+                    "it. Empty: not saved.",
                 ),
                 io.String.Input(
                     "prompts",
@@ -109,8 +110,7 @@ class ProfileHeads(io.ComfyNode):
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         report = [*shares.describe(profile), *sanity_checks(profile)]
         if path is not None:
-            profile.save(path)
-            report.append(f"saved as {path.name} in models/head_profiles")
+            report.append(f"saved as {folders.save_profile(profile, path).name} in models/head_profiles")
         picture = helpers.to_image(pictures.profile_picture(profile, shares, theme="dark"))
         return io.NodeOutput(profile, picture, "\n".join(report))
 

@@ -90,7 +90,7 @@ class PromptTimeline(io.ComfyNode):
 
 
 def _switch_inputs() -> list[Any]:
-    """How prompts without a tag take effect."""
+    """Inputs for the switch of prompts without a tag."""
     return [
         helpers.advanced(
             io.Combo.Input,

@@ -54,7 +54,7 @@ class HeadForcingSampler(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
-        """What a run returned whose story was changed is not what its inputs say, so no result before it is taken."""
+        """Count changed stories: a result whose story was changed is not that of its inputs, and is not reused."""
         return live_story.changes()
 
     @classmethod
@@ -95,7 +95,7 @@ class HeadForcingSampler(io.ComfyNode):
             decode_in_background=decode_in_background,
             story=story,
         )
-        planned = render.job(render.plan()).recall_roles(render.plan)
+        planned = render.job(render.plan()).take_found_roles(render.plan)
         count = batch_size if start.latents is None else max(batch_size, len(start.latents))
         checks.check_room([needs := render.check_needs(planned, count)])
         report = ["", needs.describe()]

@@ -28,7 +28,7 @@ def sampler_inputs() -> list[Any]:
 
 
 def method_inputs() -> list[Any]:
-    """What *Head Forcing Options* holds, shown without folding."""
+    """Inputs of *Head Forcing Options*, shown without folding."""
     inputs = [*_method(), *_memory(), *_guards()]
     for widget in inputs:
         widget.extra_dict.pop("advanced")

@@ -78,7 +78,7 @@ class EvenMemory(CachePolicy):
     """
 
     def __post_init__(self) -> None:
-        """Without the check of `CachePolicy`, which allows episodic memory of one size alone."""
+        """Leave out the check of `CachePolicy`, which allows episodic memory of one size alone."""
 
     def shape(
         self,

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.comparison import Entry
 from ..headforcing_core.render.describe import markdown_table
 from .questions import COLUMNS, Measure, Question, Rendered, Shuffles, sharing
@@ -175,74 +174,38 @@ class Answer:
             made["shuffles"] = [stored(videos) for videos in self.shuffles[row]]
         return made
 
-    @classmethod
-    def from_dict(cls, question: Question, found: Mapping[str, Any]) -> Answer:
-        """The answer that `to_dict` stored, as tests of the pages read it.
-
-        Rows are found by their labels, and those without numbers are empty.
-        """
-        known = {row["label"]: row for row in found["rows"]}
-        numbers: list[tuple[Numbers, ...]] = []
-        shuffles = {}
-        for i, row in enumerate(question.rows):
-            stored = known.get(row.label, {})
-            if isinstance(row, Shuffles):  # a measurement without this factor says nothing about it
-                stored = stored if "shuffles" in stored else {}
-                if stored:
-                    shuffles[i] = tuple(tuple(videos) for videos in stored["shuffles"])
-                    # not from the stored means, which are rounded
-                    numbers.append(tuple(mean_numbers(same, decides=False) for same in zip(*shuffles[i], strict=True)))
-                    continue
-            numbers.append(tuple(stored.get("videos", ())))
-        if not numbers[-1]:
-            raise HeadForcingError(f"the stored answer has no row {question.rows[-1].label!r}; evaluate it anew")
-        return cls(question, tuple(numbers), shuffles)
-
 
 def packed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored answer with a list for each column of a row, which takes less room; `unpacked` reverses it."""
+    """A stored answer with a list for each column of a row, which takes less room."""
 
     def by_column(videos: Sequence[Numbers]) -> dict[str, list[float | None]]:
         return {column: [video[column] for video in videos] for column in videos[0]} if videos else {}
 
-    return _each_row(found, by_column)
-
-
-def unpacked(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What `packed` was given."""
-
-    def by_video(columns: Mapping[str, Sequence[float | None]]) -> list[Numbers]:
-        return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
-
-    return _each_row(found, by_video)
-
-
-def _each_row(found: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A stored answer whose lists of videos are changed."""
     rows = []
     for row in found["rows"]:
-        shuffles = {"shuffles": [change(part) for part in row["shuffles"]]} if "shuffles" in row else {}
-        rows.append({**row, "videos": change(row["videos"]), **shuffles})
+        shuffles = {"shuffles": [by_column(part) for part in row["shuffles"]]} if "shuffles" in row else {}
+        rows.append({**row, "videos": by_column(row["videos"]), **shuffles})
     return {**found, "rows": rows}
 
 
 def answer(question: Question, videos: int, measure: Measure) -> Answer:
     """Measure `videos` videos of every row; video `i` has the same prompts and noise in all rows."""
+    return answer_rows(question, lambda row: tuple(measure(row, i) for i in range(videos)))
+
+
+def answer_rows(question: Question, measure_row: Callable[[Entry | Rendered], tuple[Numbers, ...]]) -> Answer:
+    """Measure all videos of every row at once; none stands for a row that was not measured."""
     numbers: list[tuple[Numbers, ...]] = []
     shuffles: dict[int, tuple[tuple[Numbers, ...], ...]] = {}
     for i, row in enumerate(question.rows):
         if not isinstance(row, Shuffles):
-            numbers.append(_measured(row, videos, measure))
-        elif row.count:
-            shuffles[i] = tuple(_measured(entry, videos, measure) for entry in row.entries)
-            numbers.append(tuple(mean_numbers(made, decides=False) for made in zip(*shuffles[i], strict=True)))
-        else:
-            numbers.append(())
+            numbers.append(measure_row(row))
+            continue
+        parts = tuple(map(measure_row, row.entries))
+        if parts and all(parts):
+            shuffles[i] = parts
+        numbers.append(tuple(mean_numbers(same, decides=False) for same in zip(*shuffles.get(i, ()), strict=True)))
     return Answer(question, tuple(numbers), shuffles)
-
-
-def _measured(row: Entry | Rendered, videos: int, measure: Measure) -> tuple[Numbers, ...]:
-    return tuple(measure(row, i) for i in range(videos))
 
 
 def _rounded(value: float | None) -> float | None:

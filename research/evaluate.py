@@ -16,14 +16,15 @@ from ..headforcing_core.commands.compare import (
     fitting,
     grid_tags,
     run_entries,
-    written,
+    write_result,
 )
 from ..headforcing_core.commands.farm_arguments import farm_of
 from ..headforcing_core.commands.metrics import add_metric_arguments
-from ..headforcing_core.commands.paths import EXPORT, folder_written
+from ..headforcing_core.commands.paths import folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_writable, claimed_folder
 from ..headforcing_core.render.comparison import NOTE, grid, left_out_notes, table
+from . import vbench
 from .answers import Answer, answer
 from .paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
 from .questions import QUESTIONS, SHUFFLES, Question, measured_rows, with_shuffles
@@ -54,7 +55,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
         help=f"of the head roles, in rows of shuffles, each on all videos; 0 leaves such rows empty ({SHUFFLES})",
     )
     sub.add_argument(
-        "--vbench", type=EXPORT, metavar="FOLDER", help="lay out the videos for VBench; read-vbench reads its results"
+        "--vbench",
+        type=vbench.FOLDER,
+        metavar="FOLDER",
+        help="lay out the videos for VBench; read-vbench reads its results",
     )
     add_metric_arguments(sub)
     answers = (f"{name}.{ending}" for name in QUESTIONS for ending in ("md", "json"))
@@ -88,7 +92,7 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
                 told = answer(question, args.videos, videos.measure(rows, bar.update))
             minutes = (time.monotonic() - begun) / 60
             found[name] = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
-            texts.append(written(args.out, name, _text(told), found[name])["text"])
+            texts.append(write_result(args.out, name, _text(told), found[name])["text"])
     if args.vbench is not None:
         texts.append(export_videos(args.vbench, args.questions, args.shuffles, videos.made()))
     return {"text": "\n\n".join(texts), "json": found}
@@ -106,7 +110,7 @@ def tables(args: argparse.Namespace) -> Result:
     if args.name == "budget":
         sizes = budgets()
         text = f"{BUDGET} (frame-slots, 30x12 heads)\n\n{budget_table(sizes)}"
-        return written(args.out, "budget", text, {"caption": BUDGET, "rows": [row.to_dict() for row in sizes]})
+        return write_result(args.out, "budget", text, {"caption": BUDGET, "rows": [row.to_dict() for row in sizes]})
     if not args.demo and args.weights is None:
         raise HeadForcingError(f"the table {args.name!r} is rendered: give --demo, or --weights with what they need")
     if not 1 <= args.seeds <= MAX_SEEDS:
@@ -137,4 +141,4 @@ def _paper_table(args: argparse.Namespace) -> Result:
         "grid": str(made.path),
         "rows": [row.to_dict() for row in rows],
     }
-    return written(args.out, args.name, "\n".join(told), found, [f"grid     {made.path}"])
+    return write_result(args.out, args.name, "\n".join(told), found, [f"grid     {made.path}"])

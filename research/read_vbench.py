@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..headforcing_core.commands.arguments import Result
-from ..headforcing_core.commands.compare import written
+from ..headforcing_core.commands.compare import write_result
 from ..headforcing_core.commands.compared_video import ComparedVideo
-from ..headforcing_core.commands.paths import EXPORT
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.comparison import Entry
 from . import vbench
@@ -22,7 +21,7 @@ from .statistics import Numbers
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `read-vbench` to the command line."""
     sub = command("read-vbench", read_vbench, "Read what VBench measured of `evaluate --vbench FOLDER` into tables.")
-    sub.add_argument("folder", type=EXPORT)
+    sub.add_argument("folder", type=vbench.FOLDER)
 
 
 def export_videos(
@@ -63,6 +62,6 @@ def read_vbench(args: argparse.Namespace) -> Result:
         question = replace(question, rows=there, columns=tuple(vbench.COLUMNS), primary="", note=note)
         told = answer(question, exported.videos, numbers)
         text = "\n\n".join(filter(None, [question.asks, told.table(), question.note]))
-        texts.append(written(folder, f"{name}-vbench", text, told.to_dict())["text"])
+        texts.append(write_result(folder, f"{name}-vbench", text, told.to_dict())["text"])
         found[name] = told.to_dict()
     return {"text": "\n\n".join(texts), "json": found}

@@ -147,7 +147,7 @@ def on_side(below: tuple[int, int] | None, sign: int) -> bool:
 
 
 def count_below(shuffles: Sequence[Values], ours: Values, by: float = 0.0) -> tuple[int, int]:
-    """Of how many shuffles the mean is below that of `ours` by more than `by`, and how many there are."""
+    """Number of shuffles whose mean is below that of `ours` by more than `by`, and of all of them."""
     means, mine = [mean_interval(values) for values in shuffles], mean_interval(ours)
     return sum(mine is not None and it is not None and it.mean < mine.mean - by for it in means), len(means)
 

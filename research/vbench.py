@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..headforcing_core.commands.paths import folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_regular, replacing
 from ..headforcing_core.hashing import file_hash
@@ -37,11 +38,13 @@ _PERCENT = {"imaging_quality"}  # of single videos VBench tells these as 0 to 10
 _LONGEST_NAME = 80  # characters of a prompt in a file's name
 _HASH_DIGITS = 8  # of a video's hash in its name: results of another video are never taken for its own
 _MANIFEST = "export.json"
+FOLDER = folder_written(_MANIFEST, "videos/*/*.mp4", "videos/*/prompts.json", "*-vbench.md", "*-vbench.json")
+"""The type of an argument that names a folder laid out for VBench."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """What a folder holds.
+    """Contents of a folder.
 
     Attributes:
         questions: names of the questions, to which the rows belong.
@@ -97,7 +100,7 @@ def command(folder: Path) -> str:
 
 
 def read_export(folder: Path) -> Export:
-    """What `export` has written; raises HeadForcingError for any other folder."""
+    """Read what `export` has written; raises HeadForcingError for any other folder."""
     found = _read(folder / _MANIFEST)
     try:
         export = Export(**found)
@@ -109,7 +112,7 @@ def read_export(folder: Path) -> Export:
 
 
 def read_results(folder: Path) -> dict[tuple[str, str], Numbers]:
-    """What VBench has measured, by row and name of the video, under the keys of `COLUMNS`.
+    """Read what VBench has measured, by row and name of the video, under the keys of `COLUMNS`.
 
     Raises HeadForcingError where it has written nothing, or something else.
     """

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the repository root
-sys.path.append(str(Path(__file__).resolve().parent))  # for tests/benchmarks
 
 from promises import COUNTED, PROMISES, of_promise
 

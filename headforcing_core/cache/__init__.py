@@ -1,1 +1,1 @@
-"""Which latent frames each attention head keeps: policies, the head-wise KV cache, episodic memory."""
+"""Latent frames that each attention head keeps: policies, the head-wise KV cache, episodic memory."""

@@ -83,7 +83,7 @@ class Cache(ABC):
         raise NotImplementedError
 
     def switch_blocks(self, switch: Switch) -> int:
-        """How many of the last blocks `apply_switch` writes again."""
+        """Number of last blocks that `apply_switch` writes again."""
         return 0
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:

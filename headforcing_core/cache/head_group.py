@@ -58,7 +58,7 @@ class HeadGroup:
 
     @property
     def kernels(self) -> SlotKernels | None:
-        """What changes all layers in one launch, where that works."""
+        """Kernels that change all layers in one launch, where they work."""
         return self._kernels if self._kernels is not None and self._kernels.usable else None
 
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:

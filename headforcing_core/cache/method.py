@@ -62,7 +62,7 @@ def block_by_block(model: VideoModel, cache: BlockCache, video: RolloutInputs) -
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """What a method may depend on of a video that is not made yet.
+    """Facts about a video that is not made yet, which a method may depend on.
 
     Attributes:
         blocks: start blocks included.
@@ -83,7 +83,7 @@ class VideoFacts:
 
 @dataclass(frozen=True)
 class Passes:
-    """How a method's loop divides a video into passes of the model.
+    """Division of a video into passes of the model by a method's loop.
 
     Attributes:
         blocks_per_pass: how many consecutive blocks one model call denoises together.
@@ -158,7 +158,7 @@ class Method:
         return block_by_block(model, cache, video)
 
     def passes(self, schedule: Schedule) -> Passes:
-        """How `rollout` divides a video."""
+        """Division of a video by `rollout`."""
         return Passes()
 
     def with_scenes(self, timeline: Timeline) -> Timeline:

@@ -64,12 +64,12 @@ def with_options(settings: S, text: str, method: str) -> S:
 
 
 def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
-    """The value that a text stands for; a whole number has at most nine digits."""
+    """The value that a text stands for; a whole number is not negative and has at most nine digits."""
     if NoneType in types and text.lower() == "none":
         return None
     if bool in types and text.lower() in _TRUTH:
         return _TRUTH[text.lower()]
-    if int in types and re.fullmatch(r"-?[0-9]{1,9}", text):
+    if int in types and re.fullmatch("[0-9]{1,9}", text):
         return int(text)
     if float in types and re.fullmatch(r"[-+.0-9e]{1,30}", text.lower()):
         try:

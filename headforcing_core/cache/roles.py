@@ -1,4 +1,4 @@
-"""Which frames each kind of attention head keeps: the roles of heads and the policy of each role."""
+"""Roles of attention heads, and the policy of each role: the frames that it keeps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RolePolicy:
 
 @dataclass(frozen=True)
 class EpisodicPolicy:
-    """How episodic memory is updated (paper, "Dynamic Update for Episodic Memory" and "Prompt-guided Compression").
+    """Rules of updating episodic memory (paper, "Dynamic Update for Episodic Memory" and "Prompt-guided Compression").
 
     Attributes:
         novelty_threshold: a candidate is admitted when its highest similarity to an entry is below this (tau_novel).

@@ -167,7 +167,7 @@ def check_recalls(timeline: Timeline) -> None:
 
 
 def prompt_feature(embedding: Tensor) -> Tensor:
-    """What prompts are compared by: the mean of the embedding's rows that are not zero, normalised, `[text_dim]`."""
+    """The mean of an embedding's rows that are not zero, normalised, `[text_dim]`; prompts are compared by it."""
     rows = embedding.float()
     mean = rows[rows.abs().sum(dim=-1) > 0].mean(dim=0)
     return mean / mean.norm().clamp_min(1e-12)

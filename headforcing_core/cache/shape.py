@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def layer_sizes(self) -> LayerSizes | None:
-        """What the self-attention of a typical layer reads; None where that is not known."""
+        """Sizes that the self-attention of a typical layer reads; None where they are not known."""
         return None
 
     def bytes(self, dtype: torch.dtype) -> int:
@@ -152,7 +152,7 @@ class CacheShape(Shape):
 
     @property
     def layer_sizes(self) -> LayerSizes:
-        """What the self-attention of a layer with the model's mean number of heads per role reads, contexts full."""
+        """Sizes that a layer with the model's mean number of heads per role reads, contexts full."""
         groups = []
         for policy, heads in self.groups.items():
             count = round(sum(map(len, heads)) / self.layers) or 1
@@ -172,7 +172,7 @@ class CacheShape(Shape):
 
     @property
     def recache_blocks(self) -> int:
-        """How many blocks a recache writes again: all that hold a recent frame of any role, and one before them."""
+        """Number of blocks that a recache writes again: all with a recent frame of any role, and one before them."""
         recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
         frames = max(self.total_frames if count is None else count for count in recent)
         return -(-frames // self.frames_per_block) + 1

@@ -19,7 +19,7 @@ _MOST_TABLES = 64  # kept; the same few moves come again after every block
 
 @dataclass(frozen=True)
 class SlotKernels:
-    """Where the heads of a group lie in one pair of buffers over all layers, and launches that act on all of them.
+    """Places of a group's heads in one pair of buffers over all layers, and launches that act on all of them.
 
     Attributes:
         k, v: `[rows, head_dim]`, all slots of all layers.

@@ -91,7 +91,7 @@ def restore_cache(cache: Any, state: State) -> None:
 
 
 def _scenes_state(scenes: Scenes) -> dict[str, Any]:
-    """What `_restore_scenes` takes."""
+    """State that `_restore_scenes` takes."""
     kept = {
         number: vars(scene)
         | {"spread": [*map(vars, scene.spread)], "first": [[*map(vars, frames)] for frames in scene.first]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -54,7 +53,7 @@ def choose_profile(name: str | None, rule: str | None = None) -> HeadProfile | A
 
 def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None) -> RenderOptions:
     """The options from the arguments of `add_render_arguments`; `size` replaces `--size`."""
-    check_numbers(args)
+    check_scale(args)
     given = vars(args)
     width, height = size or parse_size(args.size)
     named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
@@ -107,13 +106,10 @@ def found_profiles_folder(given: Path | None) -> Path | None:
     return given or (cache and cache / "profiles")
 
 
-def check_numbers(args: argparse.Namespace) -> None:
-    """Refuse values of `--scale` and `--state-seconds` that are out of range, if the command has these arguments."""
-    scale, state_seconds = vars(args).get("scale", 1), vars(args).get("state_seconds", 0.0)
-    if not 1 <= scale <= MAX_SCALE:
+def check_scale(args: argparse.Namespace) -> None:
+    """Refuse a value of `--scale` that is out of range, if the command has this argument."""
+    if not 1 <= (scale := vars(args).get("scale", 1)) <= MAX_SCALE:
         raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
-    if not (math.isfinite(state_seconds) and state_seconds >= 0):
-        raise HeadForcingError(f"--state-seconds must be 0 (never) or more, got {state_seconds}")
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -226,7 +222,7 @@ def _speeds(text: str) -> tuple[float, ...]:
 
 
 def add_method_arguments(sub: argparse.ArgumentParser) -> None:
-    """Add `--method`, `--set` and `--roles`."""
+    """Add `--method`, `--set`, `--roles` and `--shuffle`."""
     sub.add_argument("--method", type=built_method, choices=method_names(), default=DEFAULTS.method)
     sub.add_argument(
         "--set",
@@ -236,8 +232,8 @@ def add_method_arguments(sub: argparse.ArgumentParser) -> None:
         help="an option of the method, such as window_frames=12; may be given several times; `headforcing methods` "
         "lists all of them",
     )
-    sub.add_argument("--roles", choices=ROLE_ARRANGEMENTS, default=DEFAULTS.roles)
-    sub.add_argument("--shuffle", type=int, default=DEFAULTS.shuffle, help="with --roles shuffled: which shuffle (0)")
+    _add_option(sub, "roles", choices=ROLE_ARRANGEMENTS)
+    _add_option(sub, "shuffle", help="with --roles shuffled: which shuffle (0)")
 
 
 def add_render_arguments(sub: argparse.ArgumentParser) -> None:
@@ -281,15 +277,10 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         default=AUTO_FAMILY,
         help="noise levels, block, profile; auto goes by what the weights file states, or by its name (auto)",
     )
-    sub.add_argument("--sigmas", default=DEFAULTS.sigmas, help="noise levels, such as '1, 0.9375, 0.8333, 0.625'")
+    _add_option(sub, "sigmas", help="noise levels, such as '1, 0.9375, 0.8333, 0.625'")
     _add_cache_arguments(sub)
     sub.add_argument("--runs", type=STORE, help="folder for finished blocks; the same command resumes from them")
-    sub.add_argument(
-        "--state-seconds",
-        type=float,
-        default=DEFAULTS.state_seconds,
-        help="seconds between two stored states of the cache in --runs; 0: never",
-    )
+    _add_option(sub, "state_seconds", help="seconds between two stored states of the cache in --runs; 0: never")
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
     sub.add_argument(
         "--vae-device",
@@ -301,30 +292,27 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_cache_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--episodic-frames", type=int, default=DEFAULTS.episodic_frames)
-    sub.add_argument("--recent-frames", type=int, default=DEFAULTS.recent_frames)
-    sub.add_argument("--novelty-threshold", type=float, default=DEFAULTS.novelty_threshold)
-    sub.add_argument("--update-interval", type=int, default=DEFAULTS.update_interval)
-    sub.add_argument(
-        "--sink-gate",
-        type=float,
-        default=DEFAULTS.sink_gate,
-        help="leave a sink or episodic frame out of a pass where more than this share of heads prefers it to "
-        "recent frames, such as 0.8 (0: off)",
+    for name in ("episodic_frames", "recent_frames", "novelty_threshold", "update_interval"):
+        _add_option(sub, name)
+    gate = (
+        "leave a sink or episodic frame out of a pass where more than this share of heads prefers it to recent frames"
     )
-    sub.add_argument(
-        "--rope-jitter",
-        type=float,
-        default=DEFAULTS.rope_jitter,
-        help="change the rotary base of every head by up to this fraction, such as 0.8 (0: off)",
-    )
-    sub.add_argument(
-        "--compression",
+    _add_option(sub, "sink_gate", help=f"{gate}, such as 0.8 (0: off)")
+    jitter = "change the rotary base of every head by up to this fraction, such as 0.8 (0: off)"
+    _add_option(sub, "rope_jitter", help=jitter)
+    _add_option(
+        sub,
+        "compression",
         choices=COMPRESSIONS,
-        default=DEFAULTS.compression,
         help="how episodic memory chooses the tokens of a merge: by the prompt, or trigonometric, by the query "
         "statistics of a measured head profile (prompt)",
     )
+
+
+def _add_option(sub: argparse.ArgumentParser, field: str, **more: Any) -> None:
+    """Add the argument of a field of `RenderOptions`, with its type and default."""
+    default = vars(DEFAULTS)[field]
+    sub.add_argument(f"--{field.replace('_', '-')}", type=type(default), default=default, **more)
 
 
 def _add_speed_arguments(sub: argparse.ArgumentParser) -> None:

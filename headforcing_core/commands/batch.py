@@ -22,7 +22,7 @@ from ..distributed.farm_progress import BlocksBar
 from ..errors import HeadForcingError, first_sentence, one_line
 from ..files import check_writable, replacing
 from ..hashing import file_hash
-from ..head_profiles.profiler import shard
+from ..head_profiles.profiler import pick_part
 from ..render.block_keys import finished_blocks
 from ..render.describe import markdown_table
 from ..render.plan import RenderPlan
@@ -40,7 +40,7 @@ Note = dict[str, Any]
 
 def add_parsers(command: Commands) -> None:
     """Add `batch` to the command line."""
-    sub = command("batch", batch, "Render many videos, named in a file; the same command goes on where it stopped.")
+    sub = command("batch", batch)
     text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
     sub.add_argument("jobs", type=READ, metavar="JOBS.jsonl", help=text)
     sub.add_argument("--out", type=PathType(), required=True, help="folder for the videos and their run folders")
@@ -81,7 +81,7 @@ class Planned:
 
     @property
     def reads(self) -> Any:
-        """What encodes its prompts."""
+        """The text encoder of its prompts."""
         files = self.source.files
         return None if files is None else (files.text_encoder, files.embeddings)
 
@@ -92,7 +92,7 @@ def batch(args: argparse.Namespace) -> Result:
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)
     names = list(jobs)
-    jobs = {names[place]: jobs[names[place]] for place in shard(len(names), args.shard)}
+    jobs = {names[place]: jobs[names[place]] for place in pick_part(len(names), args.shard)}
     check_writable(out / "probe")
     rows = {name: finished(args) for name, args in jobs.items()}
     todo = {name: jobs[name] for name, row in rows.items() if row is None}
@@ -126,7 +126,7 @@ def make_video(job: VideoJob) -> Note:
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        plan = source.job(source.plan(), embeds).recall_roles(source.plan)
+        plan = source.job(source.plan(), embeds).take_found_roles(source.plan)
         parts = {"decodes": args.out is not None, "encodes": bool(plan.restart_frames)}
         source.check_needs(plan, args.out, loaded=has_model(source, **parts))
         loaded = kept_model(source, **parts)
@@ -227,7 +227,7 @@ def _encode(videos: list[Planned]) -> dict[tuple[Any, str], Tensor]:
 
 
 def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
-    """What to tell of a video."""
+    """Row of a video in the table."""
     if outcome is not None and outcome.error is not None:
         error = outcome.error
         why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"

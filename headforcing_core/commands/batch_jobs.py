@@ -40,7 +40,7 @@ class _LineCommands(Commands):
     def __init__(self) -> None:
         self.parsers: dict[str, argparse.ArgumentParser] = {}
 
-    def __call__(self, name: str, run: Any, text: str, parent: Any = None) -> argparse.ArgumentParser:
+    def __call__(self, name: str, run: Any, text: str = "", parent: Any = None) -> argparse.ArgumentParser:
         self.parsers[name] = _LineParser(prog=name, allow_abbrev=False, add_help=False)
         return self.parsers[name]
 

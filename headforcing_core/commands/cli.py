@@ -8,32 +8,32 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from ..errors import HeadForcingError
 from ..files import reason
-from .arguments import asks_for_several
 from .parser import Commands, Parser
 from .streams import print_result, usable_streams
 
-MODULES = {
-    "demo": "render",
-    "generate": "render",
-    "encode": "stages",
-    "decode": "stages",
-    "batch": "batch",
-    "inspect": "files",
-    "profile": "profiles",
-    "profiles": "profiles",
-    "report": "report",
-    "compare": "compare",
-    "runs": "runs",
-    "replay": "replay",
-    "methods": "files",
-    "budget": "files",
-    "memory": "files",
-    "convert": "files",
+COMMANDS = {
+    "demo": ("render", "Render a one-minute, six-prompt video with the embedded toy model; no download."),
+    "generate": ("render", "Render a video from Self Forcing weights (or a relative) and prompts."),
+    "encode": ("stages", "Write the embeddings of prompts, which `generate --embeddings` reads."),
+    "decode": ("stages", "Decode a stored run, finished or not, or latents of `generate --latents`, to an MP4."),
+    "batch": ("batch", "Render many videos, named in a file; the same command goes on where it stopped."),
+    "inspect": ("files", "Describe a checkpoint or head profile, and the cache it needs."),
+    "methods": ("files", "All methods, with their options and defaults for --set."),
+    "budget": ("files", "Size of the 1.3B model's KV cache by method and length."),
+    "memory": ("files", "What a minute of the 1.3B model takes, how it fits on a card; by estimate."),
+    "convert": ("files", "Write one bf16 copy of a checkpoint as .safetensors with metadata."),
+    "profile": ("profiles", "Measure what every attention head attends to and save a head profile."),
+    "profiles": ("profiles", "Merge, compare, describe and plot head profiles."),
+    "report": ("report", "Measure flicker, seams, drift, freezes and repetition of a video; not VBench."),
+    "compare": ("compare", "Render one timeline with several methods: videos side by side, one table."),
+    "runs": ("runs", "List, show and prune run folders."),
+    "replay": ("replay", "Run a recorded case again and write its latents (parity, bug reports)."),
 }
-"""By command the module of this folder that has it, which is imported when it is asked for."""
+"""By command the module of this folder that has it, imported when it is asked for, and what `--help` says."""
 
 RESEARCH = ("check-claim", "evaluate", "read-vbench", "rooms", "tables")
 """The commands of the folder `research` of a checkout."""
@@ -46,14 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] in RESEARCH:
             return _answer(2, f"error: this is a command of a checkout: python -m headforcing.research {words[0]}")
         try:
+            if not words or words[0] not in COMMANDS:
+                _overview().parse_args(words)  # ends with help or an error
             args = _parser(words[0] if words else "").parse_args(words)
         except HeadForcingError as error:
             return _answer(2, f"error: {error}")
         under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-        if "gpus" in args and (under_torchrun or asks_for_several(args)):
+        if "gpus" in args:
+            from .arguments import asks_for_several  # these import torch
             from .several import run_on_several
 
-            return _answer(*run_on_several(args, words, _run, under_torchrun))
+            if under_torchrun or asks_for_several(args):
+                return _answer(*run_on_several(args, words, _run, under_torchrun))
         return run_command(args)
 
 
@@ -90,10 +94,24 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
     return int(result.get("code", 0)), json.dumps(result["json"]) if args.json else result["text"]
 
 
+def _overview() -> argparse.ArgumentParser:
+    """A parser that knows the names of all commands and imports none of them."""
+    parser, subcommands = _empty_parser()
+    for name, (_, text) in COMMANDS.items():
+        subcommands.add_parser(name, help=text, add_help=False)
+    return parser
+
+
 def _parser(name: str = "") -> argparse.ArgumentParser:
     """The parser of one command, and of those in its module; for another name that of all commands."""
-    parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
-    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    for module in [MODULES[name]] if name in MODULES else dict.fromkeys(MODULES.values()):
+    parser, subcommands = _empty_parser()
+    command = Commands(subcommands, {name: text for name, (_, text) in COMMANDS.items()})
+    modules = dict.fromkeys(module for module, _ in COMMANDS.values())
+    for module in [COMMANDS[name][0]] if name in COMMANDS else modules:
         import_module(f".{module}", __package__).add_parsers(command)
     return parser
+
+
+def _empty_parser() -> tuple[argparse.ArgumentParser, Any]:
+    parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
+    return parser, parser.add_subparsers(required=True, metavar="COMMAND")

@@ -48,7 +48,7 @@ DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 def add_parsers(command: Commands) -> None:
     """Add `compare` to the command line."""
-    sub = command("compare", compare, "Render one timeline with several methods: videos side by side, one table.")
+    sub = command("compare", compare)
     sub.add_argument(
         "--methods",
         nargs="+",
@@ -102,7 +102,7 @@ def compare(args: argparse.Namespace) -> Result:
             "left_out": left_out,
         }
         text = "\n".join([table(rows), "", NOTE, "", *notes, *left_out_notes(left_out)])
-        return written(args.out, "comparison", text, found, [f"grid     {made.path}", f"picture  {picture}"])
+        return write_result(args.out, "comparison", text, found, [f"grid     {made.path}", f"picture  {picture}"])
 
 
 def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]:
@@ -112,7 +112,7 @@ def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]
     return {"head_forcing": json.dumps({"methods": labels, "seed": rows[0].seed, **shared})}
 
 
-def written(
+def write_result(
     folder: Path, name: str, text: str, found: dict[str, Any], files: Sequence[str] = (), indent: int | None = 1
 ) -> Result:
     """Write a result to a folder as Markdown and JSON, and return it."""

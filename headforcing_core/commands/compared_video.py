@@ -23,7 +23,7 @@ from .source import Source
 
 
 def compared_source(args: argparse.Namespace) -> Source:
-    """What all videos of a comparison have in common: the model of `--weights` with its VAE, else the embedded one."""
+    """The source of all videos of a comparison: the model of `--weights` with its VAE, else the embedded one."""
     if args.weights is None:
         return Source.demo(args)
     if args.prompts is None or args.vae is None:
@@ -61,7 +61,7 @@ class ComparedVideo:
     ) -> Compared:
         """Render and measure the video; with `--runs` its finished blocks are reused."""
         source = self.source
-        plan = source.job(self.plan, embeds).recall_roles(source.plan)
+        plan = source.job(self.plan, embeds).take_found_roles(source.plan)
         with claimed_after(patience, self.path):  # `generate --out` may name a file in a comparison's folder
             result = loaded.render(replace(source.job(plan, embeds), patience=patience), self.path)
         return measured(self.entry, source.options.seed, plan, source.machine.dtype, result, panel=panel)

@@ -35,21 +35,21 @@ from .paths import READ, WRITTEN
 
 def add_parsers(command: Commands) -> None:
     """Add `inspect`, `methods`, `budget`, `memory` and `convert` to the command line."""
-    sub = command("inspect", inspect, "Describe a checkpoint or head profile, and the cache it needs.")
+    sub = command("inspect", inspect)
     sub.add_argument("file", type=READ)
     sub.add_argument("--num-heads", type=int)
 
-    command("methods", methods, "All methods, with their options and defaults for --set.")
+    command("methods", methods)
 
-    sub = command("budget", budget, "Size of the 1.3B model's KV cache by method and length.")
+    sub = command("budget", budget)
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
 
-    sub = command("memory", memory, "What a minute of the 1.3B model takes, how it fits on a card; by estimate.")
+    sub = command("memory", memory)
     sub.add_argument("--cards", type=float, nargs="+", default=list(CARDS), help="memory of cards in GiB")
     sub.add_argument("--sizes", nargs="+", default=["832x480", "480x832"], help="WIDTHxHEIGHT in pixels")
 
-    sub = command("convert", convert, "Write one bf16 copy of a checkpoint as .safetensors with metadata.")
+    sub = command("convert", convert)
     sub.add_argument("file", type=READ)
     sub.add_argument("out", type=WRITTEN, help="new .safetensors file")
     sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")
@@ -136,7 +136,7 @@ def paper_heads(config: WanConfig) -> HeadProfile:
 
 
 def memory(args: argparse.Namespace) -> Result:
-    """What a minute of the 1.3B model takes, and how it fits on cards; sizes with the same answers share a table."""
+    """Estimate a minute of the 1.3B model on cards; sizes with the same answers share a table."""
     for gib in args.cards:
         if not 0 < gib <= MAX_CARD_GIB:
             raise HeadForcingError(f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {gib:g}")

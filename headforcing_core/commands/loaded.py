@@ -128,7 +128,7 @@ class ProgressBar(Listener):
             self._bar.close()
 
     def what_is_kept(self, video: Path | None) -> list[str]:
-        """What is stored of a render that ended early, and how to resume it; empty if it had not begun."""
+        """Say what is stored of a render that ended early, and how to resume it; empty if it had not begun."""
         if self.render is None or not self.reports:
             return []
         run, keys = self.render.run.folder, self.render.run.keys

@@ -1,4 +1,4 @@
-"""Where and how a command computes: devices, attention, run folder, ranks."""
+"""Devices, attention, run folder and ranks with which a command computes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Machine:
 
     @property
     def inexact(self) -> list[str]:
-        """What makes the numbers other than those of the dtype, for reports."""
+        """Settings that make the numbers other than those of the dtype, for reports."""
         if not self.fp8_linears:
             return []
         how = (
@@ -83,7 +83,7 @@ class Machine:
         return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
 
     def place(self, plan: RenderPlan) -> Place:
-        """Where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
+        """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
 
         Not on several ranks, because each of them could choose another one.
         """

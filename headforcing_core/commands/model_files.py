@@ -35,7 +35,7 @@ class ModelFiles:
         return cls(**{file.name: given[file.name] for file in fields(cls) if file.name in given})
 
     def inspect(self) -> CheckpointInfo:
-        """What the weights file holds; the fingerprint includes the LoRA, if one is given."""
+        """Describe the weights file; the fingerprint includes the LoRA, if one is given."""
         info = inspect_checkpoint(self.weights, num_heads=self.num_heads)
         lora = self.lora
         if lora is None:

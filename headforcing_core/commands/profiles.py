@@ -17,7 +17,7 @@ from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed, replacing
 from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.profiler import BUDGETS, profile_heads, shard
+from ..head_profiles.profiler import BUDGETS, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.rules import RULES, remark_on_rule, with_rule
 from ..head_profiles.shares import HeadShares
@@ -44,7 +44,7 @@ from .paths import PROFILE, PROFILE_OUT, READ, TEXT, WRITTEN
 
 def add_parsers(command: Commands) -> None:
     """Add `profile` and `profiles merge | compare | show | plot` to the command line."""
-    sub = command("profile", profile, "Measure what every attention head attends to and save a head profile.")
+    sub = command("profile", profile)
     sub.add_argument("out", type=PROFILE_OUT, help="head profile to write (.json); the measured shares go beside it")
     source = sub.add_mutually_exclusive_group(required=True)
     source.add_argument("--weights", type=READ, help="checkpoint, .safetensors or .pt")
@@ -68,7 +68,7 @@ def add_parsers(command: Commands) -> None:
     sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
     add_farm_arguments(sub)
 
-    profiles = command.group("profiles", "Merge, compare, describe and plot head profiles.")
+    profiles = command.group("profiles")
     sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
     sub.add_argument("measured", type=READ, nargs="+", help="measured shares (.safetensors)")
     sub.add_argument("--out", type=PROFILE_OUT, required=True, help="head profile to write (.json)")
@@ -121,7 +121,7 @@ class Measurement:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Measurement:
-        """What the arguments of `profile` ask for."""
+        """Read the arguments of `profile`."""
         count, seconds = BUDGETS[args.preset]
         if args.demo:
             size, weights = (
@@ -157,7 +157,7 @@ class Measurement:
             texts, missing = list(self.prompts), set(shares.missing_prompts())
             device = pick_device(self.device)
             embeds = list(map(word_hash.encode, texts)) if self.demo else self.files.encode(texts, device)
-            todo = {prompt: embeds[prompt] for prompt in shard(len(texts), self.share) if prompt in missing}
+            todo = {prompt: embeds[prompt] for prompt in pick_part(len(texts), self.share) if prompt in missing}
             if self.farm.parallel:
                 self._on_farm(shares, todo)
             else:

@@ -39,7 +39,7 @@ FOLLOW_HELP = (
 
 def add_parsers(command: Commands) -> None:
     """Add `demo` and `generate` to the command line."""
-    sub = command("demo", demo, "Render a one-minute, six-prompt video with the embedded toy model; no download.")
+    sub = command("demo", demo)
     sub.add_argument(
         "--out",
         type=folder_written(*DEMO_FILES),
@@ -59,7 +59,7 @@ def add_parsers(command: Commands) -> None:
     add_method_arguments(sub)
     add_gpus_arguments(sub)
 
-    sub = command("generate", generate, "Render a video from Self Forcing weights (or a relative) and prompts.")
+    sub = command("generate", generate)
     sub.add_argument("--weights", type=READ, required=True, help="checkpoint, .safetensors or .pt")
     prompts = sub.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompts", type=TEXT, help="a timeline or one prompt, or @FILE")
@@ -146,7 +146,7 @@ def _render(
     sys.stderr.write(note)
     source = source.with_start()
     embeds = source.encode()
-    plan = source.job(plan, embeds).recall_roles(source.plan)
+    plan = source.job(plan, embeds).take_found_roles(source.plan)
     if peers is not None:
         from ..distributed.ranks import check_ranks
 

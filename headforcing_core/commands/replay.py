@@ -17,7 +17,7 @@ from .paths import WRITTEN, folder_read
 
 def add_parsers(command: Commands) -> None:
     """Add `replay` to the commands."""
-    sub = command("replay", replay_case, "Run a recorded case again and write its latents (parity, bug reports).")
+    sub = command("replay", replay_case)
     sub.add_argument("case", type=folder_read("*.json", "*.safetensors"), help="folder with config.json")
     sub.add_argument("--run", dest="run_name", required=True, help="name of the run in config.json")
     sub.add_argument("--out", type=WRITTEN, required=True, help="safetensors file to write, tensor `latents`")

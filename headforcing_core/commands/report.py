@@ -18,7 +18,7 @@ from .paths import READ, TEXT, WRITTEN
 
 def add_parsers(command: Commands) -> None:
     """Add `report` to the command line."""
-    sub = command("report", report, "Measure flicker, seams, drift, freezes and repetition of a video; not VBench.")
+    sub = command("report", report)
     sub.add_argument("video", type=READ)
     sub.add_argument("--plot", type=WRITTEN, help="PNG to write: the metrics as a plot")
     sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the plot (light)")

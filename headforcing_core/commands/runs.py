@@ -18,7 +18,7 @@ from .paths import STORE, WRITTEN
 
 def add_parsers(command: Commands) -> None:
     """Add `runs list | takes | show | prune` to the command line."""
-    runs = command.group("runs", "List, show and prune run folders.")
+    runs = command.group("runs")
     sub = command("list", list_runs, "List stored videos: finished blocks, size of the folder, prompt.", runs)
     sub.add_argument("folder", type=STORE, help="the folder given to --runs; ComfyUI's is output/head_forcing")
     sub = command("takes", list_run_takes, "List stored videos as a table: take, date, length, size, prompts.", runs)
@@ -45,7 +45,7 @@ def list_runs(args: argparse.Namespace) -> Result:
         lines.append(
             f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}{note}"
         )
-    lines = [*(lines or [f"no runs in {args.folder}"]), *_told(problems)]
+    lines = [*(lines or [f"no runs in {args.folder}"]), *_damage_lines(problems)]
     return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
 
 
@@ -58,7 +58,7 @@ def list_run_takes(args: argparse.Namespace) -> Result:
     rows += [(str(e.video.take.number), e.date, e.length, e.size, e.video.name, e.story) for e in takes]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     table = ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
-    lines = [*(table if takes else [f"no runs in {folder}"]), *_told(problems)]
+    lines = [*(table if takes else [f"no runs in {folder}"]), *_damage_lines(problems)]
     return {"text": "\n".join(lines), "json": {"takes": [take.to_dict() for take in takes], "problems": problems}}
 
 
@@ -75,7 +75,7 @@ def show_run(args: argparse.Namespace) -> Result:
         raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}")
     report = video.report()
     problems += video.run.problems
-    lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_told(problems)]
+    lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_damage_lines(problems)]
     text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
     if args.plot is not None:
         from ..report.latents_plot import run_picture
@@ -101,7 +101,7 @@ def prune_runs(args: argparse.Namespace) -> Result:
     }
 
 
-def _told(problems: list[str]) -> list[str]:
+def _damage_lines(problems: list[str]) -> list[str]:
     return [f"damaged  {problem}" for problem in problems]
 
 

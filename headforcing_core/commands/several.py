@@ -150,7 +150,7 @@ def _check_before_start(args: argparse.Namespace, kind: str) -> None:
     check_division(plan.shape, args.gpus, args.gpu_speeds)
     source.check_encoders(plan)
     kept = replace(source, machine=replace(source.machine, runs=None))  # keys of blocks need embeddings
-    check_roles(kept.job(plan).recall_roles(kept.plan))
+    check_roles(kept.job(plan).take_found_roles(kept.plan))
     needs = source.check_needs(plan, args.out, elsewhere=True)
     room = free_memory("cpu") if kind == "cpu" else None
     if room is not None:

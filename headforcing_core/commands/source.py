@@ -200,7 +200,7 @@ class Source:
             from ..video.codec import decoder_memory
 
             size, encodes = (plan.height, plan.width), bool(plan.restart_frames)
-            decoder = decoder_memory(files.vae, size, dtype, encodes, files.decoder)
+            decoder = decoder_memory(files.vae, size, dtype, encodes, files.decoder, plan.config.latents)
             if files.park_features and device.type == "cuda":
                 decoder = replace(decoder, held=0)
             decoder = self._check_vae_device(decoder, loaded)

@@ -20,7 +20,7 @@ from ..timeline.timeline import parse_timeline
 from ..video.codec import DECODERS
 from ..video.stream import write_video
 from ..weights.containers import read_weights
-from .arguments import DTYPES, Result, check_numbers, pick_device, read_text
+from .arguments import DTYPES, Result, check_scale, pick_device, read_text
 from .model_files import encode_texts
 from .parser import Commands
 from .paths import LATENTS, READ, TEXT, VIDEO, WRITTEN
@@ -31,7 +31,7 @@ CHUNK_FRAMES = 3
 
 def add_parsers(command: Commands) -> None:
     """Add `encode` and `decode` to the command line."""
-    sub = command("encode", encode, "Write the embeddings of prompts, which `generate --embeddings` reads.")
+    sub = command("encode", encode)
     sub.add_argument("out", type=WRITTEN, help="safetensors file to write")
     sub.add_argument(
         "--text-encoder", type=READ, required=True, help="umT5-xxl encoder, ComfyUI's or the original file"
@@ -41,9 +41,7 @@ def add_parsers(command: Commands) -> None:
     )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
 
-    sub = command(
-        "decode", decode, "Decode a stored run, finished or not, or latents of `generate --latents`, to an MP4."
-    )
+    sub = command("decode", decode)
     told = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
     sub.add_argument("latents", type=LATENTS, metavar="RUN", help=told)
     sub.add_argument("out", type=VIDEO, help="MP4 to write")
@@ -76,7 +74,7 @@ def decode(args: argparse.Namespace) -> Result:
     """Decode latents block by block, with the VAE alone in memory."""
     from ..video.codec import load_codec
 
-    check_numbers(args)
+    check_scale(args)
     check_writable(args.out)
     run = None if args.latents.is_file() else find_stored(args.latents)
     latents = _of_file(args.latents) if run is None else _of_run(run)

@@ -1,4 +1,4 @@
-"""What comes with the embedded toy model: files, dimensions, the demo story, and the methods compared on it."""
+"""Parts of the embedded toy model: files, dimensions, the demo story, and the methods compared on it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def model_path() -> Path:
 
 
 def inspect_toy(path: str | Path) -> CheckpointInfo:
-    """What a file of a toy model holds; other dimensions are allowed, with heads as wide as the embedded model's."""
+    """Describe a file of a toy model; other dimensions are allowed, with heads as wide as the embedded model's."""
     info = inspect_checkpoint(path, num_heads=1)
     heads = info.config.dim // (TOY_CONFIG.dim // TOY_CONFIG.num_heads)
     return replace(info, config=replace(info.config, num_heads=heads, text_len=TOY_CONFIG.text_len))

@@ -1,4 +1,4 @@
-"""Which farm a command uses."""
+"""The choice of a command's farm."""
 
 from __future__ import annotations
 

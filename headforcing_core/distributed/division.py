@@ -1,4 +1,4 @@
-"""Which part of a model's work each rank does: a rectangle of every frame's tokens, and whole heads of every layer."""
+"""Division of a model's work among ranks: a rectangle of every frame's tokens, and whole heads of every layer."""
 
 from __future__ import annotations
 

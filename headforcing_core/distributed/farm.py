@@ -1,4 +1,4 @@
-"""What a command asks of a farm, and the farm of this process alone: one job after the other."""
+"""The interface of a farm, and the farm of this process alone: one job after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Outcome(Generic[Value]):
-    """What became of one job: its value, or its error."""
+    """The result of one job: its value, or its error."""
 
     name: str
     value: Value | None = None
@@ -73,7 +73,7 @@ class Farm:
             yield attempt(name, function, job)
 
     def describe(self) -> str:
-        """Where the jobs run, in a few words."""
+        """Describe where the jobs run, in a few words."""
         return "one after the other"
 
 

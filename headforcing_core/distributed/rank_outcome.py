@@ -1,4 +1,4 @@
-"""How a render ended, handed from a rank to the process that started the ranks. Imports no torch."""
+"""The end of a render, handed from a rank to the process that started the ranks. Imports no torch."""
 
 from __future__ import annotations
 

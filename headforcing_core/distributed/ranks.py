@@ -25,7 +25,7 @@ LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next
 
 
 def rank_place(peers: Peers, device: torch.device, attention: AttentionFunction, choice: str) -> Place:
-    """Where a rank makes its part: its heads' caches, and rank 0's stored blocks."""
+    """Make the place of a rank: its heads' caches, and rank 0's stored blocks."""
 
     def new_cache(job: RenderJob) -> ParallelCache:
         return ParallelCache(peers, job.plan.shape, job.dtype, device, attention)

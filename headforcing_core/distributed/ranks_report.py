@@ -1,4 +1,4 @@
-"""What the ranks of a finished render did: heads, memory, bytes exchanged, time waiting."""
+"""Report of the ranks of a finished render: heads, memory, bytes exchanged, time waiting."""
 
 from __future__ import annotations
 

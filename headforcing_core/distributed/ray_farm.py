@@ -74,7 +74,7 @@ class RayFarm(Farm):
         self._stack.close()
 
     def _connect(self, stack: ExitStack) -> dict[str, float]:
-        """What the farm has; Ray is started, unless a program has done so for several commands."""
+        """Connect to Ray, which is started unless a program has done so for several commands; returns its resources."""
         ray = _ray()
         try:
             if not ray.is_initialized():
@@ -140,7 +140,7 @@ def _interrupts() -> Iterator[threading.Event]:
 
 
 def call(function: Callable[[Job], Value], version: str, job: Job) -> Value:
-    """What a worker runs; refuses to mix versions of the pack."""
+    """Run a job in a worker; refuses to mix versions of the pack."""
     if version != VERSION:
         raise HeadForcingError(f"this worker has version {VERSION} of Head Forcing, the command {version}: update one")
     return function(job)

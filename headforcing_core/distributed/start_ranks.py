@@ -87,7 +87,7 @@ def local_rank() -> int:
 
 
 def restarts() -> int:
-    """How many times the ranks have been started again."""
+    """Number of times that the ranks have been started again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 

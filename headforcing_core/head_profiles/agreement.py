@@ -8,14 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import HeadForcingError
-from .profile import FALLBACKS, ROLES, HeadProfile, bundled_profiles, load_profile
+from .profile import ROLES, HeadProfile
 from .rules import remark_on_rule
 
-# Expected fractions of local and memory heads that are static in Forcing-KV's lists. Derived from the definitions, not
-# measured.
-EXPECTED_LOCAL_STATIC = 0.9
-EXPECTED_MEMORY_STATIC = 0.25
-LISTED_MODEL = (30, 12)  # layers, heads; the lists for other models follow a different rule
 LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
 
 
@@ -123,39 +118,9 @@ def describe_profile(profile: HeadProfile) -> list[str]:
 def sanity_checks(profile: HeadProfile) -> list[str]:
     """Remarks about a profile, one or two sentences each; none of them is an error.
 
-    A profile with local heads is compared with the list that Forcing-KV published for the model family (30x12 heads),
-    if there is one. Anchors and local heads with unusually small shares are reported if there are any.
+    Anchors and local heads with unusually small shares are reported if there are any.
     """
-    return [
-        *_against_list(profile),
-        *_weak_anchors(profile),
-        *_unfocused_locals(profile),
-        *remark_on_rule(profile),
-    ]
-
-
-def _against_list(profile: HeadProfile) -> list[str]:
-    listed = _forcing_kv_list(profile)
-    counts = profile.counts()
-    if listed is None or not counts["local"]:
-        return []
-    both = compare_profiles(profile, listed).confusion
-    static = ROLES.index("anchor")  # Forcing-KV's static heads were imported with this role
-    source = f"Forcing-KV's list '{listed.name}'"
-    if not profile.families:
-        source += " (the profile states no model family, so this list is an assumption)"
-    remarks = []
-    for role, expected, above in (("local", EXPECTED_LOCAL_STATIC, True), ("memory", EXPECTED_MEMORY_STATIC, False)):
-        if not counts[role]:
-            continue
-        part = both[ROLES.index(role)][static] / counts[role]
-        fits = part > expected if above else part < expected
-        verdict = "as expected" if fits else "the roles may not fit this model, or the expectation is wrong"
-        remarks.append(
-            f"{part:.0%} of the {counts[role]} {role} heads are static in {source}; the definitions suggest "
-            f"{'more' if above else 'less'} than {expected:.0%} (an estimate): {verdict}."
-        )
-    return remarks
+    return [*_weak_anchors(profile), *_unfocused_locals(profile), *remark_on_rule(profile)]
 
 
 def _weak_anchors(profile: HeadProfile) -> list[str]:
@@ -186,20 +151,6 @@ def _unfocused_locals(profile: HeadProfile) -> list[str]:
         "model. Such heads attend to frames that a local cache does not hold, so a smaller local percentage may fit "
         "this model better."
     ]
-
-
-def _forcing_kv_list(profile: HeadProfile) -> HeadProfile | None:
-    """The bundled Forcing-KV list for the profile's family, or for Self Forcing if the profile states no family."""
-    if (profile.num_layers, profile.num_heads) != LISTED_MODEL:
-        return None
-    for name, path in bundled_profiles().items():
-        listed = load_profile(path)
-        if listed.labels is not None:
-            continue
-        wanted = set(profile.families) & set(listed.families) if profile.families else name == FALLBACKS[0]
-        if wanted and listed.shares is None and (listed.num_layers, listed.num_heads) == LISTED_MODEL:
-            return listed
-    return None
 
 
 def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int, int]]:

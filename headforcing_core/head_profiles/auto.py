@@ -224,7 +224,7 @@ class AutoPolicy(CachePolicy):
         return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
 
 
-def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
+def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     """Keep a profile that was found for a model, for the next run with it."""
     path = _place(folder, fingerprint)
     source = f"found while sampling on {date.today().isoformat()}"
@@ -237,7 +237,7 @@ def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     return path
 
 
-def recall(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
+def load_found_profile(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
     """The profile that was found for this model earlier, with the wanted thresholds; None if there is none.
 
     A damaged file counts as none: the next run finds the roles again and replaces it.

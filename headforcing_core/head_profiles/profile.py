@@ -120,9 +120,9 @@ class HeadProfile:
     def disputed(self) -> set[tuple[int, int]]:
         """`(layer, head)` of the heads about which the profile's sources disagree, as its provenance lists them."""
         listed: Any = self.provenance.get("disputed")
-        places = [tuple(place) for place in listed if _is_list(place)] if _is_list(listed) else []
-        whole = [place for place in places if len(place) == 2 and all(type(part) is int for part in place)]
-        return {(i, j) for i, j in whole if 0 <= i < self.num_layers and 0 <= j < self.num_heads}
+        if not isinstance(listed, list):
+            return set()
+        return {(i, j) for i in range(self.num_layers) for j in range(self.num_heads) if [i, j] in listed}
 
     def check_model(self, num_layers: int, num_heads: int) -> None:
         """Raise HeadForcingError unless the profile is for a model with these dimensions."""

@@ -1,4 +1,4 @@
-"""What a measurement of attention shares is of: model, prompts, rollout; equal setups can be merged."""
+"""Setup of a measurement of attention shares: model, prompts, rollout; equal setups can be merged."""
 
 from __future__ import annotations
 

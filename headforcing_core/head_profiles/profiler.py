@@ -149,7 +149,7 @@ def profile_heads(
             on_prompt(prompt)
 
 
-def shard(count: int, text: str) -> list[int]:
+def pick_part(count: int, text: str) -> list[int]:
     """Indices of the prompts of one shard: `2/4` is the second of four equal parts of `count` prompts.
 
     Raises HeadForcingError for any other form.

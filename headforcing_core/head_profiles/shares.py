@@ -59,7 +59,6 @@ class HeadShares:
         block: int,
         step: int,
         shares: Tensor,
-        frames: Tensor | None = None,
         queries: Tensor | None = None,
     ) -> None:
         """Add the shares of one denoising step.
@@ -69,14 +68,11 @@ class HeadShares:
             block: 0-based, from the start of the video.
             step: 0-based denoising step.
             shares: `[layers, heads, 3]`: sink, middle, current.
-            frames: as in `add_frames`.
             queries: `[layers, heads, 3, head_dim / 2]`, see `cache.query_score.query_means`.
         """
         cell = (prompt, block - self.setup.first_block, step)
         self.sums[cell] += shares
         self.counts[cell] += 1
-        if frames is not None:
-            self.add_frames(block, frames)
         if queries is not None:
             if self.query_sums is None:
                 self.query_sums = torch.zeros(len(self.setup.prompts), *queries.shape, dtype=torch.float64)

@@ -75,7 +75,7 @@ class MethodPolicy(Method):
 
     @property
     def recached_frames(self) -> int:
-        """As in `Passes`."""
+        """Number of frames, see `Passes`."""
         return 0
 
     def passes(self, schedule: Schedule) -> Passes:
@@ -146,7 +146,7 @@ class MethodCache(Cache):
         """Apply a new prompt. `latest` holds the last `recached_frames` clean latents; `recache` writes them again."""
 
     def saved(self) -> Any:
-        """What the cache holds between two blocks, for `state.pack`; of methods that store their state."""
+        """Contents of the cache between two blocks, for `state.pack`; of methods that store their state."""
         raise NotImplementedError
 
     def load(self, saved: Any) -> None:

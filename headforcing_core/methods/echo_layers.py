@@ -1,4 +1,4 @@
-"""What Echo-Forcing holds in one layer."""
+"""State of Echo-Forcing in one layer."""
 
 from __future__ import annotations
 

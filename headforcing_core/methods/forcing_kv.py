@@ -53,7 +53,7 @@ class ForcingKV(MethodPolicy):
 
     @property
     def local_frames(self) -> int:
-        """How many last frames all heads keep before the split, and those of the first layer always."""
+        """Number of last frames that all heads keep before the split, and those of the first layer always."""
         return max(self.static_frames, self.dynamic_frames)
 
     @property

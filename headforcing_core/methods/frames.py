@@ -49,6 +49,6 @@ def no_frames(cache: MethodCache) -> list[KVFrames]:
 
 
 def played(places: Iterable[int], period: int) -> list[int]:
-    """Which of `period` frames is shown at each place, played forwards and backwards in turn, both ends twice."""
+    """Index of the frame at each place: `period` frames are played forwards and backwards in turn, both ends twice."""
     turns = (divmod(place, period) for place in places)
     return [period - 1 - rest if turn % 2 else rest for turn, rest in turns]

@@ -215,7 +215,7 @@ class MergedBlocks:
 
 
 class Heads:
-    """What the heads of one label hold in one layer."""
+    """State of the heads of one label in one layer."""
 
     def __init__(self, cache: PyramidForcingCache, label: str, index: Tensor):
         policy = cache.policy
@@ -262,7 +262,7 @@ class Heads:
         return [*{id(entry): entry for entry in entries}.values()]
 
     def saved(self, place: Callable[[Entry], int]) -> Any:
-        """What these heads hold, with entries replaced by their places in a list."""
+        """State of these heads, with entries replaced by their places in a list."""
         sinks, recent = ([place(entry) for entry in held.values()] for held in (self.sinks, self.recent))
         return {"sinks": sinks, "recent": recent, "middle": self.middle.saved(place)}
 

@@ -1,4 +1,4 @@
-"""How Pyramid Forcing's keys and values are collected for an attention: fresh, or packed once as by its authors."""
+"""Collection of Pyramid Forcing's keys and values for an attention: fresh, or packed once as by its authors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FreshReadout:
         """Called after every pass; `repeated` for all but the first and the clean one of a block."""
 
     def saved(self) -> Any:
-        """What a later block depends on."""
+        """State that a later block depends on."""
 
     def load(self, saved: Any) -> None:
         """Take what `saved` gave."""

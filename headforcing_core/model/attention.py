@@ -1,4 +1,4 @@
-"""Which attention backend is used. The backends are in `attention_backends.py`.
+"""The choice of the attention backend. The backends are in `attention_backends.py`.
 
 `auto` tests which backends work on the device and times them there at the sizes of the render (`attention_timing.py`).
 On a CPU, and where the sizes are not known, it takes the first that works.

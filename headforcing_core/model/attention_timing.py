@@ -35,7 +35,7 @@ _PACKAGES = ("flash-attn", "flash_attn_3", "flash-attn-4", "triton", "triton-win
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """What one self-attention of a render reads: queries per head, and heads with their number of keys, longest first.
+    """Sizes of one self-attention of a render: queries per head, and heads with their number of keys, longest first.
 
     Attributes:
         groups: `(heads, keys)` of each group of heads.

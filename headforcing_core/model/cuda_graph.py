@@ -78,7 +78,7 @@ class Situation:
     device: torch.device
 
     def changes(self, other: Situation | None) -> str:
-        """What differs from `other`, as text for the log; empty if nothing does."""
+        """Describe the differences from `other`, for the log; empty if there are none."""
         if other is None:
             return "everything"
         same = {

@@ -151,7 +151,7 @@ def use_fp8_linears(model: WanModel, native: bool = False) -> int:
 
 
 def saved_bytes(config: WanConfig, dtype: torch.dtype) -> int:
-    """How much less memory the weights take with 8-bit linear layers than in `dtype`."""
+    """Bytes that the weights take less with 8-bit linear layers than in `dtype`."""
     dim, ffn = config.dim, config.ffn_dim
     numbers, rows = 8 * dim * dim + 2 * dim * ffn, 9 * dim + ffn
     return config.num_layers * (numbers * (dtype.itemsize - DTYPE.itemsize) - 4 * rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LatentFormat:
-    """What a latent frame stands for.
+    """Video frames and pixels that a latent frame stands for.
 
     Attributes:
         name: ComfyUI's name of the latent format.

@@ -52,7 +52,7 @@ class WanConfig:
 
     @property
     def latents(self) -> LatentFormat:
-        """What its latents stand for."""
+        """Format of its latents."""
         return latent_format(self.in_dim)
 
 
@@ -170,11 +170,13 @@ def forward_block(
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
+    # of all layers at once: one sum in place of one a layer
+    modulations = _like(x, *(block.modulation for block in backbone.blocks)) + modulation  # [layers, frames, 6, dim]
 
     last = len(backbone.blocks) - 1
     added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
-        shift1, scale1, gate1, shift2, scale2, gate2 = (_like(x, block.modulation) + modulation).unbind(1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)
         x, y = add_norm(x, added, block.norm1, scale1, shift1)
         keys_only = write_only and layer == last
         attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
@@ -184,14 +186,15 @@ def forward_block(
         added = y, gate2
 
     head = backbone.head
-    shift, scale = (_like(x, head.modulation) + e[:, None]).unbind(1)
+    shift, scale = (_like(x, head.modulation)[0] + e[:, None]).unbind(1)
     _, y = add_norm(x, added, head.norm, scale, shift)
     return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
 
 
-def _like(x: Tensor, weight: Tensor) -> Tensor:
-    """A weight on the device and in the dtype of `x`: a host that streams weights may leave modulations on the CPU."""
-    return upload(weight, x.device).to(x.dtype)
+def _like(x: Tensor, *weights: Tensor) -> Tensor:
+    """Weights `[n, ...]` on the device and in the dtype of `x`: a host that streams weights may leave modulations on
+    the CPU."""
+    return torch.stack([upload(weight, x.device) for weight in weights]).to(x.dtype)
 
 
 def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:

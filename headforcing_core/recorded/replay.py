@@ -102,7 +102,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay gave: `latents [frames, 16, h, w]`, the memory events, and the entries' source frames.
+    """Result of a replay: `latents [frames, 16, h, w]`, the memory events, and the entries' source frames.
 
     Start blocks are in all three.
     """

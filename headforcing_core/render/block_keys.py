@@ -47,14 +47,14 @@ def setup_hash(
 
 
 def going_on(plan: RenderPlan) -> str:
-    """How an unfinished video is resumed, as the end of a sentence."""
+    """Say how an unfinished video is resumed, as the end of a sentence."""
     if "blocks" in plan.policy.resumes_from:
         return "go on"
     return "go on from where the cache was last stored, or begin again without that"
 
 
 def finished_blocks(parent: Path, setup: str, keys: Sequence[str]) -> int:
-    """How many blocks of this video are stored."""
+    """Number of this video's blocks that are stored."""
     return count_blocks(parent / setup[:SHORT], keys)
 
 

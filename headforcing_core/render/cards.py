@@ -1,9 +1,10 @@
-"""Which render of the released 1.3B model fits on which graphics card, and how: arithmetic, nothing is measured."""
+"""Renders of the released 1.3B model that fit on graphics cards: arithmetic, nothing is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ _DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Fit:
-    """How a minute fits on a card.
+    """Change with which a minute fits on a card.
 
     Attributes:
         how: what must be changed about the render; empty if nothing, None if nothing helps.
@@ -40,7 +41,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Card:
-    """What fits on a card of `size` GiB, of which `room` bytes are free; where umT5-xxl runs, by its file."""
+    """Answers for a card of `size` GiB, of which `room` bytes are free; where umT5-xxl runs, by its file."""
 
     size: float
     room: int
@@ -49,6 +50,7 @@ class Card:
     text_encoder: dict[str, str]
 
 
+@cache
 def released_needs(width: int, height: int) -> tuple[RenderPlan, Needs]:
     """A minute of the 1.3B model in bf16 with the default options, decoded while it is sampled."""
     options = RenderOptions(width=width, height=height)
@@ -59,13 +61,14 @@ def released_needs(width: int, height: int) -> tuple[RenderPlan, Needs]:
 
 
 def card(size: float, width: int, height: int) -> Card:
-    """What fits on a card of `size` GiB."""
+    """Compute what fits on a card of `size` GiB."""
     plan, needs = released_needs(width, height)
     room = int(size * 2**30) - IN_USE - MARGIN
     places = {file: "GPU" if needed <= room else "CPU" for file, needed in text_encoders().items()}
     return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)
 
 
+@cache
 def text_encoders() -> dict[str, int]:
     """Bytes of encoding a prompt with umT5-xxl, by its file."""
     kinds = {"scaled fp8": (torch.float8_e4m3fn, torch.float16), "bf16": (_DTYPE, _DTYPE)}

@@ -1,4 +1,4 @@
-"""Which model family a weights file is of: as the file states, else by the name under which it is published.
+"""Model family of a weights file: as the file states, else by the name under which it is published.
 
 Weights do not tell how many latent frames a block has and how many steps it takes: all families on Wan 2.1 have the
 same tensors. Wan 2.2 TI2V-5B has other latents, and one family.

@@ -1,4 +1,4 @@
-"""What a report says of a finished video and its blocks do not hold, noted in the run folder."""
+"""Notes on a finished video that its blocks do not hold and reports have, stored in the run folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Finished:
 
     @classmethod
     def load(cls, run: RunFolder, key: str) -> Finished | None:
-        """What was noted with the last block of a video; None if nothing was, or not all of it."""
+        """Load the note on the last block of a video; None if there is none, or not all of it."""
         note = run.load_note(SECONDS, [key])
         if note is None or any(note.get(name) is None for name in ("events", "guards", "recalls", "occupied")):
             return None

@@ -27,7 +27,7 @@ from .resources import needs_of
 
 
 class Story:
-    """Where a running render asks for other prompts; everything is called in its thread, between two blocks.
+    """Source of other prompts for a running render; everything is called in its thread, between two blocks.
 
     Attributes:
         seconds: as for `RenderPlan.make`; 0 takes the length of the timeline.
@@ -61,7 +61,7 @@ class Story:
         """The render goes on with the story that it had, for this reason."""
 
     def about(self) -> dict[str, Any]:
-        """What to note about the story, besides its prompts and times, in the run folder and in files."""
+        """Notes on the story, besides its prompts and times, for the run folder and files."""
         return {}
 
 

@@ -276,7 +276,7 @@ class RenderPlan:
 
     @property
     def blocks_per_pass(self) -> int:
-        """How many consecutive blocks one model call denoises together."""
+        """Number of consecutive blocks that one model call denoises together."""
         return self.policy.passes(self.schedule).blocks_per_pass
 
     @property

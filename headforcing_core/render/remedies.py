@@ -32,7 +32,7 @@ _STEP = 16  # of width and height, in pixels
 
 @dataclass(frozen=True)
 class Host:
-    """What can be done about memory where a render runs, in its own words.
+    """Remedies for memory where a render runs, in its own words.
 
     Attributes:
         streams_weights: weights can be kept in main memory and copied as they are used.
@@ -128,7 +128,7 @@ def _made(changes: Sequence[_Change], needs: Needs, plan: RenderPlan, host: Host
 
 
 def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator[_Change]:
-    """Those that leave the video as it is."""
+    """Changes that leave the video as it is."""
     if not plan.restart_frames:
         yield _Change(host.decode_afterwards, lambda plan, needs: (plan, replace(needs, vae=0, held=0, decode=0)))
     if host.park:

@@ -24,7 +24,7 @@ from .run import Run
 
 @dataclass(frozen=True)
 class Place:
-    """Where a video is made.
+    """Device, dtype, stored blocks and caches with which a video is made.
 
     Attributes:
         attention_choice: the user's name for `attention`, for reports.
@@ -89,7 +89,7 @@ class Render:
         self.script, self.finished = job.script, 0
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all blocks, start blocks and those of earlier renders included; each new one is stored before that."""
+        """Yield all blocks, start blocks and those of earlier renders included; new ones are stored meanwhile."""
         self.run.resume(self.job.start_latents, self._new_cache, self.script)
         listeners = [self.check, *self.listeners]
         for listener in listeners:
@@ -107,6 +107,7 @@ class Render:
             self.finished = block.index + 1
             for listener in self.listeners:
                 listener.add(block)
+            self.run.measure(block)
             yield block
             begun = time.perf_counter()
         self.run.finish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,12 +21,15 @@ from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
 from .finished import Finished
 from .plan import RenderPlan
+from .storing import Storing
 
 log = logging.getLogger(__name__)
 
 
 class Run:
     """The blocks of one video: reads those of earlier renders, stores new ones, collects what a report needs.
+
+    Use as a context manager: a thread stores what is new (`storing.py`), and leaving waits for it.
 
     Args:
         folder: None stores nothing.
@@ -54,7 +56,8 @@ class Run:
         state_seconds: float = 0.0,
         share: Callable[[Any], Any] = lambda read: read,
     ):
-        self.plan, self.folder, self.keys, self.state_seconds, self._share = plan, folder, keys, state_seconds, share
+        self.plan, self.folder, self.keys, self._share = plan, folder, keys, share
+        self.storing = Storing(folder, state_seconds)
         self.known = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
@@ -66,7 +69,13 @@ class Run:
         self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
         self.meter = RunMeter()
         self._block_seconds: list[float] = []
-        self._state_stored = 0.0
+
+    def __enter__(self) -> Run:
+        self.storing.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.storing.__exit__(*error)
 
     # ------------------------------------------------------------------------------------------------ resuming
 
@@ -96,7 +105,6 @@ class Run:
         if self.stored:
             begun = self.plan.start_blocks + len(self.stored) + self.plan.blocks_per_pass - 1
             script.begun = min(len(script), begun)
-        self._state_stored = time.monotonic()
 
     def _read_start(self, start: Tensor | None) -> Tensor | None:
         if self.folder is None or start is None:
@@ -136,7 +144,7 @@ class Run:
 
     def _restore(self, script: Script) -> None:
         """Set the cache to the latest stored state."""
-        if self.folder is None or not self.stored or not self.state_seconds:
+        if self.folder is None or not self.stored or not self.storing.state_seconds:
             return
         state = self.folder.load_state(self.keys[: len(self.stored)])
         if state is None:
@@ -191,7 +199,6 @@ class Run:
     def add(self, block: Block, seconds: float) -> None:
         """Take the next block, which took so long; a new one is stored."""
         place = block.index - self.plan.start_blocks
-        self.meter.add(block.latents, self._occupied(block.index, place))
         if place < 0:
             if block.event is not None and self.ended is None:
                 self._add_opening(block.event)
@@ -201,12 +208,18 @@ class Run:
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
             self._store_profile(place)
-            self._store(place, block)
+            self.storing.block(place, self.keys, block)
+            self.storing.state(place, self.keys[place], self.cache)
         if block.event is not None:
             self.events.append(block.event)
 
+    def measure(self, block: Block) -> None:
+        """Take the statistics of a block that was added, for the report."""
+        self.meter.add(block.latents, self._occupied(block.index, block.index - self.plan.start_blocks))
+
     def finish(self) -> None:
-        """Note what a report says of the finished video, with its last block."""
+        """Wait until all is stored, and note what a report says of the finished video, with its last block."""
+        self.storing.finish()
         if self.folder is not None and self.ended is None:
             occupied = self.meter.occupied[-self.plan.new_blocks :]
             end = Finished(self.seconds_per_block, len(self.events), self.guards, self.recalls, occupied)
@@ -224,25 +237,9 @@ class Run:
 
     def _store_opening(self) -> None:
         """Store the decisions of episodic memory after start blocks: a restored cache does not make them again."""
-        if self.folder is not None and self._opening:
-            self.folder.save_events(OPENING, self.keys[0], self._opening)
-
-    def _store(self, place: int, block: Block) -> None:
-        if self.folder is None:
-            return
-        previous = self.keys[place - 1] if place else None
-        self.folder.save_block(place, self.keys[place], block.latents, block.event, block.unfinished, previous)
-        if self.state_seconds and time.monotonic() - self._state_stored > self.state_seconds:
-            self._store_state(place)
-            self._state_stored = time.monotonic()
-
-    def _store_state(self, place: int) -> None:
-        state = self.cache.state()
-        if self.folder is not None and state is not None:
-            try:
-                self.folder.save_state(place, self.keys[place], state)
-            except HeadForcingError as error:  # not needed to resume: the cache can be rebuilt from the blocks
-                log.warning("Head Forcing: rendering continues without a stored cache state, %s", error)
+        if self._opening:
+            events = [event.to_dict() for event in self._opening]
+            self.storing.note(OPENING, self.keys[0], {"events": events})
 
     def _store_profile(self, place: int) -> None:
         """Store the roles with the block after which they were found."""
@@ -250,10 +247,8 @@ class Run:
             return
         self.found_profile, self.found_now = self.cache.profile, True
         self.events += self.cache.earlier_events
-        if self.folder is not None:
-            events = [event.to_dict() for event in self.events]
-            found = {"profile": self.found_profile.to_json(), "events": events}
-            self.folder.save_note(FOUND, self.keys[place], found)
+        events = [event.to_dict() for event in self.events]
+        self.storing.note(FOUND, self.keys[place], {"profile": self.found_profile.to_json(), "events": events})
 
     # ------------------------------------------------------------------------------------------------ reports
 

@@ -1,4 +1,4 @@
-"""Where the blocks of a render go: an MP4, a file of latents that a later render can go on from, or memory."""
+"""Destinations of a render's blocks: an MP4, a file of latents that a later render can go on from, or memory."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class LatentsFile(KeptLatents):
 
 
 def partial_path(path: Path) -> Path:
-    """Where a video grows until it is finished; it plays at any time."""
+    """Path of a video that is still growing; it plays at any time."""
     name = path.stem if path.suffix == ".mp4" else path.name  # two targets never grow in one file
     return path.with_name(f"{name}.part.mp4")
 

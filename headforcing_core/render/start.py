@@ -1,4 +1,4 @@
-"""What a video begins with: an image, or a section of another video."""
+"""Beginnings of a video: an image, or a section of another video."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Start:
         return codec.encode_video(self.video_frames)
 
     def key(self, codec: FrameCodec) -> str:
-        """What stands in the keys of blocks for the latents, which another device would round otherwise."""
+        """Key of the latents in the keys of blocks; another device would round the latents themselves otherwise."""
         return digest(self.content, codec.fingerprint())
 
 

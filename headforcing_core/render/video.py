@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ...kernels.dispatch import kernels_put_aside
-from ..head_profiles.auto import remember
+from ..head_profiles.auto import store_found_profile
 from ..rollout.loop import Block, JointModel
 from ..runs.folder import RunFolder
 from ..runs.stored import earlier_video
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def make_video(
     job: RenderJob, model: JointModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> RenderResult:
-    """Make the video. Each block is stored, then given to the listeners, before the next one is begun."""
+    """Make the video. The listeners get each block before the next one is begun; a thread stores it meanwhile."""
     begun = time.perf_counter()
     with ExitStack() as stack:
         render = stack.enter_context(begin_render(job, model, place, listeners))
@@ -67,7 +67,7 @@ def begin_render(
                 log.warning(_EARLIER, earlier.name, job.runs)
         if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
             state_seconds = 0.0
-        run = Run(job.plan, folder, job.keys, state_seconds, place.share)
+        run = stack.enter_context(Run(job.plan, folder, job.keys, state_seconds, place.share))
         run.known = known
         render = Render(job, model, place, run, FiniteCheck(job.dtype), listeners)
         try:
@@ -103,4 +103,4 @@ def _result(render: Render, seconds: float) -> RenderResult:
 def _remember_roles(job: RenderJob, run: Run) -> Path | None:
     if job.found_profiles is None or run.found_profile is None or not run.found_now:
         return None
-    return remember(job.found_profiles, job.weights, run.found_profile)
+    return store_found_profile(job.found_profiles, job.weights, run.found_profile)

@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class DriftReport:
-    """How a video changes over its length.
+    """The change of a video over its length.
 
     Attributes:
         size: width and height in pixels.
@@ -201,7 +201,7 @@ def report_frames(
     if not is_finite(fps) or fps < 1:
         raise HeadForcingError(f"{name} has {fps!r} frames per second: drift can be measured from 1 on")
     clock = BlockClock(per_block, fps)
-    prompts = _snapped(tags.prompts if timeline is None else timeline, clock, first_video_frame)
+    prompts = _snap_prompts(tags.prompts if timeline is None else timeline, clock, first_video_frame)
     begins = [round(start * fps) for start, _ in prompts[1:]]
     meter = DriftMeter(fps, per_block, begins, first_video_frame)
     panel = panel or Panel({})
@@ -250,7 +250,7 @@ def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in series.items()}
 
 
-def _snapped(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
+def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
     """(start in seconds, text) in order; starts are moved to block starts and counted from the first measured frame."""
     if isinstance(prompts, Timeline):
         own = prompts.clock

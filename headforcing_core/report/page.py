@@ -78,16 +78,13 @@ class Panel:
 def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
     """Draw panels below each other as an RGB image; deterministic, because the layout is fixed in pixels.
 
-    Raises HeadForcingError for an unknown theme and without matplotlib.
+    Raises HeadForcingError for an unknown theme.
     """
     if theme not in THEMES:
         raise HeadForcingError(f"theme must be {' or '.join(THEMES)}, got {theme!r}")
-    try:
-        import matplotlib  # noqa: F401  (submodules can be in sys.modules without the package)
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise HeadForcingError("plots need matplotlib; install it with: pip install matplotlib") from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     look = THEMES[theme]
     height = 2 * MARGIN + sum(panel.header + panel.height + _BELOW for panel in panels) - MARGIN
     with _DRAWING:
@@ -171,13 +168,6 @@ def draw_letter(ax: Axes, x: float, y: float, role: str, ink: Any, size: float) 
     )  # fmt: skip
 
 
-def draw_message(ax: Axes, theme: Theme, text: str) -> None:
-    ax.set_axis_off()
-    style: dict[str, Any] = {"fontsize": TEXT, "color": theme.ink, "parse_math": False}
-    left = -(LEFT - MARGIN) / (WIDTH - LEFT - RIGHT)
-    ax.text(left, 0.9, textwrap.fill(text, 80), va="top", linespacing=1.5, **style)
-
-
 def percent_axis(axis: Any, most: float) -> None:
     """Percent ticks for an axis from 0 to `most`, with the necessary digits."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -193,7 +183,7 @@ def count_ticks(axis: Any, count: int, most: int = 15) -> None:
     axis.set_ticks(values, [str(value) for value in values])
 
 
-def described(profile: HeadProfile) -> str:
+def summarise(profile: HeadProfile) -> str:
     layers, heads = profile.num_layers, profile.num_heads
     return f"{cut_name(profile.name)}: {layers} layer{'s' * (layers > 1)}, {heads} head{'s' * (heads > 1)} in each"
 

@@ -52,23 +52,16 @@ def comparison_map(a: HeadProfile, b: HeadProfile, theme: str = "dark") -> Image
 
 
 def profile_picture(profile: HeadProfile, shares: HeadShares | None = None, theme: str = "dark") -> Image.Image:
-    """All plots of a profile below each other: shares (if measured), role map, role counts, stability (if given)."""
-    panels = [_map_panel(profile), _counts_panel(profile, 170, legend=False)]
+    """All plots of a profile below each other: shares and stability where they are measured, role map, role counts."""
+    panels = [_map_panel(profile), _counts_panel(profile)]
     if profile.shares is not None:
-        panels.insert(0, _scatter_panel(profile, 400))
-    if shares is not None:
-        panels.append(stability_panel(shares))
+        panels.insert(0, _scatter_panel(profile))
+    if shares is not None and (measured := shares.stability()):
+        panels.append(stability_panel(shares.setup, measured))
     return page.draw_page(panels, theme)
 
 
-def _scatter_panel(profile: HeadProfile, height: int) -> Panel:
-    title = "Attention shares, one mark per head"
-    if profile.shares is None:
-        text = (
-            f"The profile '{page.cut_name(profile.name)}' has roles only and no measured attention shares. Measure the "
-            "model to see them here."
-        )
-        return Panel(title, "", 70, lambda ax, theme: page.draw_message(ax, theme, text), legend_height=0)
+def _scatter_panel(profile: HeadProfile) -> Panel:
     shares = np.asarray(profile.shares).reshape(-1, 3)
     roles = np.asarray(profile.roles).ravel()
     cuts, name = _cuts(shares, roles), page.cut_name(profile.name)
@@ -103,7 +96,7 @@ def _scatter_panel(profile: HeadProfile, height: int) -> Panel:
         page.label_axes(ax, theme, "attention to the first frame (the sink)", "attention to the current block")
         page.role_legend(ax, theme, profile.counts(), page.MARKERS)
 
-    return Panel(title, subtitle, height, draw)
+    return Panel("Attention shares, one mark per head", subtitle, 400, draw)
 
 
 def _cuts(shares: np.ndarray, roles: np.ndarray) -> tuple[float, float] | None:
@@ -124,7 +117,7 @@ def _map_panel(profile: HeadProfile, other: HeadProfile | None = None, title: st
     layers, heads = profile.num_layers, profile.num_heads
     size = min(max((page.WIDTH - page.LEFT - page.RIGHT) / layers, 18), 60)
     title = title or "The role of every head"
-    subtitle = subtitle or page.described(profile)
+    subtitle = subtitle or page.summarise(profile)
     disputed = sorted(profile.disputed) if other is None else []
     if disputed:
         share = len(disputed) / (layers * heads)
@@ -174,8 +167,8 @@ def _map_panel(profile: HeadProfile, other: HeadProfile | None = None, title: st
     return Panel(title, subtitle, round(size * heads), draw)
 
 
-def _counts_panel(profile: HeadProfile, height: int, legend: bool = True) -> Panel:
-    layers = profile.num_layers
+def _counts_panel(profile: HeadProfile) -> Panel:
+    layers, height = profile.num_layers, 170
 
     def draw(ax: Axes, theme: Theme) -> None:
         base = np.zeros(layers)
@@ -192,8 +185,5 @@ def _counts_panel(profile: HeadProfile, height: int, legend: bool = True) -> Pan
         page.count_ticks(ax.xaxis, layers)
         page.count_ticks(ax.yaxis, profile.num_heads + 1, most=6)
         page.label_axes(ax, theme, "layer (0 comes first)", "heads")
-        if legend:
-            page.role_legend(ax, theme, profile.counts())
 
-    title, subtitle = "How many heads of each layer have which role", page.described(profile) if legend else ""
-    return Panel(title, subtitle, height, draw, page.LEGEND if legend else 8)
+    return Panel("How many heads of each layer have which role", "", height, draw, legend_height=8)

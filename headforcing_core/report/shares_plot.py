@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..head_profiles.profile import ROLES
+from ..head_profiles.profile_setup import ProfileSetup
 from ..head_profiles.shares import FRAME_STEP, PUBLISHED_STABILITY, HeadShares
 
 if TYPE_CHECKING:
@@ -15,14 +17,12 @@ from . import page
 from .page import Panel, Theme
 
 
-def stability_panel(shares: HeadShares) -> Panel:
-    """Core stability ratios per role and condition as bars, the paper's values as diamonds."""
-    measured = shares.stability()
-    title = "Stability of the roles"
-    if not measured:
-        text = "Not available: no prompt has been measured completely."
-        return Panel(title, "", 70, lambda ax, theme: page.draw_message(ax, theme, text), legend_height=0)
-    other = (shares.setup.num_layers, shares.setup.num_heads) != page.PUBLISHED_MODEL
+def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, float]]) -> Panel:
+    """Draw core stability ratios per role and condition as bars, the paper's values as diamonds.
+
+    `measured` as of `HeadShares.stability`.
+    """
+    other = (setup.num_layers, setup.num_heads) != page.PUBLISHED_MODEL
     subtitle = (
         "Fraction of a role's heads that have the role in every run, if only blocks, only steps or only prompts "
         f"vary. Diamonds: the paper's values for Self Forcing{', which is another model' if other else ''}."
@@ -56,7 +56,7 @@ def stability_panel(shares: HeadShares) -> Panel:
         published_mark = Line2D([], [], ls="", marker="D", ms=9, mfc="none", mec=theme.ink, mew=1.8, label="published")
         page.role_legend(ax, theme, None, None, published_mark)
 
-    return Panel(title, subtitle, 260, draw)
+    return Panel("Stability of the roles", subtitle, 260, draw)
 
 
 def head_panel(shares: HeadShares, layer: int, head: int) -> Panel:

@@ -39,7 +39,7 @@ def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
 
 
 def _own_tags(tags: dict[str, Any]) -> VideoTags:
-    """From this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
+    """Read this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
     prompts, starts = tags.get("prompts"), tags.get("starts_seconds")
     texts = tuple(one_line(text, MAX_TEXT_BYTES) for text in prompts) if isinstance(prompts, list) else ()
     timed: tuple[tuple[float, str], ...] = ()
@@ -56,7 +56,7 @@ _STARTS = {"start_frames", "start_image", "start_video"}  # inputs after which t
 
 
 def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
-    """From a graph in API format with one sampler and at most one timeline; linked inputs are not resolved."""
+    """Read a graph in API format with one sampler and at most one timeline; linked inputs are not resolved."""
     sampler, timeline = (_only(graph, kind) for kind in ("HeadForcingSampler", "HeadForcingPromptTimeline"))
     if sampler is None:
         return VideoTags()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """What episodic memory did with one candidate.
+    """Decision of episodic memory about one candidate.
 
     Attributes:
         after_block: number of the block after which it was considered.

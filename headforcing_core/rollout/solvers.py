@@ -1,4 +1,4 @@
-"""How a block gets from one noise level to the next: with fresh noise, or by the multistep solver UniPC."""
+"""Steps of a block from one noise level to the next: with fresh noise, or by the multistep solver UniPC."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class UniPC:
         self.before: Tensor  # the corrected latents of the step before
 
     def predict(self, model: Denoiser, x: Tensor, step: int, cache: Any) -> Tensor:
-        """As `Renoise.predict`."""
+        """Predict as `Renoise.predict` does."""
         level = whole_timestep(self.sigmas[step]) / 1000
         x0 = model.denoise(x, level, cache)
         x = x.to(x0.device)
         return x + (x0 - x) * (self.sigmas[step] / level)
 
     def advance(self, step: int, x: Tensor, x0: Tensor) -> Tensor:
-        """As `Renoise.advance`: corrects the latents of this step first, then predicts those of the next."""
+        """Correct the latents of this step, then predict those of the next; see `Renoise.advance`."""
         self.predictions.append(x0)
         x = x.to(x0.device)
         if step:

@@ -1,4 +1,4 @@
-"""What each kind of file in a run folder must hold: the hash in a name does not tell that the content is usable."""
+"""Required contents of each kind of file in a run folder: the hash in a name does not say that they are usable."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _event(value: Any) -> bool:
 
 
 def _recall(value: Any) -> bool:
-    """As `cache.scenes.Recall`."""
+    """Check a `cache.scenes.Recall`."""
     return (
         isinstance(value, dict)
         and value.keys() == {"block", "scene", "frames"}

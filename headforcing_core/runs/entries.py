@@ -1,4 +1,4 @@
-"""What a list of takes says about each: date, length, how far it is, prompts."""
+"""Entries of a list of takes: date, length, progress, prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def date(self) -> str:
-        """When its first render was begun, in local time."""
+        """Date at which its first render was begun, in local time."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.video.take.begun))
 
     @property

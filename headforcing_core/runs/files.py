@@ -163,7 +163,7 @@ def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -
 
 
 def _free(folder: Path) -> str:
-    """What there is room for, and what to do about it."""
+    """Say how much room there is, and what to do about it."""
     try:
         free = shutil.disk_usage(folder).free / 1e9
     except OSError:

@@ -250,10 +250,6 @@ class RunFolder(RunReader):
         self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)
         self._keep_only(write_note(self.folder, stem, fields), f"{stem}-*.json")
 
-    def save_events(self, kind: str, key: str, events: Sequence[MemoryEvent]) -> None:
-        """Store memory events that do not belong to a stored block."""
-        self.save_note(kind, key, {"events": [event.to_dict() for event in events]})
-
     def _write_tensors(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], **fields: Any) -> Path:
         stem = f"{kind}-{index:05}-{key[:SHORT]}"
         stored = write_tensors(self.folder, stem, tensors, {"key": key, **fields})

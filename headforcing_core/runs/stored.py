@@ -185,7 +185,7 @@ def folder_bytes(folder: Path) -> int:
 
 @dataclass
 class Pruned:
-    """What `prune` did.
+    """Result of `prune`.
 
     Attributes:
         removed: folders that are gone.

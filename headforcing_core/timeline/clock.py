@@ -49,7 +49,7 @@ class BlockClock:
 
     @property
     def _missing(self) -> int:
-        """By how many video frames the first latent frame is shorter than the others."""
+        """Number of video frames by which the first latent frame is shorter than the others."""
         return 0 if self.continues else TEMPORAL_STRIDE - 1
 
     def start_video_frame(self, block: int) -> int:

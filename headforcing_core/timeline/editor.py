@@ -1,4 +1,4 @@
-"""What a visual editor of the timeline asks: a text as segments, and changed segments as a text."""
+"""Answers to a visual editor of the timeline: a text as segments, and changed segments as a text."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A switch is chosen for all prompts or written as a tag in front of one: `[recach
 `[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
 
 `[cut]` is another word for `[re-anchor]`. `[recall 2]` brings the scene of the second prompt back, `[recall]` the most
-alike one, where the method can do that; `[new scene]` begins another scene where the prompt would be taken for one of
-an earlier scene.
+alike one, where the method can do that; `[new scene]` begins another scene where the prompt would be taken for an
+earlier one's.
 
 The same tag can set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`.
 """
@@ -44,7 +44,7 @@ _SAME_WORD = 0.85  # ratio of difflib: a letter more or less; "flash" and "blond
 
 @dataclass(frozen=True)
 class Switch:
-    """How the model changes from one prompt to the next.
+    """A change from one prompt to the next.
 
     Attributes:
         kind: `reset` replaces the cross-attention keys and values and keeps the KV cache; `recache` also recomputes
@@ -155,7 +155,7 @@ def put_tag(switch: Switch | None, seed: int | None, text: str) -> str:
 
 
 def tag_of(switch: Switch | None, seed: int | None) -> str | None:
-    """What stands in the brackets of a tag: `flush, seed 7`; None for neither a switch nor a seed."""
+    """The words in the brackets of a tag: `flush, seed 7`; None for neither a switch nor a seed."""
     words = [] if switch is None else [str(switch)]
     words += [] if seed is None else [f"seed {seed}"]
     return ", ".join(words) or None

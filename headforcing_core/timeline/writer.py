@@ -88,7 +88,7 @@ def write_timeline(
 
 
 def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
-    """When a prompt begins: as it was asked for, `0:10`, where it has not been moved; else `0:10.312`."""
+    """The time of a prompt: as it was asked for, `0:10`, where it has not been moved; else `0:10.312`."""
     if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
         asked = cut_to_millisecond(prompt.asked)
         if (clock.block_at(asked) if prompt.start_block else asked) == prompt.start_block:

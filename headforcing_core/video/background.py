@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .queue_thread import QueueThread
+from .queue_thread import HostCopy, QueueThread, arrived, to_host
 from .stream import VideoInfo, VideoStream
 
 WAITING_BLOCKS = 4  # length of the queue: if decoding is slower than sampling, more would only use memory
@@ -44,7 +44,7 @@ class BackgroundStream:
 
     def add(self, latents: Tensor) -> None:
         """Queue the next latent frames `[frames, 16, h, w]`; waits while the queue is full."""
-        self._thread.put(latents)
+        self._thread.put(to_host(latents))
 
     def finish(self) -> VideoInfo:
         """Wait until the whole video is written."""
@@ -56,7 +56,7 @@ class BackgroundStream:
         """Raise the error of the thread, if there is one."""
         self._thread.check()
 
-    def _decode(self, blocks: Iterator[Tensor]) -> None:
+    def _decode(self, copies: Iterator[HostCopy]) -> None:
         # inference mode and the CUDA stream are per thread; without its own stream decoding would run between the
         # sampler's kernels instead of beside them
         gpu_stream: Any = nullcontext()
@@ -65,7 +65,7 @@ class BackgroundStream:
             own.wait_stream(self._loaded_by)
             gpu_stream = torch.cuda.stream(own)
         with torch.inference_mode(), gpu_stream, self.stream:
-            for block in blocks:
+            for block in arrived(copies):
                 self.stream.add(block)
             info = self.stream.finish()
         self._info = info

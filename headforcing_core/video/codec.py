@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
+from ..model.latents import WAN21, LatentFormat
 from ..weights.containers import read_tensors
 from . import tiny_decoder, wan_vae
 from .memory import DecoderMemory
 from .restarts import FrameCodec
 from .tiny_decoder import NORMALISED, TinyDecoder, TinyVideoDecoder
+from .wan_vae import check_fits
 
 DECODERS = ("auto", "wan", *NORMALISED)
 
@@ -43,15 +45,22 @@ def load_codec(
 
 
 def decoder_memory(
-    path: Path, size: tuple[int, int], dtype: torch.dtype, encodes: bool = False, decoder: str = "auto"
+    path: Path,
+    size: tuple[int, int],
+    dtype: torch.dtype,
+    encodes: bool = False,
+    decoder: str = "auto",
+    latents: LatentFormat | None = None,
 ) -> DecoderMemory:
     """Estimate the memory of a VAE file's decoder during a render of frames of `(height, width)` pixels.
 
-    `encodes` counts the encoder, too. Raises HeadForcingError if the file cannot do what is asked.
+    `encodes` counts the encoder, too. Raises HeadForcingError if the file cannot do what is asked, or is for other
+    latents than those given.
     """
     tensors = read_tensors(path) if path.is_file() else None
     if tensors is None or decoder_name(tensors, path.name, decoder, encodes) == "wan":
-        return wan_vae.decoder_memory(path, size, dtype, encodes)
+        return wan_vae.decoder_memory(path, size, dtype, encodes, latents)
+    check_fits(path, WAN21, latents)
     return tiny_decoder.decoder_memory(size, dtype, tiny_decoder.tiny_widths(tensors) or tiny_decoder.WIDTHS)
 
 

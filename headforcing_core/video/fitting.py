@@ -1,4 +1,4 @@
-"""Fitting of pictures to the size of a render."""
+"""Fitting of images and video frames to the size of a render."""
 
 from __future__ import annotations
 

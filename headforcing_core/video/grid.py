@@ -16,7 +16,7 @@ from PIL import Image
 from ..errors import HeadForcingError
 from ..timeline.clock import VIDEO_FPS
 from .reader import open_video
-from .sheets import Sheet, scaled
+from .sheets import Sheet, scale_frame
 from .stream import VideoInfo
 from .writer import VideoWriter
 
@@ -91,7 +91,7 @@ def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.I
     stream = video.streams.video[0]
     stream.thread_type = "AUTO"
     for frame in video.decode(stream):
-        yield scaled(frame, layout.tile_width, layout.tile_height)
+        yield scale_frame(frame, layout.tile_width, layout.tile_height)
 
 
 def _named(layout: Grid, names: Sequence[str]) -> Image.Image:

@@ -44,7 +44,7 @@ class Clock:
     @classmethod
     def of(cls, source: VideoSource, name: str) -> Clock:
         """Read it from the packets of a file, without decoding them."""
-        with _opened(source, name) as container:
+        with _open(source, name) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
             shown: list[tuple[int | None, int | None]] = []
@@ -69,7 +69,7 @@ class Clock:
     def within(self, start: float, duration: float) -> Clock:
         """The part of it from `start` on, counted from its beginning, and so long; 0: all the rest.
 
-        The first picture is the one that is shown at the start.
+        The first video frame is the one that is shown at the start.
         """
         begin = min(self.times[0] + start, self.times[-1])
         end = min(self.end, begin + duration) if duration else self.end
@@ -77,7 +77,7 @@ class Clock:
         return self if not start and not duration else replace(self, times=times, end=max(end, begin))
 
     def frames_at(self, fps: float) -> int:
-        """How many video frames the file gives at another frame rate."""
+        """Number of video frames of the file at another frame rate."""
         return max(1, math.floor((self.end - self.times[0] + _ROUNDING) * fps))
 
     def section(self, count: int, fps: float, part: str) -> list[float]:
@@ -114,7 +114,7 @@ def read_section(
             f"to start from, got {available}; give a longer section of a video"
         )
     count = video_frames_of(frames)
-    video_frames = _shown(source, name, clock, clock.section(count, fps, part), size)
+    video_frames = _read_times(source, name, clock, clock.section(count, fps, part), size)
     length = clock.end - clock.times[0]
     return video_frames, (
         f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at {fps:g} a second, fitted "
@@ -122,23 +122,23 @@ def read_section(
     )
 
 
-def _shown(source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int]) -> Tensor:
-    """The pictures that are shown at these times, `[times, height, width, 3]` in 0..1."""
+def _read_times(source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int]) -> Tensor:
+    """Read the video frames that are shown at these times, `[times, height, width, 3]` in 0..1."""
     # from the last key frame before them, if the file's index leads there
     for seeks in (True, False) if not clock.rate and times[0] > 1 else (False,):
-        found = _decoded(source, name, clock, times, size, seeks)
+        found = _decode_times(source, name, clock, times, size, seeks)
         if found:
             return torch.stack(found)
     raise HeadForcingError(f"{name} holds no video frames that can be decoded: give a video that plays elsewhere")
 
 
-def _decoded(
+def _decode_times(
     source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int], seeks: bool
 ) -> list[Tensor]:
-    """As `_shown`; empty if the decoder began too late or gave nothing."""
+    """Decode as `_read_times`, once; empty if the decoder began too late or gave nothing."""
     found: list[Tensor] = []
     shown: av.VideoFrame | None = None
-    with _opened(source, name) as container:
+    with _open(source, name) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         aspect = float(stream.sample_aspect_ratio or 1)
@@ -169,13 +169,13 @@ def _decoded(
 
 
 def _fitted(frame: av.VideoFrame, aspect: float, size: tuple[int, int]) -> Tensor:
-    """A picture turned as its file says and fitted, `[height, width, 3]` in 0..1; `aspect` is that of its pixels."""
+    """A frame turned as its file says and fitted, `[height, width, 3]` in 0..1; `aspect` is that of its pixels."""
     turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise; unknown to older versions of PyAV
     pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
     return fit(torch.from_numpy(pixels)[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
 
 
-def _opened(source: VideoSource, name: str) -> av.container.InputContainer:
+def _open(source: VideoSource, name: str) -> av.container.InputContainer:
     if isinstance(source, io.BytesIO):
         source.seek(0)
     return open_video(source, name)

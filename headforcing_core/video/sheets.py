@@ -37,7 +37,7 @@ class Sheet:
 
     def write(self, x: int, y: int, text: str, size: int, width: int, ink: tuple[int, int, int] = BRIGHT) -> None:
         """Write one line, cut to `width` pixels."""
-        self._draw.text((x, y), fitted(text, size, width), ink, font(size))
+        self._draw.text((x, y), fit_text(text, size, width), ink, font(size))
 
     def stamp(self, x: int, y: int, text: str) -> None:
         """Write a short text on a ground of its own."""
@@ -128,7 +128,7 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     left, row_height = _MARGIN + name_width, rows[0][0].height + gap
     width = left + len(texts) * (tile + gap) - gap + _MARGIN
     sheet = Sheet(width, head + len(videos) * row_height - gap + _MARGIN)
-    again = returned(texts)
+    again = find_returns(texts)
     story = f"One story, the same noise, {len(videos)} caches" if len(videos) > 1 else "One story"
     advice = "A column for each prompt, a row for each video."
     if max(again) >= 0:
@@ -151,15 +151,15 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     return sheet.save(out_png)
 
 
-def returned(prompts: Sequence[str]) -> list[int]:
-    """For every prompt the number of the earlier one with the same text, others between, or -1."""
+def find_returns(prompts: Sequence[str]) -> list[int]:
+    """The number, for every prompt, of the earlier one with the same text, others between, or -1."""
     return [
         prompts.index(text) if text in prompts[: max(0, i - 1)] and text != prompts[i - 1] else -1
         for i, text in enumerate(prompts)
     ]
 
 
-def scaled(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
+def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
     """A frame as an image of this width, in its own proportions where no height is given."""
     height = height or max(1, round(width * frame.height / frame.width))
     return frame.to_image(width=width, height=height, interpolation="AREA" if frame.width > width else "POINT")
@@ -179,12 +179,12 @@ def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Ima
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
             while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)] - _ROUNDING:
-                shown.append(scaled(frame, width))
+                shown.append(scale_frame(frame, width))
             if len(shown) == len(times):
                 return shown
     if frame is None:
         raise HeadForcingError(f"{path} has no frames that can be decoded.")
-    return shown + [scaled(frame, width)] * (len(times) - len(shown))
+    return shown + [scale_frame(frame, width)] * (len(times) - len(shown))
 
 
 def _stamp(seconds: float, tenths: bool = False) -> str:
@@ -193,7 +193,7 @@ def _stamp(seconds: float, tenths: bool = False) -> str:
     return f"{whole // 60}:{whole % 60:02d}" + (f".{int(seconds * 10) % 10}" if tenths else "")
 
 
-def fitted(text: str, size: int, width: int) -> str:
+def fit_text(text: str, size: int, width: int) -> str:
     """`text` on one line, cut with an ellipsis if it is wider than `width` pixels."""
     text = " ".join(text.split())
     # no more is measured, which takes time in proportion; more characters than pixels are not legible

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..timeline.clock import VIDEO_FPS
-from .queue_thread import QueueThread
+from .queue_thread import HostCopy, QueueThread, arrived, to_host
 from .writer import VideoWriter, find_encoder, to_uint8
 
 WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory
@@ -122,9 +122,11 @@ class VideoStream:
         self._limit = sys.maxsize if video_frames is None else video_frames
         self._writer: VideoWriter | None = None
         self.metadata = dict(metadata or {})
-        self._encoder: QueueThread | None = None
+        self._encoder: QueueThread[HostCopy] | None = None
         self._decoded = 0  # video frames so far
         self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
+        if scale > 1:  # even squares: less than half the time, and a quarter more bytes
+            self._options["preset"] = "ultrafast"
         self._on_progress = on_progress or (lambda video_frames: None)
         self._chunks = Chunks()
 
@@ -175,13 +177,13 @@ class VideoStream:
             encoder = QueueThread("encoder", partial(_encode, self._writer, self.scale), WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
-        self._encoder.put(to_uint8(video_frames))
+        self._encoder.put(to_host(to_uint8(video_frames)))
         self._on_progress(self.video_frames)
 
 
-def _encode(writer: VideoWriter, scale: int, chunks: Iterator[Tensor]) -> None:
+def _encode(writer: VideoWriter, scale: int, copies: Iterator[HostCopy]) -> None:
     """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
-    for chunk in chunks:
+    for chunk in arrived(copies):
         writer.write(chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2))
 
 

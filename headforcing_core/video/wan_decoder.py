@@ -17,19 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...kernels.feature_frames import PAST_FRAMES, feature_frames
+from ..model.latents import WAN21, LatentFormat
 
 LATENT_CHANNELS = 16
 LEVELS = (4, 4, 2, 1)  # channels from latents to video frames, as multiples of the base width
 DOUBLES_FRAMES = (True, True, False)  # after these levels; height and width are doubled after each but the last
 BLOCKS = 3  # residual blocks of a level
 CHUNK_FRAMES = 4  # latent frames in the longest chunk: a block of three, and one that was held back
+LONG_CHUNK_FRAMES = 9  # the same of blocks of eight, which models on Wan 2.2 make
 # A 3x3 convolution of an image whose pixels were each repeated 2x2 is a transposed convolution with 4x4 weights, which
 # are sums of the nine: 4 products an output pixel instead of 9, and no enlarged image. Row: which of the 3 are summed.
 _SPREAD = ((0, 0, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0))
 
 
 class Features:
-    """What is kept of a video between latent frames: the last two input frames of every causal convolution."""
+    """State of a video between latent frames: the last two input frames of every causal convolution."""
 
     def __init__(self) -> None:
         self._past: dict[nn.Module, Tensor] = {}
@@ -185,9 +187,9 @@ class Attention(nn.Module):
 class Upsample(nn.Module):
     """Doubles height and width, and from the second latent frame on the number of frames."""
 
-    def __init__(self, dim: int, doubles_frames: bool):
+    def __init__(self, dim: int, doubles_frames: bool, outputs: int):
         super().__init__()
-        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim // 2, 3)})
+        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, outputs, 3)})
         self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
         self.spread: Tensor | None = None
 
@@ -221,7 +223,7 @@ class WanDecoder(nn.Module):
             inputs = widths[level - 1] // 2 if level else wide
             layers += [ResidualBlock(inputs if block == 0 else width, width) for block in range(BLOCKS)]
             if level < len(DOUBLES_FRAMES):
-                layers.append(Upsample(width, DOUBLES_FRAMES[level]))
+                layers.append(Upsample(width, DOUBLES_FRAMES[level], width // 2))
         parts: dict[str, nn.Module] = {"conv1": CausalConv(LATENT_CHANNELS, wide)}
         parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
         parts["upsamples"] = nn.ModuleList(layers)
@@ -281,25 +283,30 @@ def spread_weight(weight: Tensor) -> Tensor:
     return spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
 
 
-def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96) -> int:
+def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:
     """Memory in bytes that a video's features take while it is made, for latents of `(h, w)`."""
     widths = [base * multiple for multiple in LEVELS]
-    channels = LATENT_CHANNELS + 4 * widths[0]  # of all inputs, per pixel of the latents
+    narrows = 2 if latents is WAN21 else 1  # enlarging halves the channels, or keeps them
+    channels = latents.channels + 4 * widths[0]  # of all inputs, per pixel of the latents
     for level, width in enumerate(widths):
-        inputs = widths[level - 1] // 2 if level else widths[0]
+        inputs = widths[level - 1] // narrows if level else widths[0]
         doubles = level < len(DOUBLES_FRAMES) and DOUBLES_FRAMES[level]
         channels += 4**level * (inputs + (2 * BLOCKS - 1) * width + doubles * width)
     channels += 4 ** (len(widths) - 1) * base
     return PAST_FRAMES * channels * latent_size[0] * latent_size[1] * dtype.itemsize
 
 
-def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96) -> int:
+def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:
     """Most memory in bytes while a chunk of latents of `(h, w)` is decoded, features included, weights left out.
 
     It is reached in the last level, at the 4 video frames of the chunk's last latent frame: input, output and residual,
-    and the input of a convolution with the two frames before. What a library's convolution takes for itself is not
-    counted.
+    and the input of a convolution with the two frames before; with Wan 2.2 in its first block, whose input is twice as
+    wide. What a library's convolution takes for itself is not counted.
     """
-    activations = (4 + 4 + (4 + PAST_FRAMES)) * base * dtype.itemsize
-    made = 4 * CHUNK_FRAMES * 3 * torch.float32.itemsize
-    return held_bytes(latent_size, dtype, base) + 64 * latent_size[0] * latent_size[1] * (activations + made)
+    if latents is WAN21:
+        activations, frames = (4 + 4 + (4 + PAST_FRAMES)) * base, CHUNK_FRAMES
+    else:
+        activations, frames = (4 + 2 * (4 + (4 + PAST_FRAMES))) * base, LONG_CHUNK_FRAMES
+    pixels = latent_size[0] * latent_size[1]
+    made = 4 * frames * 3 * torch.float32.itemsize * latents.stride**2
+    return held_bytes(latent_size, dtype, base, latents) + pixels * (64 * activations * dtype.itemsize + made)

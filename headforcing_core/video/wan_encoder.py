@@ -87,4 +87,4 @@ class WanEncoder(nn.Module):
             hidden = layer(hidden, features, first)
         norm, conv = parts["head"].values()
         moments = conv(hidden.normed(norm, conv, features)) + conv.bias
-        return pointwise(self.conv1, moments)[..., :LATENT_CHANNELS]
+        return pointwise(self.conv1, moments)[..., : self.conv1.out_channels // 2]

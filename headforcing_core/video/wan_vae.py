@@ -1,4 +1,4 @@
-"""The Wan 2.1 VAE: its file, its latents, and the decoding of a video latent frame by latent frame.
+"""The VAEs of Wan 2.1 and of Wan 2.2 TI2V-5B: file, latents, and the decoding of a video latent frame by latent frame.
 
 The encoder's weights are read only where video frames are encoded: start frames, and videos of several rollouts.
 """
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..finite import is_finite
+from ..model.latents import WAN21, WAN22, LatentFormat, latent_format
 from ..weights.containers import read_tensors
 from . import wan_decoder
 from .memory import DecoderMemory
 from .restarts import FrameCodec
-from .wan_decoder import LATENT_CHANNELS, Features, Upsample, WanDecoder
+from .wan_decoder import Features, Upsample, WanDecoder
 from .wan_encoder import WanEncoder
 
 # The transformer uses (z - mean) / std of the VAE's latents z, per channel; values from vae.py of Wan 2.1.
@@ -28,9 +29,21 @@ LATENTS_MEAN = (-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5
                 0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921)
 LATENTS_STD = (2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
                3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160)
+# values from vae2_2.py of Wan 2.2
+WAN22_MEAN = (-0.2289, -0.0052, -0.1323, -0.2339, -0.2799, 0.0174, 0.1838, 0.1557, -0.1382, 0.0542, 0.2813, 0.0891,
+              0.1570, -0.0098, 0.0375, -0.1825, -0.2246, -0.1207, -0.0698, 0.5109, 0.2665, -0.2108, -0.2158, 0.2502,
+              -0.2055, -0.0322, 0.1109, 0.1567, -0.0729, 0.0899, -0.2799, -0.1230, -0.0313, -0.1649, 0.0117, 0.0723,
+              -0.2839, -0.2083, -0.0520, 0.3748, 0.0152, 0.1957, 0.1433, -0.2944, 0.3573, -0.0548, -0.1681, -0.0667)
+WAN22_STD = (0.4765, 1.0364, 0.4514, 1.1677, 0.5313, 0.4990, 0.4818, 0.5013, 0.8158, 1.0344, 0.5894, 1.0901,
+             0.6885, 0.6165, 0.8454, 0.4978, 0.5759, 0.3523, 0.7135, 0.6804, 0.5833, 1.4146, 0.8986, 0.5659,
+             0.7069, 0.5338, 0.4889, 0.4917, 0.4069, 0.4999, 0.6866, 0.4093, 0.5709, 0.6065, 0.6415, 0.4944,
+             0.5726, 1.2042, 0.5458, 1.6887, 0.3971, 1.0600, 0.3943, 0.5537, 0.5444, 0.4089, 0.7468, 0.7744)
 # fmt: on
+_STATISTICS = {WAN21: (LATENTS_MEAN, LATENTS_STD), WAN22: (WAN22_MEAN, WAN22_STD)}
 WANTED = "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)"
-_BASE = 96  # base width of the released model
+WANTED_22 = "wan2.2_vae.safetensors (ComfyUI) or Wan2.2_VAE.pth (original)"
+# base widths of the decoder and the encoder of the released models
+_BASES = {WAN21: (96, 96), WAN22: (256, 160)}
 # Names of diffusers, which numbers the layers of the decoder's levels apart, and what they are in Wan's own file.
 _DIFFUSERS = (
     (r"^quant_conv\.", "conv1."),
@@ -67,7 +80,8 @@ class WanVideoDecoder:
         weight = network.conv2.weight
         self._device, self._dtype = weight.device, weight.dtype
         self._park = park and self._device.type == "cuda"
-        rows = (LATENTS_MEAN, LATENTS_STD) if normalised else ((0.0,), (1.0,))
+        self.latents = latent_format(network.conv2.out_channels)
+        rows = _STATISTICS[self.latents] if normalised else ((0.0,), (1.0,))
         self._mean, self._std = (torch.tensor(row, device=self._device).view(-1, 1, 1) for row in rows)
         self.reset()
 
@@ -78,11 +92,11 @@ class WanVideoDecoder:
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]`, float32 in 0..1, on the VAE's device.
+        """Decode the next `[frames, channels, h, w]` to `[video frames, H, W, 3]`, float32 in 0..1, on its device.
 
-        Raises HeadForcingError for a wrong shape.
+        H and W are 8h and 8w with Wan 2.1, 16h and 16w with Wan 2.2. Raises HeadForcingError for a wrong shape.
         """
-        check_latents(latents)
+        check_latents(latents, self.latents)
         self.features.fetch(self._device)
         video_frames = torch.cat([self._decode_frame(frame) for frame in latents])
         if self._park:
@@ -97,11 +111,21 @@ class WanVideoDecoder:
         return video_frames.float().add_(1).div_(2).clamp_(0, 1)
 
 
-def check_latents(latents: Tensor) -> None:
-    """Refuse what is not `[frames, 16, h, w]`."""
-    if latents.ndim != 4 or latents.shape[1] != LATENT_CHANNELS or len(latents) == 0:
+def check_latents(latents: Tensor, expected: LatentFormat = WAN21) -> None:
+    """Refuse what is not `[frames, channels, h, w]`."""
+    if latents.ndim != 4 or latents.shape[1] != expected.channels or len(latents) == 0:
         raise HeadForcingError(
-            f"The VAE decodes latents of shape [frames, {LATENT_CHANNELS}, h, w], got {list(latents.shape)}."
+            f"The VAE decodes latents of shape [frames, {expected.channels}, h, w], got {list(latents.shape)}."
+        )
+
+
+def check_fits(path: Path, found: LatentFormat, expected: LatentFormat | None) -> None:
+    """Refuse a VAE for other latents than a model's, if those are known."""
+    if expected is not None and found is not expected:
+        wanted = WANTED if expected is WAN21 else WANTED_22
+        raise HeadForcingError(
+            f"{path.name} is a VAE for {found.channels} latent channels, the model has {expected.channels}: use "
+            f"{wanted}."
         )
 
 
@@ -112,75 +136,101 @@ def load_codec(
     encodes: bool = True,
     park: bool = False,
 ) -> FrameCodec:
-    """Load the Wan 2.1 VAE from ComfyUI's file, Wan's own or diffusers'; with its encoder if `encodes`.
+    """Load the VAE of Wan 2.1 or 2.2 from ComfyUI's file, Wan's own or (2.1) diffusers'; its encoder if `encodes`.
 
     Dimensions are inferred from the tensors; `park` as in `WanVideoDecoder`. Raises HeadForcingError, before weights
-    are read, if the file is no Wan 2.1 VAE.
+    are read, if the file is no such VAE.
     """
     path = Path(path)
-    weights = _check_latents(path, read_tensors(path))
-    base = _base_width(weights)
+    weights, latents = _checked(path, read_tensors(path))
     network = nn.ModuleDict()
-    with torch.device("meta"):
-        decoder = WanDecoder(base)
-        encoder = WanEncoder(base) if encodes else None
-    network["decoder"] = fill(decoder, weights, path, device, dtype)
+    decoder, encoder = _networks(latents, _base_widths(weights, latents), encodes)
+    expected = ("a complete Wan 2.1 VAE", WANTED) if latents is WAN21 else ("a complete Wan 2.2 VAE", WANTED_22)
+    network["decoder"] = fill(decoder, weights, path, device, dtype, *expected)
     decoder.prepare()
     if encoder is not None:
-        network["encoder"] = fill(encoder, weights, path, device, dtype)
+        network["encoder"] = fill(encoder, weights, path, device, dtype, *expected)
     encode = None if encoder is None else partial(_encode, encoder)
     return FrameCodec(partial(WanVideoDecoder, decoder, park=park), network, encode)
 
 
 def _encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
-    """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1: normalised latents `[n, 16, h, w]`, float32."""
+    """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1: normalised latents `[n, channels, h, w]`, float32."""
     latents = encoder(video_frames).float()
-    mean, std = (torch.tensor(row, device=latents.device) for row in (LATENTS_MEAN, LATENTS_STD))
+    rows = _STATISTICS[latent_format(latents.shape[-1])]
+    mean, std = (torch.tensor(row, device=latents.device) for row in rows)
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
+def _networks(latents: LatentFormat, bases: tuple[int, int], encodes: bool) -> tuple[WanDecoder, WanEncoder | None]:
+    """Decoder and encoder of these base widths on the meta device, without values."""
+    with torch.device("meta"):
+        if latents is WAN21:
+            return WanDecoder(bases[0]), WanEncoder(bases[1]) if encodes else None
+        from .wan22 import Wan22Decoder, Wan22Encoder
+
+        return Wan22Decoder(bases[0]), Wan22Encoder(bases[1]) if encodes else None
+
+
 def decoder_memory(
-    path: Path | None, size: tuple[int, int], dtype: torch.dtype, encodes: bool = False
+    path: Path | None,
+    size: tuple[int, int],
+    dtype: torch.dtype,
+    encodes: bool = False,
+    latents: LatentFormat | None = None,
 ) -> DecoderMemory:
     """Estimate the VAE's memory during a render of frames of `(height, width)` pixels.
 
-    Without a file, or where it is not there yet, it counts as the released one.
+    Without a file, or where it is not there yet, it counts as the one released for these latents, by default Wan
+    2.1's. Raises HeadForcingError for a file that is for other ones.
     """
-    base = _BASE
     if path is not None and path.is_file():
-        base = _base_width(_check_latents(path, read_tensors(path)))
+        weights, found = _checked(path, read_tensors(path))
+        check_fits(path, found, latents)
+        latents, bases = found, _base_widths(weights, found)
+    else:
+        latents = latents or WAN21
+        bases = _BASES[latents]
+    decoder, encoder = _networks(latents, bases, encodes)
     with torch.device("meta"):
-        decoder = WanDecoder(base).to(dtype).prepare()
-        encoder = WanEncoder(base).to(dtype) if encodes else None
+        decoder.to(dtype).prepare()
+    if encoder is not None:
+        encoder.to(dtype)
     made = (layer.spread for layer in decoder.modules() if isinstance(layer, Upsample))
     tensors = (*decoder.parameters(), *(encoder.parameters() if encoder else ()), *made)
-    latent_size = size[0] // 8, size[1] // 8
+    latent_size = size[0] // latents.stride, size[1] // latents.stride
     return DecoderMemory(
         sum(tensor.nbytes for tensor in tensors if tensor is not None),
-        wan_decoder.held_bytes(latent_size, dtype, base),
-        wan_decoder.peak_bytes(latent_size, dtype, base),
+        wan_decoder.held_bytes(latent_size, dtype, bases[0], latents),
+        wan_decoder.peak_bytes(latent_size, dtype, bases[0], latents),
     )
 
 
-def _base_width(weights: Mapping[str, Tensor]) -> int:
-    norm = weights.get("decoder.head.0.gamma")
-    return len(norm) if norm is not None and norm.numel() and norm.ndim else _BASE
+def _base_widths(weights: Mapping[str, Tensor], latents: LatentFormat) -> tuple[int, int]:
+    """The base widths of decoder and encoder; those of the released model where a tensor is missing."""
+    decoder, encoder = _BASES[latents]
+    norm, conv = weights.get("decoder.head.0.gamma"), weights.get("encoder.conv1.weight")
+    if norm is not None and norm.numel() and norm.ndim:
+        decoder = len(norm)
+    if latents is WAN21:
+        return decoder, decoder
+    return decoder, len(conv) if conv is not None and conv.ndim == 5 and len(conv) else encoder
 
 
-def _check_latents(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under Wan's own names; raises HeadForcingError if this is no Wan 2.1 VAE."""
+def _checked(path: Path, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], LatentFormat]:
+    """The tensors under Wan's own names and the latents; raises HeadForcingError if this is no VAE of Wan."""
     weights = {wan_name(name): tensor for name, tensor in tensors.items()}
     first = weights.get("decoder.conv1.weight")
     if first is None or first.ndim != 5:
         names = ", ".join(sorted(tensors)[:3]) or "no tensors"
         raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {WANTED}.")
-    if first.shape[1] != LATENT_CHANNELS:
-        which = "the VAE of Wan 2.2" if first.shape[1] == 48 else "another video VAE"
-        raise HeadForcingError(
-            f"{path.name} is {which}, with {first.shape[1]} latent channels where Self Forcing models have "
-            f"{LATENT_CHANNELS}: use {WANTED}."
-        )
-    return weights
+    for latents in (WAN21, WAN22):
+        if first.shape[1] == latents.channels:
+            return weights, latents
+    raise HeadForcingError(
+        f"{path.name} is another video VAE, with {first.shape[1]} latent channels where Self Forcing models have "
+        f"{WAN21.channels}: use {WANTED}."
+    )
 
 
 def wan_name(name: str) -> str:

@@ -66,7 +66,7 @@ def _is_text_to_video(tensors: Weights, channels: int) -> bool:
 
 
 def other_wan(dim: int, channels: int, images: bool) -> str:
-    """What a Wan model is that is no Wan 2.1 text-to-video model, in words for an error message.
+    """Name a Wan model that is no Wan text-to-video model, in words for an error message.
 
     Args:
         dim, channels: width and input channels.

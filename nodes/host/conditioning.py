@@ -87,7 +87,7 @@ class TimelineNode:
 
 
 def _no_clip() -> None:
-    """What stands for a text encoder that is gone."""
+    """Placeholder for a text encoder that is gone."""
 
 
 def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:

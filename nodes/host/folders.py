@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import folder_paths
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import TargetInUse, claimed, claimed_first, remove_matching
+from ...headforcing_core.head_profiles.profile import HeadProfile
 
 PROFILE_FOLDER = "head_profiles"
 METRICS_FOLDER = "metrics"
@@ -125,7 +126,7 @@ def output_folder() -> Path:
 
 
 def runs_folder() -> Path:
-    """Where the sampler keeps finished blocks."""
+    """Folder in which the sampler keeps finished blocks."""
     return output_folder() / "head_forcing"
 
 
@@ -135,7 +136,7 @@ def user_folder(name: str) -> Path:
 
 
 def metric_folders() -> list[Path]:
-    """Where the models of metrics are looked for: `models/metrics`, and what extra_model_paths.yaml adds."""
+    """Folders in which the models of metrics are looked for: `models/metrics`, and what extra_model_paths.yaml adds."""
     return [Path(folder) for folder in folder_paths.get_folder_paths(METRICS_FOLDER)]
 
 
@@ -146,7 +147,7 @@ def profile_file(name: str) -> Path | None:
 
 
 def profile_path(name: str) -> Path:
-    """Where a head profile is saved under a name that was typed into a widget."""
+    """Path of a head profile that is saved under a name typed into a widget."""
     reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)  # devices of Windows
     if reserved or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
         raise HeadForcingError(
@@ -154,3 +155,18 @@ def profile_path(name: str) -> Path:
         )
     folder = Path(folder_paths.get_folder_paths(PROFILE_FOLDER)[0])
     return folder / f"{name.removesuffix('.json')}.json"
+
+
+def save_profile(profile: HeadProfile, path: Path) -> Path:
+    """Write a head profile to a `profile_path`, numbered where that holds another one, and return where it is."""
+
+    def names() -> Iterator[Path]:
+        yield path
+        yield from (path.with_name(f"{path.stem}_{number:05}.json") for number in count(2))
+
+    for known in takewhile(Path.is_file, names()):
+        if known.read_bytes() == profile.to_json().encode():
+            return known
+    with claimed_first(names()) as new:
+        profile.save(new)
+    return new

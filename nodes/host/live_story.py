@@ -232,7 +232,7 @@ def running(story: LiveStory) -> Iterator[None]:
 
 
 def changes() -> int:
-    """How many stories were changed while they were rendered, since the server started."""
+    """Number of stories changed while they were rendered, since the server started."""
     return _changes
 
 

@@ -70,7 +70,7 @@ def _weights(net: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _packing(weight: Tensor) -> str:
-    """How a quantised weight is stored; nothing for a plain one."""
+    """Storage format of a quantised weight; nothing for a plain one."""
     if type(weight) in (Tensor, torch.nn.Parameter):
         return ""
     return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"  # the type of ComfyUI-GGUF

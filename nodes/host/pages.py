@@ -168,7 +168,7 @@ def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: A
 
 
 def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | None:
-    """What was told last about a node."""
+    """The last message about a node."""
     with _lock:
         return _events.get((event, workflow or client, node))
 

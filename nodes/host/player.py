@@ -136,7 +136,7 @@ class NodePlayer:
         self._about = {"node": node_id, "workflow": workflow, "prompt_id": prompt_id}
         server = getattr(PromptServer, "instance", None)
         self._client = str(getattr(server, "client_id", None))
-        self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None}
+        self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None, "place": None}
 
     def __bool__(self) -> bool:
         return bool(pages.showing(self._client, self._about["workflow"]))
@@ -146,15 +146,23 @@ class NodePlayer:
         """Whether all pages play files that grow; else they are shown previews until the file is finished."""
         return pages.play_growing(self._client, self._about["workflow"])
 
-    def show(self, state: str, text: str, video: Mapping[str, Any] | None = None, preview: Any = None) -> None:
+    def show(
+        self,
+        state: str,
+        text: str,
+        video: Mapping[str, Any] | None = None,
+        preview: Any = None,
+        place: Mapping[str, Any] | None = None,
+    ) -> None:
         """Tell the pages, if something has changed. A player that fails is logged and nothing more.
 
         Args:
             state: "running", "stopped", "failed" or "done".
             video: the growing file's id, name and bytes, see `GrowingVideo.shown`.
             preview: a PIL image to show until the video has something to play.
+            place: how many blocks of the story are `done`, and after how many seconds of the video it begins (`lead`).
         """
-        message = {**self._about, "state": state, "text": text, "video": video}
+        message = {**self._about, "state": state, "text": text, "video": video, "place": place}
         if preview is not None or message != self._last:
             self._tell(message, preview)
 
@@ -176,7 +184,7 @@ class NodePlayer:
         if told.get("prompt_id") != self._about["prompt_id"]:
             told = {}
         kept = f" ({told['text']})" if told.get("state") == "stopped" else ""
-        self.show("failed", f"failed: {sentence}{kept}", told.get("video"))
+        self.show("failed", f"failed: {sentence}{kept}", told.get("video"), place=told.get("place"))
 
     def _tell(self, message: dict[str, Any], preview: Any = None) -> None:
         try:

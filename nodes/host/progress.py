@@ -164,7 +164,13 @@ class RenderProgress(Listener):
         video = None if self.growing is None else self.growing.shown
         plays = video is not None and video["bytes"] and self.player.grows
         preview = None if image is None or plays else image[1]
-        self.player.show(state, self.text, video, preview)
+        self.player.show(state, self.text, video, preview, self._place(state))
+
+    def _place(self, state: str) -> dict[str, float]:
+        """How many blocks of the story are finished, and where in the video it begins."""
+        finished = self.plan.blocks if state == "done" else self.block or 0
+        clock, start = self.plan.timeline.clock, self.plan.start_blocks
+        return {"done": max(0, finished - start), "lead": clock.start_seconds(start)}
 
     def _say(self) -> None:
         assert self.block is not None

@@ -100,7 +100,7 @@ RUNS = folders.runs_folder()
 
 @dataclass(frozen=True)
 class HostRender:
-    """What all videos of a batch are made from and with.
+    """The inputs that all videos of a batch share.
 
     Attributes:
         embeds: the text embeddings of the timeline's texts, by text.
@@ -186,17 +186,17 @@ class HostRender:
         return replace(self, options=options, timeline=timeline, embeds=made.embeds)
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
-        """What decoding takes where the model samples."""
+        """Bytes that decoding takes where the model samples."""
         if self.vae is None or self.vae.device != self.model.load_device:
             return NO_DECODER
         return vae.decoder_memory(self.vae, plan.block_shape[-2:])
 
     def needs(self, plan: RenderPlan) -> Needs:
-        """What a video takes where the model samples, besides all weights."""
+        """Bytes that a video takes where the model samples, besides all weights."""
         return needs_of(plan, bridge.compute_dtype(self.model), 0, decoder=self.decoder(plan))
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
-        """What that many videos will take; refuses what cannot be rendered or cannot fit on the device."""
+        """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
         if toy_world.is_toy_model(model) and (plan.width, plan.height) != toy_world.SIZE:
             wanted = "x".join(map(str, toy_world.SIZE))

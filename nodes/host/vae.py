@@ -95,7 +95,7 @@ def check_vae(vae: Any) -> None:
 
 
 def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
-    """What a render's decoder takes, for latents of `(h, w)`."""
+    """Bytes that a render's decoder takes, for latents of `(h, w)`."""
     size, weights = (latent_size[0], latent_size[1]), int(vae.patcher.model_size())
     if decoder_kind(vae) is WanStreamingDecoder:  # ComfyUI's own network takes less
         base = len(vae.first_stage_model.decoder.head[0].gamma)
@@ -107,7 +107,7 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
 
 
 def codec_of(vae: Any) -> FrameCodec:
-    """This VAE in both directions, from and to latents as a LATENT holds them. Its weights must be in place."""
+    """Make a codec of this VAE, from and to latents as a LATENT holds them. Its weights must be in place."""
     net = vae.first_stage_model
     return FrameCodec(partial(_new_decoder, vae), net, partial(_encode, vae), vae.vae_dtype)
 
@@ -181,7 +181,7 @@ def _encode(vae: Any, video_frames: Tensor) -> Tensor:
 
 
 def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] | None:
-    """Which of ours decodes it; None where the network brings its own, as the demo's does."""
+    """Kind of this pack's decoder that decodes it; None where the network brings its own, as the demo's does."""
     if hasattr(vae.first_stage_model, "streaming_decoder"):
         return None
     return WanStreamingDecoder if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE) else OverlapDecoder

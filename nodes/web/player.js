@@ -3,7 +3,7 @@
 import { app } from "../../scripts/app.js";
 import { address, GrowingFile } from "./growing_file.js";
 import { listen, playsGrowing } from "./renders.js";
-import { isOpen, make, nodeOf, openId, rootGraph } from "./shared.js";
+import { editors, isOpen, make, nodeOf, openId, rootGraph, storyNodeOf } from "./shared.js";
 import { addElement } from "./widgets.js";
 
 const NAME = "player";
@@ -32,6 +32,7 @@ class View {
     this.image.addEventListener("load", () => this.show(this.image, this.image.naturalWidth, this.image.naturalHeight));
     for (const event of ["loadedmetadata", "resize"])
       this.video.addEventListener(event, () => this.show(this.video, this.video.videoWidth, this.video.videoHeight));
+    for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
     this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
     this.root.addEventListener("wheel", (event) => {
       if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
@@ -39,7 +40,8 @@ class View {
     addElement(node, NAME, this.root, { hideOnZoom: false, getMinHeight: () => this.height() });
   }
 
-  update({ text, state, video, preview, files }) {
+  update({ text, state, video, preview, files, place, prompt_id }) {
+    this.place = { done: 0, lead: 0, ...place, running: state === "running", render: prompt_id };
     this.text.textContent = this.text.title = text;
     const room = LINE * (SHOUTS[state] ? 6 : 2);
     const grew = this.root.style.display === "none" || room !== this.room;
@@ -54,6 +56,21 @@ class View {
       this.stop(); // what an earlier render has made
       this.image.src = preview;
     }
+    this.mark();
+  }
+
+  /** Show on the timeline of this node's story how far it is rendered and where it is played. */
+  mark() {
+    const { lead } = this.place;
+    const at = this.video.readyState >= 2 && this.video.src ? this.video.currentTime - lead : null;
+    const file = this.file && app.api.apiURL(address(this.file));
+    editors.get(storyNodeOf(this.node))?.follow(this, { ...this.place, at, file, video: this.video });
+  }
+
+  /** Play from a second of the story, if the video has come that far. */
+  seek(seconds) {
+    const time = seconds + this.place.lead;
+    if (time < this.video.duration) this.video.currentTime = time;
   }
 
   /** Play a file that grows. */

@@ -43,6 +43,16 @@ export function nodeOf(id) {
   return node;
 }
 
+/** The Prompt Timeline whose story a node renders: the source of its input `positive`, through nodes in between. */
+export function storyNodeOf(node) {
+  for (let [at, hops] = [node, 0]; at?.graph && hops < 8; hops++) {
+    if (at.comfyClass === "HeadForcingPromptTimeline") return at;
+    const slot = at === node ? at.inputs?.findIndex(({ name }) => name === "positive") : 0;
+    at = slot >= 0 && at.inputs?.length ? at.getInputNode(slot) : null;
+  }
+  return null;
+}
+
 /** The value of a node's widget. */
 const valueOf = (node, name) => node.widgets?.find((each) => each.name === name)?.value;
 

@@ -10,8 +10,7 @@ const POLL_MS = 200;
 
 /** What the editor sees of its node: its widgets' values, the text to write, and the server to ask. */
 function hostOf(node) {
-  const room = HEIGHT.open - HEIGHT.closed;
-  let grown = false;
+  let grown = 0; // by how much the node is higher for the open fields than it was
   return {
     read: () => storyOf(node),
     linked: () => isLinked(node, "prompts"),
@@ -19,9 +18,11 @@ function hostOf(node) {
     ask: (body) => post("/headforcing/timeline", body, "The server does not answer; the text is unchanged."),
     run: (first) => app.queuePrompt(first ? -1 : 0),
     resized(open) {
-      if (LiteGraph.vueNodesMode || open === grown) return; // there a node is as high as what it holds
-      grown = open;
-      node.setSize([node.size[0], node.size[1] + (open ? room : -room)]);
+      if (LiteGraph.vueNodesMode) return; // there a node is as high as what it holds
+      const [width, height] = node.size;
+      const needed = Math.max(0, node.computeSize()[1] - height); // the text above gives what it has to spare
+      node.setSize([width, open ? height + needed : height - grown]);
+      grown = open ? needed : 0;
       node.graph?.setDirtyCanvas?.(true, true);
     },
   };

@@ -18,11 +18,11 @@ from ...headforcing_core.commands.arguments import (
     parse_size,
     render_options,
 )
-from ...headforcing_core.commands.compare import written
+from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farm_arguments import add_farm_arguments, farm_of
 from ...headforcing_core.commands.metrics import add_metric_arguments, panel_of
 from ...headforcing_core.commands.model_files import ModelFiles
-from ...headforcing_core.commands.paths import EXPORT, READ, TEXT, folder_written
+from ...headforcing_core.commands.paths import READ, TEXT, folder_written
 from ...headforcing_core.commands.profiles import Measurement
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, check_writable, claimed_folder
@@ -84,7 +84,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("--estimate", action="store_true", help="tell what it will take, and stop")
     sub.add_argument(
-        "--vbench", type=EXPORT, metavar="FOLDER", help="lay out the videos for VBench; its results there fill columns"
+        "--vbench",
+        type=vbench.FOLDER,
+        metavar="FOLDER",
+        help="lay out the videos for VBench; its results there fill columns",
     )
     add_metric_arguments(sub)
     add_file_arguments(sub)
@@ -99,14 +102,14 @@ def check_claim(args: argparse.Namespace) -> Result:
     Raises HeadForcingError for arguments that cannot be used, before anything is loaded, and for a folder whose videos
     were made from something else.
     """
-    settled(args)
+    settle(args)
     stories = texts_of(args)
     rows = named_rows(args.rows, args.shuffles)
     with claimed_folder(args.out):
         return Check(args, rows, stories).run()
 
 
-def settled(args: argparse.Namespace) -> None:
+def settle(args: argparse.Namespace) -> None:
     """Put in the defaults, which depend on `--quick`, and refuse what is out of range."""
     args.rows = args.rows if args.rows is not None else ",".join(QUICK_ROWS if args.quick else claim_rows(1))
     args.videos = args.videos if args.videos is not None else QUICK_VIDEOS if args.quick else VIDEOS
@@ -270,7 +273,7 @@ class Check:
             "shuffles": [dict(each.videos) for each in rows["random"].shuffles] if "random" in rows else [],
             "versions": versions(),
         }
-        return written(args.out, "verdict", text, found, exported)
+        return write_result(args.out, "verdict", text, found, exported)
 
     def _about(self, scores: Scores, profile: HeadProfile, left_out: Mapping[str, str]) -> list[str]:
         args, video = self.args, scores.videos[0].video
@@ -296,7 +299,7 @@ class Check:
         return [f"- {line}" for line in told]
 
     def _reasons(self, metrics: Container[str], left_out: Sequence[str]) -> dict[str, str]:
-        """Why columns have no numbers: a story that is not made, or a metric that is not there."""
+        """Reasons for columns without numbers: a story that is not made, or a metric that is not there."""
         args, reasons = self.args, {}
         for key, column in COLUMNS.items():
             if column.keys and column.story not in self.stories:

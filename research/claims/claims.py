@@ -100,7 +100,7 @@ class Measured:
         return cls(means, tuple(shuffles))
 
     def below(self, ours: Measured, story: str, key: str, by: float = 0.0) -> tuple[int, int] | None:
-        """Of how many shuffles the mean is below another row's by more than `by`, of how many; None without."""
+        """Number of shuffles whose mean is below another row's by more than `by`, and of all; None without."""
         if not self.shuffles:
             return None
         return count_below([each.values(story, key) for each in self.shuffles], ours.values(story, key), by)
@@ -135,7 +135,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """By `RULE`."""
+        """The verdict by `RULE`."""
         if self.better is None:
             return NOT_MEASURED
         if self._worse or (self._less and on_side(self.half_below, -1)):
@@ -154,7 +154,7 @@ class Line:
 
     @property
     def remark(self) -> str:
-        """Why it is undecided or has no numbers, and what is odd about the paper's figure."""
+        """Reasons why it is undecided or has no numbers, and what is odd about the paper's figure."""
         told = [self.why, self.reported.note]
         if self.better is not None and self.better.interval.count < ENOUGH:
             told.insert(0, f"{self.better.interval.count} videos are fewer than {ENOUGH}")

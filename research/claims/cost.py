@@ -1,4 +1,4 @@
-"""What `check-claim` will take, estimated before it begins from a few seconds of video that are made and scored."""
+"""Cost of `check-claim`, estimated before it begins from a few seconds of video that are made and scored."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Cost:
 
     @property
     def hours(self) -> float:
-        """For all of it, one after the other. Scoring alone is less than making and scoring, for which it is taken."""
+        """Hours of all, one after the other. Scoring alone is less than making and scoring, for which it is taken."""
         return self.rate * (self.profile_seconds + (self.unmade + self.unscored) * self.seconds) / 3600
 
     @classmethod

@@ -1,5 +1,5 @@
-"""What the paper reports of the rows that `check-claim` makes: Table 4 (components), Table 5 (head-wise strategy), and,
-for columns which these lack, Table 2 (60 s) and Table S2 (RoPE). All at 60 s; more is better in every column.
+"""The paper's figures of the rows that `check-claim` makes: Table 4 (components), Table 5 (head-wise strategy), and for
+columns which these lack, Table 2 (60 s) and Table S2 (RoPE). All at 60 s; more is better in every column.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class ClaimVideo:
 
     @property
     def made_from(self) -> dict[str, str]:
-        """What the video depends on, by names that a person understands."""
+        """Everything that the video depends on, by names that a person understands."""
         source, given = self.video.source, vars(self.args)
         options = replace(source.options, profile=None, policy=None, state_seconds=0.0)
         profile = source.options.profile
@@ -122,7 +122,7 @@ def planned_videos(
 
 
 def fitting_rows(unmade: Sequence[ClaimVideo], farm: Farm) -> tuple[dict[str, str], list[Needs]]:
-    """Of rows with videos to make: why some do not fit, and what the others need for a video of each kind.
+    """Check rows with videos to make: why some do not fit, and what the others need for a video of each kind.
 
     All videos of a row and a story have one size, so that one of each is checked.
     """
@@ -140,7 +140,7 @@ def fitting_rows(unmade: Sequence[ClaimVideo], farm: Farm) -> tuple[dict[str, st
 
 
 def disk_of(unmade: Sequence[ClaimVideo], needs: Sequence[Needs]) -> Needs | None:
-    """What the videos need together; finished blocks of only one at a time stay, unless a folder for them is given."""
+    """Estimate the needs of all videos; finished blocks of one at a time stay, unless a folder is given for them."""
     if not unmade:
         return None
     kept = len(unmade) if unmade[0].keeps_runs else 1
@@ -149,7 +149,7 @@ def disk_of(unmade: Sequence[ClaimVideo], needs: Sequence[Needs]) -> Needs | Non
 
 
 def note_of(path: Path) -> Note | None:
-    """What is noted beside a video that is finished and as it was written; None for any other."""
+    """The note beside a video that is finished and as it was written; None for any other."""
     try:
         note: Note = json.loads(path.with_suffix(".json").read_text("utf-8"))
         numbers = {str(key): None if value is None else float(value) for key, value in note["numbers"].items()}
@@ -232,7 +232,7 @@ class Scores:
         return mixed
 
     def without(self, rows: Container[str]) -> Scores:
-        """Those of the other rows."""
+        """The scores of the other rows."""
         return Scores([each for each in self.videos if each.row not in rows], self.metrics)
 
     @property

@@ -45,7 +45,7 @@ _BORDER = PICTURE_SIZE // 2
 
 @dataclass(frozen=True)
 class Sighting:
-    """What one video frame shows. Without an actor colour, shape, place and marking are None.
+    """Contents of one video frame. Without an actor colour, shape, place and marking are None.
 
     Attributes:
         count: number of actors.
@@ -246,7 +246,7 @@ def _emblem_views(
 
 
 def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
-    """How well the pictures of a frame are those expected in it: right ones, of all that are expected or seen; 0 to 1.
+    """Share of right pictures in a frame among all that are expected or seen; 0 to 1.
 
     Pictures that the actor hides or the edge cuts off are left out. None if none is left.
     """
@@ -271,7 +271,7 @@ def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
 
 
 def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | None:
-    """How well a room that comes back shows the pictures of its first visit: `layout_overlap`, mean over the frames.
+    """Share of a room's pictures that come back from its first visit: `layout_overlap`, mean over the frames.
 
     A model decides by itself what hangs in a room, so the first visit is the truth; places that the actor hid during
     all of it are left out. None if it shows no pictures.

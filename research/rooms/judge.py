@@ -142,7 +142,7 @@ class RoomsJudge:
 
     @torch.no_grad()
     def one_block_ahead(self, plan: RenderPlan, looks: Sequence[Look], number: int) -> Numbers:
-        """How well each block after the first is predicted from the rendered ones before it.
+        """Error of each block after the first, predicted from the rendered ones before it.
 
         `place_error`: distance in pixels between the actor's place and the true one; `loss_<level>`: squared error of
         the predicted flow.
@@ -200,7 +200,7 @@ def given_last_visits(looks: Sequence[Look]) -> GivenFrames:
 
 
 def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> Numbers:
-    """What a story's video frames `[n, 64, 64, 3]` have kept; `number` is the video's.
+    """Judge what a story's video frames `[n, 64, 64, 3]` have kept; `number` is the video's.
 
     - `layout`: of the first blocks after a room comes back, how well its pictures are those of its first visit, mean
       over the rooms that do; `layout_by_chance`: the same for pictures that another video's room has;

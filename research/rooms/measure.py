@@ -14,19 +14,20 @@ import torch
 from tqdm import tqdm
 
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import written
+from ...headforcing_core.commands.compare import write_result
+from ...headforcing_core.commands.parser import count
 from ...headforcing_core.commands.paths import READ, folder_read, folder_written
 from ...headforcing_core.demo import assets, rooms_autoencoder, word_hash, words
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, claimed, replacing
 from ...headforcing_core.hashing import digest, file_hash
 from ...headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ...headforcing_core.head_profiles.profiler import shard
+from ...headforcing_core.head_profiles.profiler import pick_part
 from ...headforcing_core.render.comparison import Entry
 from .. import ablations, role_rules
-from ..answers import Answer, packed
-from ..questions import SHUFFLES, Rendered, Shuffles
-from ..statistics import Numbers, mean_numbers
+from ..answers import Answer, answer_rows, packed
+from ..questions import SHUFFLES, Rendered, measured_rows
+from ..statistics import Numbers
 from . import detector, drawing, masks, scenes, stories
 from . import judge as judging
 from .judge import STORIES, RoomsJudge
@@ -54,8 +55,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--out", type=folder_written(*FILES), required=True, help="folder for measurements, tables and verdicts"
     )
     sub.add_argument("--tables", nargs="+", choices=ROOMS_TABLES, metavar="TABLE", help=f"of {', '.join(ROOMS_TABLES)}")
-    sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
-    sub.add_argument("--shuffles", type=int, default=SHUFFLES, help=f"of the head roles ({SHUFFLES})")
+    sub.add_argument("--videos", type=count, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
+    sub.add_argument("--shuffles", type=count, default=SHUFFLES, help=f"of the head roles ({SHUFFLES})")
     told = "only rows that a primary endpoint is computed from, and the truth"
     sub.add_argument("--deciding", action="store_true", help=told)
     sub.add_argument("--profile", type=READ, help="head profile with shares, of a training's student")
@@ -64,7 +65,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training of the world of rooms has left: files, and the effects of memory that the gate found.
+    """Results of a training of the world of rooms: files, and the effects of memory that the gate found.
 
     Of the embedded model there are only the files: it was chosen by its gate, which needs the base, too.
     """
@@ -114,7 +115,7 @@ def rooms(args: argparse.Namespace) -> Result:
     for name, most in (("videos", 1000), ("shuffles", 1000)):
         if not 0 < getattr(args, name) <= most:
             raise HeadForcingError(f"--{name} must be from 1 to {most}, got {getattr(args, name)}")
-    mine = shard(args.videos, args.shard)
+    mine = pick_part(args.videos, args.shard)
     embedded = Trained(assets.model_path(), assets.autoencoder_path())
     trained = embedded if args.trained is None else Trained.of(args.trained)
     if (passed := trained.gate) is not None and passed.outcome != SUPPORTS:
@@ -159,13 +160,13 @@ def _tables(
     for name, told in ((name, answers[name]) for name in asked):
         found[name] = packed({**told.to_dict(), "weights": about["weights"]})
         text = "\n\n".join([told.question.asks, told.table(), told.question.note])
-        texts.append(written(out, name, text, found[name], indent=None)["text"])
+        texts.append(write_result(out, name, text, found[name], indent=None)["text"])
     passed = trained.gate
     verdicts = [*([] if passed is None else [passed]), *verdicts_of(answers)]
     beside = secondary(answers, trained.nearest)
     told_verdicts = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside, **about}
     text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])
-    texts.append(written(out, "verdicts", text, told_verdicts)["text"])
+    texts.append(write_result(out, "verdicts", text, told_verdicts)["text"])
     return {"text": "\n\n".join(texts), "json": {**found, "verdicts": told_verdicts}}
 
 
@@ -205,7 +206,7 @@ def jobs(tables: Mapping[str, RoomsTable], mine: list[int], deciding: bool) -> I
 
 
 def _turn(row: Entry | Rendered) -> int:
-    """When a row that does not decide is measured."""
+    """The turn in which a row that does not decide is measured."""
     if isinstance(row, Rendered):
         return 1
     return 3 if _shuffled(row) else 2
@@ -273,27 +274,23 @@ def answer_of(name: str, table: RoomsTable, videos: int, known: Known) -> Answer
     A video without a marking in the first block, which is the same in all rows but the rendered ones, has no identity.
     """
 
-    def made(row: Entry | Rendered) -> tuple[Numbers, ...]:
-        found = [known.get(VideoJob(name, row, number).key) for number in table.numbers(videos)]
-        return () if None in found else tuple(dict(numbers) for numbers in found if numbers is not None)
+    numbers = table.numbers(videos)
 
-    numbers: list[tuple[Numbers, ...]] = []
-    shuffles: dict[int, tuple[tuple[Numbers, ...], ...]] = {}
-    modelled = []
-    for i, row in enumerate(table.question.rows):
-        parts = tuple(made(entry) for entry in (row.entries if isinstance(row, Shuffles) else (row,)))
-        if not isinstance(row, Rendered):
-            modelled += [part for part in parts if part]
-        if isinstance(row, Shuffles) and all(parts):
-            shuffles[i] = parts
-        numbers.append(() if isinstance(row, Shuffles) else parts[0])
-    for same in zip(*modelled, strict=True):
-        if any(video["identity"] is None for video in same):
-            for video in same:
-                video["identity"] = video["identity_by_chance"] = None
-    for i, parts in shuffles.items():
-        numbers[i] = tuple(mean_numbers(same, decides=False) for same in zip(*parts, strict=True))
-    return Answer(table.question, tuple(numbers), shuffles)
+    def stored(row: Entry | Rendered) -> list[Numbers | None]:
+        return [known.get(VideoJob(name, row, number).key) for number in numbers]
+
+    modelled = [found for row in measured_rows(table.question) if None not in (found := stored(row))]
+    unmarked = {i for found in modelled for i, video in enumerate(found) if video and video["identity"] is None}
+
+    def measured_row(row: Entry | Rendered) -> tuple[Numbers, ...]:
+        found = [dict(video) for video in stored(row) if video is not None]
+        if len(found) < len(numbers):
+            return ()
+        for i in () if isinstance(row, Rendered) else unmarked:
+            found[i]["identity"] = found[i]["identity_by_chance"] = None
+        return tuple(found)
+
+    return answer_rows(table.question, measured_row)
 
 
 def profile_of(given: Path | None, trained: Trained) -> HeadProfile:

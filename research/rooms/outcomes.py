@@ -1,4 +1,4 @@
-"""From the tables of the pre-registration to its verdicts, and to the secondary numbers beside them."""
+"""Verdicts of the pre-registration from its tables, and the secondary numbers beside them."""
 
 from __future__ import annotations
 

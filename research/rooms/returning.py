@@ -16,7 +16,7 @@ from ...headforcing_core.cache import head_cache, policy, roles
 from ...headforcing_core.cache import scenes as cached_scenes
 from ...headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import written
+from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.paths import folder_written
 from ...headforcing_core.demo import assets
 from ...headforcing_core.files import claimed
@@ -80,7 +80,7 @@ def returns(args: argparse.Namespace) -> Result:
         _measure(profile, trained, numbers, known, journal, weights, args.json)
     videos = {row: [known[_key(row, number)] for number in numbers] for row in ROWS}
     found = {"verdicts": [verdict.to_dict() for verdict in verdicts_of(videos)], "rows": videos, "weights": weights}
-    return written(args.out, "returns", table(videos), found, indent=None)
+    return write_result(args.out, "returns", table(videos), found, indent=None)
 
 
 def _measure(

@@ -57,7 +57,7 @@ _CONTRAST = 0.45  # least distance in RGB between an actor and its emblem
 
 @dataclass(frozen=True)
 class Layout:
-    """What a room of one video hides: pictures on 64 columns of wall after another, and the tint of the wall."""
+    """Contents of a room of one video: pictures on 64 columns of wall after another, and the tint of the wall."""
 
     seed: int
     room: str

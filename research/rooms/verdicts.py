@@ -37,7 +37,7 @@ FACTS = {"local": "place_error", "anchor": "identity", "memory": "layout"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a hypothesis' primary endpoint says.
+    """Verdict of a hypothesis' primary endpoint.
 
     Attributes:
         outcome: `supports`, `refutes`, `undecided` or `not measured`.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "helpers"))
+sys.path += [str(ROOT / "tests" / "helpers"), str(Path(__file__).parent)]
 
 
 @pytest.fixture(scope="session")

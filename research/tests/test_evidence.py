@@ -15,7 +15,7 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import load_rooms_autoe
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.research.answers import Answer, unpacked
+from headforcing.research.answers import Answer
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.measure import Trained, jobs, measured_on
 from headforcing.research.rooms.outcomes import secondary, verdicts_of
@@ -24,6 +24,7 @@ from headforcing.research.rooms.verdicts import gate, verdict_table
 from headforcing.research.statistics import mean_interval
 from headforcing.research.training import accuracy as rooms_accuracy
 from headforcing.research.training import gate as rooms_gate
+from stored_answers import read_answer, unpacked
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
 ROOMS = EVIDENCE / "rooms"
@@ -43,12 +44,12 @@ def text(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Answer]:
-    return {name: Answer.from_dict(ROOMS_TABLES[name].question, unpacked(stored(name))) for name in TABLES}
+    return {name: read_answer(ROOMS_TABLES[name].question, unpacked(stored(name))) for name in TABLES}
 
 
 @pytest.fixture(scope="module")
 def effects() -> dict[str, dict[str, Any]]:
-    """What the gate found of the base, and of the student that was chosen."""
+    """Effects that the gate found of the base, and of the student that was chosen."""
     return {"base": stored("base.gate"), "student": stored(Path(stored("chosen")["chosen"]).stem + ".gate")}
 
 

@@ -1,4 +1,4 @@
-"""What is measured of a model of the world of rooms, and that one command measures it and goes on where it stopped."""
+"""Tables of a model of the world of rooms: one command measures them and goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headforcing.headforcing_core.render.video import begin_render
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.research.__main__ import main
 from headforcing.research.ablations import EvenMemory, RandomAdmission
-from headforcing.research.answers import Answer, packed, unpacked
+from headforcing.research.answers import packed
 from headforcing.research.rooms import judge as rooms_judge
 from headforcing.research.rooms import measure as rooms
 from headforcing.research.rooms.judge import STORIES, RoomsJudge, given_last_visits, timeline_of
@@ -32,6 +32,7 @@ from headforcing.research.rooms.tables import ROOMS_TABLES
 from headforcing.research.rooms.verdicts import GATE_BASE, GATE_STUDENT
 from headforcing.research.training import gate as rooms_gate
 from headforcing.research.training.training import STRUCTURE, save
+from stored_answers import read_answer, unpacked
 
 TINY = WanConfig(dim=64, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
 SHARES = (((0.2, 0.75, 0.05), (0.05, 0.6, 0.35)), ((0.1, 0.2, 0.7), (0.02, 0.08, 0.9)))
@@ -207,7 +208,7 @@ def test_likeness_finds_the_first_visit_in_every_video_of_the_table(judge):
 
 
 def test_rows_with_a_tag_are_measured_with_it_and_no_others(judge, monkeypatch):
-    """What each row's plan says before the return; the video itself is not made."""
+    """Compare what each row's plan says before the return; the video itself is not made."""
     told = {}
 
     def latents(self, plan):
@@ -292,7 +293,7 @@ def test_the_command_goes_on_where_it_stopped_and_divides_the_work(trained, tmp_
     rows = {row["label"]: row for row in stored["rows"]}
     assert len(counted) == 3 * 15 and all(len(row["videos"]["layout"]) == 3 for row in rows.values())
     assert [len(part["layout"]) for part in rows["Head Forcing, shuffled roles"]["shuffles"]] == [3, 3]
-    again = Answer.from_dict(ROOMS_TABLES["h3"].with_shuffles(2).question, unpacked(stored))
+    again = read_answer(ROOMS_TABLES["h3"].with_shuffles(2).question, unpacked(stored))
     assert again.table() in (tmp_path / "h3.md").read_text()
     assert packed({**again.to_dict(), "weights": stored["weights"]}) == stored, "means of shuffles are not rounded"
     kept = rows["Head Forcing"]["videos"]["identity"]

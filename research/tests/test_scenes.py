@@ -62,7 +62,7 @@ def test_another_video_has_another_layout_of_the_same_room(clip):
 
 
 def test_a_version_changes_the_past_alone(clip):
-    """What the counterfactual test of memory needs: the last block is the same, pixel by pixel."""
+    """Need of the counterfactual test of memory: the last block is the same, pixel by pixel."""
     other = render(BACK, seed=3, versions=(1, 0, 0))
     same = (other.video_frames == clip.video_frames).flatten(1).all(1)
     assert not same[frames_of(0)].any() and same[frames_of(1)].all() and same[frames_of(2)].all()
@@ -92,7 +92,7 @@ def test_pictures_can_be_told_apart():
 
 
 def test_stories_come_back_often_after_gaps_of_all_lengths():
-    """What training must ask for: a fifth of all blocks is drawn from memory, after 3 frames and more."""
+    """Demand on training: a fifth of all blocks is drawn from memory, after 3 frames and more."""
     gaps = np.array([returns(random_story(np.random.default_rng(seed))) for seed in range(400)])
     assert gaps.shape[1] == BLOCKS
     assert 0.15 < (gaps > 0).mean() < 0.3

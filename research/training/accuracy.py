@@ -1,4 +1,4 @@
-"""How often the detector of the world of rooms is right on rendered clips, also through an autoencoder."""
+"""Accuracy of the detector of the world of rooms on rendered clips, also through an autoencoder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
+from ...headforcing_core.commands.parser import count
 from ...headforcing_core.commands.paths import READ, WRITTEN
 from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from ...headforcing_core.demo.words import Look
@@ -31,7 +32,7 @@ Accuracy = dict[str, list[float | None]]
 
 
 def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
-    """What was detected rightly in the video frames of a clip, one value per chance to be right."""
+    """Detections that are right in the video frames of a clip, one value per chance to be right."""
     seen, looks = sightings(video_frames[::STRIDE]), looks_of_frames(clip.looks)
     numbers: Numbers = {}
     for index, sighting in enumerate(seen):
@@ -74,7 +75,7 @@ def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[
 
 
 def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames) -> Accuracy:
-    """Of each clip the part that was detected rightly, after `through` has had its video frames."""
+    """The part of each clip that was detected rightly, after `through` has had its video frames."""
     every: Accuracy = {}
     for index in range(clips):
         clip = training_clip(FIRST_CLIP + index)
@@ -95,7 +96,7 @@ def table(columns: Mapping[str, Accuracy]) -> str:
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `accuracy` to the commands."""
     sub = command("accuracy", show_accuracy, "Measure how often the detector is right on rendered clips.")
-    sub.add_argument("--clips", type=int, default=64)
+    sub.add_argument("--clips", type=count, default=64)
     sub.add_argument("--autoencoder", type=READ)
     sub.add_argument("--out", type=WRITTEN, help="JSON to write")
 

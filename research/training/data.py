@@ -46,7 +46,7 @@ def latent_cells(cover: Tensor) -> Tensor:
 
 
 def asked_for(clip: Clip) -> Tensor:
-    """What counts more in the loss, `[latent frames, 8, 8]`: the actor, and pictures where a room comes back.
+    """Weights of what counts more in the loss, `[latent frames, 8, 8]`: actor, and pictures where a room comes back.
 
     Pictures count no more where a room is new (they cannot be known) and in the rest of a visit (they are copied).
     """

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
+from ...headforcing_core.commands.parser import count
 from ...headforcing_core.commands.paths import READ, WRITTEN
 from ...headforcing_core.demo.assets import TOY_CONFIG
 from ...headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
@@ -134,7 +135,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub = command("gate", show_gate, "Measure what a model of the world of rooms remembers.")
     sub.add_argument("weights", type=READ, help="a base or a student")
     sub.add_argument("--autoencoder", type=READ, required=True)
-    sub.add_argument("--stories", type=int, default=32, help="for each gap")
+    sub.add_argument("--stories", type=count, default=32, help="for each gap")
     sub.add_argument("--out", type=WRITTEN, help="JSON to write")
 
 

@@ -134,7 +134,7 @@ def _plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def teacher_forcing(blocks: int, block_tokens: int) -> Sights:
-    """For `[clean blocks but the last | noisy blocks]`: each attends to the clean blocks before it and to itself."""
+    """Mask of `[clean blocks but the last | noisy blocks]`: each attends to the clean blocks before it and itself."""
     starts = range(0, blocks * block_tokens, block_tokens)
     clean = [(start, start + block_tokens, ((0, start + block_tokens),)) for start in starts[:-1]]
     shift = starts[-1]

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
+from ...headforcing_core.commands.parser import count
 from ...headforcing_core.commands.paths import READ, WRITTEN
 from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from ...headforcing_core.files import replacing
@@ -33,8 +34,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `sheet` to the commands."""
     sub = command("sheet", write_sheet, "Draw clips of the world of rooms, one row each.")
     sub.add_argument("--out", type=WRITTEN, required=True, help="PNG to write")
-    sub.add_argument("--clips", type=int, default=8)
-    sub.add_argument("--columns", type=int, default=12)
+    sub.add_argument("--clips", type=count, default=8)
+    sub.add_argument("--columns", type=count, default=12)
     sub.add_argument("--seed", type=int, default=0, help="number of the first clip")
     sub.add_argument("--autoencoder", type=READ, help="show each clip also through it")
 

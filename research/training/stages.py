@@ -70,7 +70,7 @@ class Recipe:
 
 
 class Run:
-    """What the stages share: workers, journal, the time at which to stop."""
+    """State that the stages share: workers, journal, the time at which to stop."""
 
     def __init__(self, recipe: Recipe, workers: Workers, deadline: Deadline):
         self.recipe, self.workers, self.deadline = recipe, workers, deadline

@@ -105,7 +105,7 @@ class Average:
         torch._foreach_lerp_(self.parameters, list(model.parameters()), weight)
 
     def state(self) -> dict[str, object]:
-        """What a training needs to go on, see `restore`."""
+        """State that a training goes on from, see `restore`."""
         return {"steps": self.steps, "parameters": self.parameters}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks import checks, command, end_to_end, fp8, goals, profiled, scaling
-from benchmarks.apart import Budget, run_apart
-from benchmarks.case import Case
-from benchmarks.decoder import exactness
-from benchmarks.environment import environment
+from headforcing.tests.benchmarks import checks, command, end_to_end, fp8, goals, profiled, scaling
+from headforcing.tests.benchmarks.apart import Budget, run_apart
+from headforcing.tests.benchmarks.case import Case
+from headforcing.tests.benchmarks.decoder import exactness
+from headforcing.tests.benchmarks.environment import environment
 
 DRY = Case(64, 32, layers=1, dim=128, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=2, vae_dim=8)
 # the most important first; a row takes 30 to 40 s

@@ -11,15 +11,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from headforcing.headforcing_core.video.wan_decoder import Features, WanDecoder, held_bytes, peak_bytes
 from headforcing.headforcing_core.video.wan_vae import wan_name
-
-from benchmarks.environment import environment
-from benchmarks.stopwatch import Stopwatch, synchronize
+from headforcing.tests.benchmarks.environment import environment
+from headforcing.tests.benchmarks.stopwatch import Stopwatch, synchronize
+from torch import Tensor
 
 
 def networks(base: int, device: torch.device, dtype: torch.dtype) -> tuple[Any, WanDecoder]:

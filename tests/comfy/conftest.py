@@ -16,14 +16,11 @@ SERVERS = ["comfy", "comfy_floor"]
 
 
 def _server(
-    version: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    frontend: str | None = None,
-    stand_in_gpu: bool = False,
+    version: str, tmp_path_factory: pytest.TempPathFactory, frontend: str | None = None
 ) -> Iterator[ComfyServer]:
     install = installed(version, frontend)
     base, nodes = tmp_path_factory.mktemp(f"comfyui-{version}"), {FAKE_NODES_FILE: FAKE_COND_NODE}
-    with ComfyServer(install, base, custom_nodes=nodes, stand_in_gpu=stand_in_gpu) as server:
+    with ComfyServer(install, base, custom_nodes=nodes) as server:
         yield server
 
 
@@ -75,13 +72,6 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
 def tiny(comfy_server: ComfyServer) -> ComfyServer:
     """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
     return _with_native_files(comfy_server)
-
-
-@pytest.fixture(scope="session", params=[NEWEST, FLOOR] if EVERYTHING else [NEWEST])
-def gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
-    """The same on a stand-in for a GPU."""
-    for server in _server(request.param, tmp_path_factory, stand_in_gpu=True):
-        yield _with_native_files(server)
 
 
 def _with_native_files(server: ComfyServer) -> ComfyServer:

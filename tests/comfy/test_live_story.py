@@ -276,6 +276,9 @@ def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
             "document.querySelector('.hf-live-story [role=status]').textContent.includes('takes it')"
         )
         assert status.inner_text() == "The video takes it from 0:20.062 on, block 28 of 41."
+        begun = page.evaluate("[...document.querySelectorAll('.hf-bar')].map((bar) => bar.ariaReadOnly).join()")
+        assert begun in [",".join(["true"] * count + ["false"] * (6 - count)) for count in (3, 4, 5, 6)]
+        assert page.evaluate("parseFloat(document.querySelector('.hf-rendered').style.width)") > 40
         if shots := os.environ.get("HEADFORCING_SHOTS"):
             browser.screenshot(Path(shots) / f"live-{server.install.version}.png")
 

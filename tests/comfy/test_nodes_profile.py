@@ -206,7 +206,18 @@ def test_what_was_measured_once_is_not_measured_again(fresh: ComfyServer):
     queued(fresh, profile_graph(prompts=BALL, seed=4))
     result = queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here"))
     assert "measure" in result.executed and "measure" not in result.progress
-    assert queued(fresh, profile_graph(prompts=BALL, seed=5)).progress["measure"][-1] == (STEPS, STEPS)
+    first = fresh.model_path("head_profiles", "measured_here.json")
+    measured = first.read_bytes()
+    other = queued(fresh, profile_graph(prompts=BALL, seed=5, save_name="measured_here"))
+    assert other.progress["measure"][-1] == (STEPS, STEPS)
+    assert "saved as measured_here_00002.json" in text_of(other, "report") and first.read_bytes() == measured
+    fresh.free()
+    again = queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here"))
+    assert "saved as measured_here.json" in text_of(again, "report")
+    assert [path.name for path in sorted(first.parent.glob("measured_here*"))] == [
+        "measured_here.json",
+        "measured_here_00002.json",
+    ]
 
 
 def test_without_prompts_the_packs_own_are_measured_in_the_toy_worlds_words(fresh: ComfyServer):

@@ -173,8 +173,8 @@ def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropp
     template = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
     load(page, template)
     browser.fit_view()
-    page.evaluate(f"() => {{ {TIMELINE}.widgets.find((widget) => widget.name === 'seconds').value = 1.5; }}")
-    write(page, BALL)
+    page.evaluate(f"() => {{ {TIMELINE}.widgets.find((widget) => widget.name === 'seconds').value = 2; }}")
+    write(page, f"0:00 {BALL}\n0:01.3 {CROSS}")
     before = set(server.output_dir.glob("video/demo_0*"))
     files = []
     for seed in (811, 812):
@@ -184,9 +184,14 @@ def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropp
         waits(page, f"{SAYS}.startsWith('wrote') && ({PLAYER}).querySelector('video').videoWidth > 0", seconds=10)
         (file,) = set(server.output_dir.glob("video/demo_0*")) - before - set(files)
         files.append(file)
-    page.wait_for_timeout(500)
+    check_playhead(page)
     browser.screenshot(tmp_path / "demo.png")
     assert browser.outside_groups() == [], tmp_path
+
+    late = f"""() => app.api.dispatchEvent(new CustomEvent("head_forcing.progress", {{ detail: {{ node: {SAMPLER}.id,
+      workflow: app.graph.id, prompt_id: "", state: "running", text: "an answer that was overtaken", time: 1 }} }}))"""
+    page.evaluate(late)
+    assert page.evaluate(SAYS).startswith("wrote")
 
     saved = page.evaluate("app.graph.serialize()")
     load(page, template)
@@ -205,6 +210,20 @@ def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropp
     assert browser.wait_done() == "success"
     waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
     assert browser.page_errors == []
+
+
+def check_playhead(page: Page) -> None:
+    """Each bar has a picture of its scene, and a click on it plays from there."""
+    pictures = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.style.backgroundImage)"
+    waits(page, f"new Set({pictures}.filter((image) => image.startsWith('url'))).size === 2", seconds=10)
+    assert page.evaluate("document.querySelector('.hf-rendered').style.width") == "100%"
+    video = f"({PLAYER}).querySelector('video')"
+    page.evaluate(f"() => {{ {video}.pause(); {video}.currentTime = 0.2; }}")
+    for bar, second in ((1, 1.3125), (0, 0)):
+        waits(page, f"document.querySelectorAll('.hf-bar')[{1 - bar}].classList.contains('hf-playing')", seconds=5)
+        page.locator(".hf-bar").nth(bar).click()
+        waits(page, f"{video}.currentTime === {second}", seconds=5)
+    assert page.locator(".hf-begun").count() == 0, "nothing is rendered now"
 
 
 def graph_in(file: Path) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """docs/memory.md says what the commands print."""
 
-import json
-import runpy
 from pathlib import Path
 
 from headforcing.headforcing_core.commands.cli import main
@@ -14,8 +12,3 @@ def test_the_table_of_cards_is_that_of_the_command(capsys):
     assert main(["memory"]) == 0
     cards = capsys.readouterr().out.partition("| card |")[2].rstrip()
     assert len(cards.splitlines()) == 8 and f"| card |{cards}" in PAGE
-
-
-def test_the_table_of_the_rehearsal_is_the_recorded_one():
-    table = runpy.run_path(str(ROOT / "tests" / "rehearsal.py"))["table"]
-    assert table(json.loads((ROOT / "tests" / "rehearsal.json").read_text(encoding="utf-8"))) in PAGE

@@ -142,7 +142,7 @@ def test_the_memory_table_is_what_the_command_computes(capsys):
     computed = {(f"{row['seconds']:g}", f"{row['frame_slots']:,}", f"{row['bytes'] / 1e9:.2f} GB") for row in rows}
     page = (ROOT / "docs" / "long_renders.md").read_text("utf-8")
     shown = re.findall(r"^\| (\d+) \| .+ \| ([\d,]+) \| ([\d.]+ GB) \|$", page, re.MULTILINE)
-    assert len(shown) == 6 and set(shown) <= computed
+    assert len(shown) == 5 and set(shown) <= computed
     readme = (ROOT / "README.md").read_text("utf-8")
     assert all(size in readme for _, _, size in shown[:3])
 

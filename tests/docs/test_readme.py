@@ -16,7 +16,6 @@ from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
-from promises import PROMISES
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 MOST_WORDS = 1500  # of the README
@@ -75,8 +74,3 @@ def test_the_table_of_nodes_names_every_node():
     nodes = (ROOT / "nodes").rglob("*.py")
     names = [name for path in nodes for name in re.findall(r'display_name="([A-Z][\w ]+)",\n', path.read_text("utf-8"))]
     assert len(names) > 8 and sorted(names) == sorted(shown)
-
-
-def test_the_promises_of_the_page_are_those_that_are_counted():
-    _, promises = page("docs/long_renders.md").split("## What the tests promise")
-    assert re.findall(r"^- (.+)$", promises, re.MULTILINE) == list(PROMISES)

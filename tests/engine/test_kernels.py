@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import kernels as benchmark_kernels
-from benchmarks.kernels import paper
-from benchmarks.kernels.attend_turning import attend_turning_reference
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, encode_prompt, forward_block
 from headforcing.kernels import dispatch
 from headforcing.kernels.attend import attend_reference
@@ -36,15 +32,6 @@ def noise(*size: int, seed: int = 0) -> Tensor:
 
 
 # -------------------------------------------------------------------------------------------------- against the engine
-
-
-@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
-@pytest.mark.parametrize("episodic_frames", [0, 2, 3, 4, 5])
-@pytest.mark.parametrize("roles", ROLE_MAPS.values(), ids=ROLE_MAPS.keys())
-def test_flat_buffers_follow_the_engine_block_by_block(roles, episodic_frames, rope):
-    events = roll_out(roles, episodic_frames, rope, blocks=9)
-    merged = [event for event in events if event is not None and event.merged]
-    assert bool(merged) == bool(episodic_frames)
 
 
 def test_norms_are_the_transformers_own():
@@ -98,35 +85,6 @@ def test_norms_are_the_transformers_own():
         torch.testing.assert_close(x, seen["last norm"][0])
 
 
-def test_the_papers_assembly_gives_the_context_that_the_engine_holds():
-    s, head_dim = 24, 20
-    rope = RotaryEmbedding(head_dim, 4, 6)
-    k, v = noise(2, 12 * s, head_dim)
-    contexts = [[0, 5 * s, 2 * s], [3 * s], [], [11 * s, 4 * s]]
-    moves, head_start, head_rows = paper.packing(contexts, s)
-    k_packed, v_packed = torch.full((2, 6 * s, head_dim), float("nan"))
-    paper.assemble(k, v, k_packed, v_packed, moves, rotations_around(head_dim, 9)[9:], s)
-    for context, start, rows in zip(contexts, head_start.tolist(), head_rows.tolist(), strict=True):
-        if context:
-            raw = torch.stack([k[row : row + s] for row in context])
-            expected = rope.rotate_temporal(raw, range(len(context))).flatten(0, 1)
-            torch.testing.assert_close(k_packed[start : start + rows], expected)
-            assert torch.equal(v_packed[start : start + rows], torch.cat([v[row : row + s] for row in context]))
-
-
-def test_the_papers_updates_move_and_merge_without_turning():
-    s = 24
-    k, v = noise(2, 6 * s, 20)
-    before_k, before_v = k.clone(), v.clone()
-    paper.rolling_update(k, v, int_table([[[5 * s, 3 * s, 0]]]), s)
-    kept = torch.arange(0, 2 * s, 2, dtype=torch.int32)[None]
-    paper.episodic_update(k, v, int_table([[0, s, 0, 0, 0, 0]]), kept, int_table([[[4 * s, s, 0]]]))
-    for now, before in ((k, before_k), (v, before_v)):
-        assert torch.equal(now[3 * s : 4 * s], before[5 * s :])
-        assert torch.equal(now[:s], before[: 2 * s : 2])
-        assert torch.equal(now[s : 2 * s], before[4 * s : 5 * s])
-
-
 # ---------------------------------------------------------------------------------------------------------- properties
 
 
@@ -147,34 +105,6 @@ def test_attention_does_not_care_for_the_order_of_keys():
     tables = (int_table([0]), int_table([5 * s]), int_table([0]))
     expected = attend_reference(q, k, v, *tables)
     torch.testing.assert_close(attend_reference(q, k[order], v[order], *tables), expected)
-
-
-@pytest.mark.parametrize("shift", [1, 4])
-def test_attention_does_not_care_where_time_begins(shift):
-    s = 24
-    q, k, v = noise(2, 2 * s, 20), noise(5 * s, 20, seed=1), noise(5 * s, 20, seed=2)
-    head_start, head_rows, order = int_table([0, 3 * s]), int_table([3 * s, 2 * s]), int_table([0, 1])
-    query_index, key_index = int_table([3, 2]), int_table([[0, 1, 2], [1, 0, 0]])
-
-    def attention(by):
-        # rotated into queries and keys beforehand, as the cache does it ...
-        rotations = rotations_around(20, 9)
-        rotated_q = torch.stack(
-            [
-                rotated(head.unflatten(0, (2, s)), rotations[9 + start + by + torch.arange(2)]).flatten(0, 1)
-                for head, start in zip(q, query_index.tolist(), strict=True)
-            ]
-        )
-        indices = [0, 1, 2, 1, 0]
-        rotated_k = rotated(k.unflatten(0, (5, s)), rotations[[9 + index + by for index in indices]]).flatten(0, 1)
-        return attend_reference(rotated_q, rotated_k, v, head_start, head_rows, order)
-
-    torch.testing.assert_close(attention(shift), attention(0), atol=1e-5, rtol=1e-5)
-    # ... or by rotating the queries back to every frame
-    found = attend_turning_reference(
-        q, k, v, head_start, head_rows, order, query_index + shift, key_index + shift, rotations_around(20, 9), 9, s
-    )
-    torch.testing.assert_close(found, attention(0), atol=1e-5, rtol=1e-5)
 
 
 def test_rolling_in_place_is_building_anew_from_unturned_keys():
@@ -334,14 +264,12 @@ def test_every_example_distinguishes_and_every_operation_explains_itself(tested)
 
 
 def test_importing_and_using_every_kernel_file_imports_no_triton(tmp_path):
-    folders = {"headforcing.kernels": KERNELS, "benchmarks.kernels": Path(benchmark_kernels.__file__).parent}
-    names = [f"{package}.{path.stem}" for package, folder in folders.items() for path in folder.glob("[!_]*.py")]
+    names = [f"headforcing.kernels.{path.stem}" for path in KERNELS.glob("[!_]*.py")]
     assert len(names) > 12
     program = "\n".join(
         [
             "import importlib, sys, torch",
             "sys.modules['triton'] = None  # importing it would raise",
-            f"sys.path.append({str(folders['benchmarks.kernels'].parents[1])!r})",
             f"for name in {names}: importlib.import_module(name)",
             "from headforcing.kernels.modulate import norm_modulate",
             "norm_modulate(torch.ones(4, 8), torch.ones(2, 8), torch.ones(2, 8), 1e-6)",
@@ -370,7 +298,7 @@ def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels are not run")
-def test_flat_buffers_follow_the_engine_on_a_gpu():
+def test_the_engine_with_its_kernels_follows_the_one_without_on_a_gpu():
     pytest.importorskip("triton")
     with dispatch.using("triton"):
         roll_out(ROLE_MAPS["every role"], 5, "contiguous", blocks=9, device="cuda")

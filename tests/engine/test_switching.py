@@ -6,7 +6,6 @@ import weakref
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -41,7 +40,6 @@ from small_engine import (
     random_setting,
     wan,
 )
-from switching_reference import SwitchingReferenceCache
 
 EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
 PAST_CHANGING = [switch for switch in EVERY_SWITCH if switch.changes_cache]
@@ -91,7 +89,7 @@ def test_every_kind_makes_another_video_and_a_plain_reset_is_what_a_changed_prom
 
 
 @pytest.mark.parametrize("switch", PAST_CHANGING, ids=str)
-@pytest.mark.parametrize("name", ["head_forcing", "no_rope_reencoding", "self_forcing", "self_forcing_sink"])
+@pytest.mark.parametrize("name", ["head_forcing", "no_rope_reencoding", "self_forcing_sink"])
 def test_after_a_switch_no_slot_is_read_that_was_not_written(model, switch, name):
     cache = new_cache(model, mixed(model), PRESETS[name], 9)
     for group in cache.groups:
@@ -321,13 +319,13 @@ def random_switches(seed: int) -> dict[int, Switch]:
     return {block: draw.choice(PAST_CHANGING) for block in sorted(draw.sample(range(1, 12), draw.choice((1, 2, 4, 7))))}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_switched_caches_equal_the_specification_for_random_roles_policies_and_switches(seed):
     assert_as_specified(seed, switches=random_switches(seed))
 
 
 def test_the_random_switches_reach_memory_windows_and_every_kind():
-    drawn = [(random_setting(seed)[2], random_switches(seed)) for seed in range(40)]
+    drawn = [(random_setting(seed)[2], random_switches(seed)) for seed in range(20)]
     assert {switch for _, switches in drawn for switch in switches.values()} == set(PAST_CHANGING)
     recached = [policy for policy, switches in drawn if any(s.kind == "recache" for s in switches.values())]
     assert {policy.anchor.recent_frames for policy in recached} >= {0, 5, None}
@@ -335,7 +333,7 @@ def test_the_random_switches_reach_memory_windows_and_every_kind():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_film_with_switches_is_extended_as_if_it_had_never_stopped(model, seed):
     switches, prompts = random_switches(seed), [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]
     whole = latents(film(model, new_cache(model, mixed(model), BUSY, 12), 12, prompts=prompts, switches=switches))
@@ -367,12 +365,6 @@ def test_history_counts_sinks_from_the_origin_and_reaches_back_to_the_oldest():
     assert policy.history(12, origin=12, oldest=12) == policy.history(0) == []
     assert policy.history(6, origin=9, oldest=8) == [], "rewound to before a flush and a cut"
     assert RolePolicy(recent_frames=None).history(4, origin=3, oldest=2) == [2, 3]
-
-
-@pytest.mark.parametrize("kind", [HeadCache, SwitchingReferenceCache])
-def test_models_without_memory_heads_can_be_flushed(model, kind):
-    cache = new_cache(model, every_head(model, "anchor"), BUSY, 8, kind)
-    assert all(block.event is None for block in two_scenes(model, Switch("flush"), 8, cache=cache))
 
 
 def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):

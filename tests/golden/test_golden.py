@@ -6,8 +6,6 @@ folder is missing). Weights are random, sizes tiny, float32 on CPU. Required agr
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import torch
 from attention_cases import WHOLE_LAYER
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.model.attention import BACKENDS
 from headforcing.headforcing_core.recorded.replay import Case, Replay, replay
 from headforcing.headforcing_core.rollout.loop import rollout
@@ -54,11 +53,6 @@ def runs_of(which: str, name: str) -> list[str]:
 
 
 EVERY_CASE = pytest.mark.parametrize(("which", "name"), CASES, ids=["-".join(case) for case in CASES])
-EVERY_RUN = pytest.mark.parametrize(
-    ("which", "name", "run"),
-    [(which, name, run) for which, name in CASES for run in runs_of(which, name)],
-    ids=[f"{which}-{name}-{run}" for which, name in CASES for run in runs_of(which, name)],
-)
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +90,20 @@ def test_every_recorded_run_is_in_the_list_of_these_tests(golden, which, name):
     assert set(Case.open(golden(which) / name).config["runs"]) == set(runs_of(which, name))
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "explicit", "reference", *WHOLE_LAYER])
-@EVERY_RUN
+# every run with the usual attention, and in a clone three runs with the others
+REPLAYED = [(which, name, run, "sdpa") for which, name in CASES for run in runs_of(which, name)]
+REPLAYED += [
+    ("subset", name, run, attention)
+    for attention in ("explicit", "reference", *WHOLE_LAYER)
+    for name, run in (
+        ("self_forcing_tiny_d32", "window9_sink3"),
+        ("head_forcing_tiny_d32", "overflow"),
+        ("head_forcing_absolute", "absolute_with_merges"),
+    )
+]
+
+
+@pytest.mark.parametrize(("which", "name", "run", "attention"), REPLAYED, ids=["-".join(case) for case in REPLAYED])
 def test_a_replay_gives_the_recorded_latents_and_memory_events(golden, monkeypatch, which, name, run, attention):
     if attention in WHOLE_LAYER:
         monkeypatch.setitem(BACKENDS, attention, lambda: WHOLE_LAYER[attention])
@@ -179,14 +185,11 @@ def test_the_self_forcing_schedule_is_the_recorded_one_to_the_last_bit(golden, w
 @pytest.mark.parametrize(
     ("name", "run"), [("head_forcing_tiny_d32", "overflow"), ("self_forcing_tiny_d32", "full_from_initial")]
 )
-def test_the_command_line_replays_a_case_into_files(golden, tmp_path, name, run):
+def test_the_command_line_replays_a_case_into_files(golden, tmp_path, capsys, name, run):
     folder = golden("subset") / name
     out, events = tmp_path / "new folder" / "latents.safetensors", tmp_path / "events.json"
-    command = [sys.executable, "-m", "headforcing.headforcing_core", "replay", str(folder), "--run", run]
-    command += ["--out", str(out), "--events", str(events), "--attention", "sdpa"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
+    command = ["replay", str(folder), "--run", run, "--out", str(out), "--events", str(events), "--attention", "sdpa"]
+    assert main(command) == 0 and not capsys.readouterr().err
     stored = load_file(out)
     assert list(stored) == ["latents"]
     recorded = json.loads(events.read_text())

@@ -23,7 +23,7 @@ from comfy_setup import REPO, ComfyInstall
 from websockets.sync.client import ClientConnection, connect
 
 PACK_FOLDER = "ComfyUI-HeadForcing"
-STAND_IN_GPU = Path(__file__).with_name("stand_in_gpu.py")
+STAND_IN_GPU = Path(__file__).parents[1] / "benchmarks" / "tests" / "stand_in_gpu.py"
 _TEXT = 3  # binary websocket event: >I 3, >I length, node id, text
 _PREVIEW_WITH_METADATA = 4  # the same with JSON metadata and the bytes of an image
 _LAST_EVENTS = {f"execution_{outcome}": outcome for outcome in ("success", "error", "interrupted")}

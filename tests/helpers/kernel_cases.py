@@ -1,21 +1,20 @@
-"""Cases for the kernels: random tables and buffers, and the engine's own caches with flat buffers beside them."""
+"""Cases for the kernels: random tables and buffers, and the engine's cache with and without its kernels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from benchmarks.kernels.attend_turning import attend_turning
-from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache, HeadGroup
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
-from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.model.attention import attention_function, explicit
 from headforcing.headforcing_core.model.rope import angles, axis_dims
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels.attend import attend
-from headforcing.kernels.dispatch import Operation
+from headforcing.kernels.dispatch import Operation, using
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import in_sequence, move_frames, roll
+from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.rotations import rotation_table
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 OPERATIONS: list[Operation] = [
-    write_block, move_frames, pooled_keys, merge_frames, norm_modulate, residual_norm_modulate, attend, attend_turning,
+    write_block, move_frames, pooled_keys, merge_frames, norm_modulate, residual_norm_modulate, attend,
     feature_frames, quantise, quantise_gelu,
 ]  # fmt: skip
 
@@ -107,17 +106,10 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         frames, size = 1 + seed % 3, (s, 3, head_dim)
         summed = dict(bias=noise(head_dim), residual=noise(frames, *size)) if seed % 2 == 0 else {}
         return dict(x=noise(frames, *size), past=noise(2, *size), gamma=noise(head_dim), **summed)
-    rows = [5 * s, 1 * s, 0 if operation is attend else 2 * s]
-    if operation is attend:
-        rows[0] -= 7
-    arguments = dict(
-        q=2 * noise(3, 2 * s, head_dim), k=k, v=v, head_start=int_table([3 * s, 0, 9 * s]), head_rows=int_table(rows),
-        head_order=int_table([0, 2, 1]),
+    return dict(
+        q=2 * noise(3, 2 * s, head_dim), k=k, v=v, head_start=int_table([3 * s, 0, 9 * s]),
+        head_rows=int_table([5 * s - 7, 1 * s, 0]), head_order=int_table([0, 2, 1]),
     )  # fmt: skip
-    if operation is attend_turning:
-        arguments |= dict(query_index=int_table([3, 0, 1]), key_index=int_table([pick(5, 5) for _ in range(3)]))
-        arguments |= dict(rotations=rotations, zero=9, frame_tokens=s)
-    return arguments
 
 
 def distance(operation: Operation, arguments: Callable[[], dict[str, Any]]) -> float:
@@ -127,156 +119,46 @@ def distance(operation: Operation, arguments: Callable[[], dict[str, Any]]) -> f
     )
 
 
-# -------------------------------------------------------------------------------- the engine, with flat buffers beside
+# ----------------------------------------------------------------------------- the engine, with kernels and without
 
 
-class FlatGroup(HeadGroup):
-    """A group of heads that repeats everything done to its slots on the flat buffers, with the kernels."""
-
-    def __init__(self, flat: "FlatCache", *arguments: Any):
-        super().__init__(*arguments)
-        self.flat = flat
-        self.slots = self.k[0].shape[1]
-
-    def rows(self, slot: int = 0) -> list[tuple[int, int]]:
-        """Layer and first row of a slot of every head of the group, over all layers."""
-        s = self.flat.rope.frame_tokens
-        return [
-            (layer, self.flat.first_row[layer, head] + slot * s)
-            for layer, heads in enumerate(self.heads)
-            for head in heads.tolist()
-        ]
-
-    def _repeat(self, moves: Sequence[tuple[int, int, int]]) -> None:
-        s = self.flat.rope.frame_tokens
-        chains = [
-            [[row + source * s, row + target * s, self.flat.zero + by] for source, target, by in moves]
-            for _, row in self.rows()
-        ]
-        if moves:
-            roll(self.flat.flat_k, self.flat.flat_v, self.flat.table(chains), self.flat.rotations, s)
-
-    def begin_block(self, first_frame: int, frames_per_block: int) -> None:
-        before = list(self.indices)
-        super().begin_block(first_frame, frames_per_block)
-        self._repeat([(i, i, self.indices[i] - old) for i, old in enumerate(before) if self.indices[i] != old])
-
-    def _arrange(self, order: list[int]) -> None:
-        super()._arrange(order)
-        self._repeat([(source, target, 0) for source, target in in_sequence(order, spare=self.slots)])
-
-    def pooled_key(self, frame: int) -> Tensor:
-        pooled = super().pooled_key(frame)
-        torch.testing.assert_close(self._flat_pooled(self.sources.index([frame], self.entries)), pooled)
-        return pooled
-
-    def _flat_pooled(self, slot: int) -> Tensor:
-        frames = [[row, self.flat.zero - self.indices[slot]] for _, row in self.rows(slot)]
-        return pooled_keys(self.flat.flat_k, self.flat.table(frames), self.flat.rotations, self.flat.rope.frame_tokens)
-
-    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        kept = torch.zeros(len(self.heads), self.flat.rope.frame_tokens, dtype=torch.int32, device=self.flat.device)
-
-        def recorded(layer: int, keys: Tensor) -> Tensor:
-            kept[layer] = select(layer, keys)
-            return kept[layer].long()
-
-        zero, by = self.flat.zero, self.indices[i] - self.indices[j]
-        pooled = super().merge_entries(i, j, recorded)
-        merges = [
-            [a, b, a, zero, zero + by, layer] for (layer, a), (_, b) in zip(self.rows(i), self.rows(j), strict=True)
-        ]
-        merge_frames(self.flat.flat_k, self.flat.flat_v, self.flat.table(merges), kept, self.flat.rotations)
-        torch.testing.assert_close(self._flat_pooled(i), pooled)
-        return pooled
-
-
-class FlatCache(HeadCache):
-    """The engine's cache and, beside it, the same in flat buffers that only the kernels touch.
-
-    Rows that were never written hold NaN, so reading one shows.
-    """
-
-    def __init__(self, shape: CacheShape, device: str = "cpu"):
-        super().__init__(shape, torch.float32, device, attention=explicit)
-        self.groups = [FlatGroup(self, g.policy, g.heads, g.k, g.v, g.ropes, g.reencode) for g in self.groups]
-        self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
-        layers, heads, s = len(shape.roles), len(shape.roles[0]), self.rope.frame_tokens
-        self.owner = {
-            (layer, head): group
-            for group in self.groups
-            for layer, owned in enumerate(group.heads)
-            for head in owned.tolist()
-        }
-        self.first_row: dict[tuple[int, int], int] = {}
-        rows = 0
-        for layer in range(layers):
-            for head in sorted(range(heads), key=lambda head: -self.owner[layer, head].slots):
-                self.first_row[layer, head] = rows
-                rows += (self.owner[layer, head].slots + 1) * s
-        self.flat_k, self.flat_v = torch.full((2, rows, shape.head_dim), float("nan"), device=device)
-        self.zero = shape.total_frames
-        self.rotations = rotations_around(shape.head_dim, shape.total_frames).to(device)
-        self.spatial = self.rope._spatial.transpose(1, 2).contiguous()
-        self.heads = heads
-
-    def table(self, rows: Any) -> Tensor:
-        return int_table(rows, self.device)
-
-    def run_layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention `[tokens, heads, head_dim]` by the engine and by the kernels; `q, k, v [tokens, dim]` un-normed."""
-
-        def by_head(x: Tensor) -> Tensor:
-            return x.unflatten(1, (self.heads, -1))
-
-        q_normed, k_normed = (F.rms_norm(x, x.shape[1:], w, 1e-6) for x, w in zip((q, k), weights, strict=True))
-        self.write(layer, by_head(k_normed), by_head(v))
-        expected = self.attend(layer, by_head(q_normed))
-        owners = [self.owner[layer, head] for head in range(self.heads)]
-        starts = [self.first_row[layer, head] for head in range(self.heads)]
-        s = self.rope.frame_tokens
-        queries = write_block(
-            q, k, v, weights.unbind(), 1e-6, self.flat_k, self.flat_v,
-            self.table([start + g.current.start * s for start, g in zip(starts, owners, strict=True)]),
-            self.table([head * len(k) for head in range(self.heads)]),
-            self.table([self.zero + g.indices[g.current.start] for g in owners]), self.rotations, self.spatial,
-        )  # fmt: skip
-        assert queries is not None
-        lengths = [group.frames * s for group in owners]
-        order = sorted(range(self.heads), key=lambda head: -lengths[head])
-        found = attend(queries, self.flat_k, self.flat_v, *(self.table(row) for row in (starts, lengths, order)))
-        return expected, found
-
-    def check(self) -> None:
-        """Everything in use is the same in both."""
-        for (layer, head), group in self.owner.items():
-            first, place = self.first_row[layer, head], group.heads[layer].tolist().index(head)
-            rows = slice(first, first + group.frames * self.rope.frame_tokens)
-            for flat, held in ((self.flat_k, group.k), (self.flat_v, group.v)):
-                torch.testing.assert_close(flat[rows], held[layer][place, : group.frames].flatten(0, 1))
-
-
-def roll_out(roles: list[list[str]], episodic_frames: int, rope: str, blocks: int, device: str = "cpu") -> list[Any]:
-    """A video's worth of blocks through the engine and the kernels, compared after every step; the memory's events."""
+def roll_out(roles: list[list[str]], episodic_frames: int, rope: str, blocks: int, device: str = "cpu") -> None:
+    """A video's worth of blocks through a cache with kernels and one without, compared after every step."""
     memory = RolePolicy(recent_frames=3, episodic_frames=episodic_frames)
     policy = CachePolicy(memory=memory, rope=rope, episodic=EpisodicPolicy(admission="uniform", update_interval=1))
     rows, columns, head_dim, frames = 4, 6, 20, 3
     shape = CacheShape(roles, policy, rows, columns, head_dim, frames, total_frames=frames * blocks)
-    cache, (heads, layers) = FlatCache(shape, device), (len(roles[0]), len(roles))
+    layers, heads = shape.layers, shape.heads
+    plain = HeadCache(shape, torch.float32, device, explicit)
+    fused = HeadCache(
+        shape, torch.float32, device, attention_function("triton", torch.device(device), torch.float32, 20)
+    )
+    for buffer in fused.flat:
+        buffer.fill_(torch.nan)  # reading a row that was never written shows
     generator = torch.Generator().manual_seed(1)
 
     def noise(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator).to(device)
 
-    keys = [(noise(1, heads, 7, head_dim), noise(1, heads, 7, head_dim)) for _ in roles]
-    prompt, events = PromptKV(keys, 5), []
+    prompt = PromptKV([(noise(1, heads, 7, head_dim), noise(1, heads, 7, head_dim)) for _ in roles], 5)
     weights = noise(layers, 2, heads * head_dim)
     for _ in range(blocks):
-        cache.begin_block()
+        with using("reference"):
+            plain.begin_block()
+        fused.begin_block()
         for layer in range(layers):
             q, k, v = noise(3, frames * rows * columns, heads * head_dim)
-            expected, found = cache.run_layer(layer, q, k, v, weights[layer])
+            found = fused.attend_rotated(layer, fused.write_projections(layer, q, k, v, weights[layer].unbind(), 1e-6))
+            q, k = (F.rms_norm(x, x.shape[1:], w, 1e-6) for x, w in zip((q, k), weights[layer], strict=True))
+            with using("reference"):
+                plain.write(layer, k.unflatten(1, (heads, -1)), v.unflatten(1, (heads, -1)))
+                expected = plain.attend(layer, q.unflatten(1, (heads, -1)))
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
-        cache.check()
-        events.append(cache.commit(prompt))
-    return events
+        event = fused.commit(prompt)
+        with using("reference"):
+            expected = plain.commit(prompt)
+        assert (event and (event.frame, event.merged)) == (expected and (expected.frame, expected.merged))
+        for ours, other in zip(fused.groups, plain.groups, strict=True):
+            assert ours.sources == other.sources
+            for layer in range(layers):
+                torch.testing.assert_close(ours.context(layer), other.context(layer))

@@ -12,8 +12,9 @@ _PYTEST = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(sys.argv[1:
 
 
 def run(*command: object, **environment: str) -> str:
-    """What a Python program prints that may import the tests' helpers and benchmarks; it must end well."""
-    path = [str(TESTS), str(TESTS / "helpers"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """What a Python program prints that may import the tests' helpers; it must end well."""
+    folders = [TESTS / "helpers", TESTS / "benchmarks" / "tests"]
+    path = [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment}
     arguments = [sys.executable, *map(str, command)]
     done = subprocess.run(arguments, env=environ, cwd=TESTS, capture_output=True, text=True)

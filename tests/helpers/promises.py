@@ -1,4 +1,4 @@
-"""What docs/long_renders.md promises, and which tests hold it. The count is printed after a test run."""
+"""Promises about resuming, damage and memory, and the tests that hold each. The count is printed after a test run."""
 
 # a promise, and how the names of its tests begin, as FILE::TEST
 PROMISES: dict[str, tuple[str, ...]] = {

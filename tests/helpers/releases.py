@@ -229,19 +229,17 @@ RELEASES: tuple[Release, ...] = (
 
 
 def release_table(releases: Sequence[Release] = RELEASES) -> str:
-    """The rows of the page on weights, in Markdown; refused ones without their layout."""
+    """The rows of the page on weights that load, in Markdown."""
     lines = [
-        "| weights | file, licence | layout | `--model-family` | meant for | tested with |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| weights | file, licence | `--model-family` | meant for | tested with |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for row in releases:
         if row.refused:
             continue
-        names = f"`{row.prefix}`" if row.prefix else "diffusers' names" if row.diffusers else "bare names"
-        layout = names if row.wrapper == "bare" else f"`{row.wrapper}`, {names}"
         tested = ", ".join(TESTS[test] for test in row.tested) + (f"; {row.note}" if row.note else "")
         methods = ", ".join(f"`{method}`" for method in row.methods)
-        lines.append(f"| {row.name} | {row.files}, {row.licence} | {layout} | `{row.family}` | {methods} | {tested} |")
+        lines.append(f"| {row.name} | {row.files}, {row.licence} | `{row.family}` | {methods} | {tested} |")
     return "\n".join(lines)
 
 

@@ -48,7 +48,7 @@ def _sampler(positive: str = "prompt", seconds: float = 0.0, **more: Any) -> dic
     """The sampler, with room for its player where it has a VAE."""
     inputs = {"model": ["model", 0], "positive": [positive, 0], "width": 832, "height": 480, "seconds": seconds}
     inputs |= {"seed": 0} | more
-    room = (0.85 if inputs["width"] == inputs["height"] else 0.75) if "vae" in more else 0
+    room = (0.36 if inputs["width"] == inputs["height"] else 0.22) if "vae" in more else 0
     return {"sampler": Node("HeadForcingSampler", inputs, room=room)}
 
 

@@ -86,7 +86,13 @@ def arrange(workflow: Workflow, heights: dict[str, float]) -> Places:
         bottoms.append(bottom if not column.note_height else 0.0)
         rooms.append(bottom + workflow.nodes[column.groups[-1].nodes[-1]].room * column.width)
         left += column.width + COLUMN_GAP
-    _align(places.frames, [max(room, *bottoms) for room in rooms], workflow.columns)
+    lowest = max(bottoms)
+    for column, bottom in zip(workflow.columns, bottoms, strict=True):
+        name = column.groups[-1].nodes[-1]
+        if bottom and workflow.nodes[name].height and not workflow.nodes[name].room:  # text fills its group
+            x, y, width, height = places.nodes[name]
+            places.nodes[name] = (x, y, width, height + lowest - bottom)
+    _align(places.frames, [max(room, lowest) for room in rooms], workflow.columns)
     return places
 
 

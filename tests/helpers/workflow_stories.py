@@ -42,7 +42,7 @@ def _files(models: dict[str, dict[str, str]]) -> str:
 
 FILES = _files(MODELS)
 FRAMEWISE_FILES = _files(models_of({FRAMEWISE_MODEL["name"]}))
-PAGE = "https://github.com/headforcing/ComfyUI-HeadForcing/blob/main/docs"
+PAGE = "docs"  # of the repository
 
 DEMO_NOTE = f"""## Head Forcing demo
 
@@ -65,7 +65,7 @@ The tiny model knows one world:
 
 It runs through the same engine as the real models and says nothing about the quality of their pictures.
 
-[Using the graph]({PAGE}/using_the_graph.md)"""
+Using the graph: {PAGE}/using_the_graph.md"""
 
 SINGLE_NOTE = f"""## One prompt, one minute
 
@@ -73,7 +73,7 @@ SINGLE_NOTE = f"""## One prompt, one minute
 
 The KV cache takes 2.7 GB at 832x480 however long the video is. Change *seconds* for any other length.
 
-[Long renders]({PAGE}/long_renders.md)"""
+Long renders: {PAGE}/long_renders.md"""
 
 SIX_NOTE = f"""## Six prompts, one minute
 
@@ -82,7 +82,7 @@ SIX_NOTE = f"""## Six prompts, one minute
 Each line of *prompts* starts at its time; prompts change at the nearest block (every 0.75 s). Name the subject
 in every prompt, or put it into *shared_prompt*.
 
-[Prompts over time]({PAGE}/using_the_graph.md#prompts-over-time)"""
+Prompts over time: {PAGE}/using_the_graph.md"""
 
 PROFILE_NOTE = f"""## Which head looks at what
 
@@ -92,7 +92,7 @@ a video.
 For your own model replace *Load Demo Model* by *Load Self Forcing* and *Load CLIP*, and set the size to 832 x
 480. *quick* is enough to start; *full* is what the paper does. The profile is saved in *models/head_profiles*.
 
-[Head profiles]({PAGE}/head_profiles.md)"""
+Head profiles: {PAGE}/head_profiles.md"""
 
 COMPARE_NOTE = f"""## Methods side by side
 
@@ -103,7 +103,7 @@ The names that *methods* takes are those of *method* on Head Forcing Sampler. Th
 weights replace *Load Demo Model* by *Load Self Forcing*, *Load CLIP* and *Load VAE*, and set the size to 832 x
 480. What was finished when a comparison is stopped is kept.
 
-[Methods]({PAGE}/methods.md)"""
+Methods: {PAGE}/methods.md"""
 
 EXTEND_NOTE = f"""## Go on from a video
 
@@ -113,7 +113,7 @@ Put any video into *Load Video*, of any size and frame rate. Its last four secon
 their frames the anchors, and the prompt drives the 15 new seconds. The result holds both. *Video Slice* between
 the two nodes takes another part.
 
-[Going on from a video]({PAGE}/using_the_graph.md#going-on-from-a-video-or-an-image)"""
+Going on from a video: {PAGE}/using_the_graph.md"""
 
 IMAGE_NOTE = f"""## Ten seconds from an image
 
@@ -123,7 +123,7 @@ Put any image into *Load Image*: it is cropped around the middle to *width* and 
 The prompt says what happens in it. Only framewise models begin with an image; *model_family* of the sampler says
 that this is one. Weights of Causal Forcing++ take its *2_steps* or *1_step*.
 
-[Going on from an image]({PAGE}/using_the_graph.md#going-on-from-a-video-or-an-image)"""
+Going on from an image: {PAGE}/using_the_graph.md"""
 
 FIVE_NOTE = f"""## Five minutes, decoded while they are made
 
@@ -134,7 +134,7 @@ video. Stop it, or lose power, and press **Run** again: it goes on where it stop
 
 The tag **[flush, re-anchor]** in front of a prompt makes a scene cut.
 
-[Long renders]({PAGE}/long_renders.md)"""
+Long renders: {PAGE}/long_renders.md"""
 
 TAKES_NOTE = f"""## Re-roll one scene
 
@@ -146,7 +146,7 @@ then unmute the two nodes of *An earlier take* (select them, Ctrl+M) and run.
 
 The demo model needs no download; with real weights it works the same.
 
-[Long renders]({PAGE}/long_renders.md)"""
+Long renders: {PAGE}/long_renders.md"""
 
 LIVE_NOTE = f"""## Change the story while it renders
 

@@ -25,7 +25,7 @@ from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, Entry,
 from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, Grid, write_grid
-from headforcing.headforcing_core.video.sheets import returned, side_by_side
+from headforcing.headforcing_core.video.sheets import find_returns, side_by_side
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -104,8 +104,8 @@ def test_what_comes_back_stands_under_its_own_colour(tmp_path: Path):
     kept = flat_video(tmp_path / "kept.mp4", [red, blue, red], 2)
     lost = flat_video(tmp_path / "lost.mp4", [red, blue, green], 2)
     prompts = [(0.0, "a red room"), (2.0, "a blue room"), (4.0, "a red room")]
-    assert returned([text for _, text in prompts]) == [-1, -1, 0]
-    assert returned(["a", "a", "b"]) == [-1, -1, -1], "what has not been left does not come back"
+    assert find_returns([text for _, text in prompts]) == [-1, -1, 0]
+    assert find_returns(["a", "a", "b"]) == [-1, -1, -1], "what has not been left does not come back"
     made = side_by_side(tmp_path / "picture.png", [("full cache", kept), ("window", lost)], prompts, 6.0)
     with Image.open(made) as picture:
         pixels = np.array(picture.convert("RGB")).astype(int)

@@ -342,7 +342,7 @@ def write_wrong_file(kind: str, vae_path: Path, folder: Path) -> Path:
     [
         ("transformer", r"not a Wan 2\.1 VAE \(it holds blocks\.0.*\): use wan_2\.1_vae\.safetensors"),
         ("image VAE", r"not a Wan 2\.1 VAE \(it holds decoder\.conv_in\.weight\)"),
-        ("Wan 2.2 VAE", r"the VAE of Wan 2\.2, with 48 latent channels .* 16: use"),
+        ("Wan 2.2 VAE", r"not a complete Wan 2\.2 VAE: .*use wan2\.2_vae"),
         ("text", "text or web page"),
         ("truncated", "damaged or cut short"),
         ("empty", "empty"),

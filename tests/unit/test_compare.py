@@ -1,9 +1,6 @@
 """Comparing profiles, with numbers worked out by hand, and the soft remarks about a single one."""
 
 import json
-import subprocess
-import sys
-from dataclasses import replace
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -97,47 +94,6 @@ def test_the_imported_lists_of_two_models_overlap_as_published():
     assert found.jaccard == pytest.approx(0.811, abs=5e-4)
 
 
-def made_from_list(name, local_parts, families):
-    """A three-way profile from a bundled list: of each 10 static heads `local_parts` are local, of the rest one is."""
-    listed = load_profile(bundled_profiles()[name])
-    roles, seen = [], {"anchor": 0, "memory": 0}
-    for row in listed.roles:
-        roles.append([])
-        for role in row:
-            seen[role] += 1
-            local = seen[role] % 10 < (local_parts if role == "anchor" else 0)
-            roles[-1].append("local" if local else role)
-    return replace(listed, name="mine", roles=roles, families=families)
-
-
-def test_a_profile_in_line_with_the_list_of_its_family_is_said_to_be_so():
-    remarks = sanity_checks(made_from_list("longlive", 10, ("longlive",)))
-    assert len(remarks) == 2
-    assert remarks[0].startswith("100% of the 154 local heads") and "'longlive';" in remarks[0]
-    assert remarks[1].startswith("0% of the 206 memory heads")
-    assert all("the definitions suggest" in remark and "as expected" in remark for remark in remarks)
-
-
-def test_a_profile_that_contradicts_the_list_is_remarked_on():
-    upright = made_from_list("self_forcing", 10, ("self_forcing",))
-    swap = {"local": "memory", "memory": "local"}
-    remarks = sanity_checks(replace(upright, roles=[[swap[role] for role in row] for row in upright.roles]))
-    assert remarks[0].startswith("0% of the 226 local") and remarks[1].startswith("100% of the 134 memory")
-    assert all("may not fit this model, or the expectation is wrong" in remark for remark in remarks)
-
-
-def test_without_a_family_the_list_is_an_assumption_and_of_an_unknown_family_there_is_none():
-    assert "an assumption" in sanity_checks(made_from_list("self_forcing", 5, ()))[0]
-    assert sanity_checks(made_from_list("self_forcing", 5, ("another_model",))) == []
-
-
-@pytest.mark.parametrize("name", sorted(bundled_profiles()))
-def test_a_bundled_two_way_list_is_not_held_against_itself(name):
-    listed = load_profile(bundled_profiles()[name])
-    if not listed.counts()["local"]:
-        assert sanity_checks(listed) == []
-
-
 def test_anchors_below_even_attention_are_counted_and_the_weakest_is_named():
     measured = {"window_frames": 10}
     found = sanity_checks(
@@ -157,8 +113,3 @@ def test_local_heads_that_look_elsewhere_are_remarked_on():
     found = sanity_checks(with_shares("p", ["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1]))
     assert len(found) == 1
     assert found[0].startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in found[0]
-
-
-def test_importing_compare_imports_no_matplotlib(tmp_path):
-    program = "import sys, headforcing.headforcing_core.head_profiles.agreement; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

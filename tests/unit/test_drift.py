@@ -259,7 +259,7 @@ def test_a_loop_of_4_seconds_is_found_at_4_seconds():
 
 
 def test_a_long_loop_is_found_after_thumbnails_were_thinned_out():
-    loop = [flat(level) for level in 128 + 100 * np.sin(np.arange(320) * 2 * np.pi / 320)]  # 20 s
+    loop = [flat(level, (8, 8)) for level in 128 + 100 * np.sin(np.arange(320) * 2 * np.pi / 320)]  # 20 s
     found = numbers(lambda i: loop[i % 320], 90 * FPS)  # 1440 pictures: every fourth is kept
     assert found["repetition_lag_seconds"] == pytest.approx(20.0, abs=0.25)
 
@@ -341,8 +341,8 @@ def test_memory_does_not_grow_with_length():
         return found
 
     peak(40)
-    short, long = peak(640), peak(2560)  # both keep 320 thumbnails
-    assert long < short + 300_000 < 9_000_000  # 2560 such pictures have 110 MB
+    short, long = peak(640), peak(1280)  # both keep 320 thumbnails
+    assert long < short + 300_000 < 9_000_000  # 1280 such pictures have 55 MB
 
 
 # --- the numbers together --------------------------------------------------------------------------------------------

@@ -135,7 +135,8 @@ def test_values_are_checked_by_type_and_by_the_method(method, text, message):
         ("dummy_forcing", "window_frames=0", "1 frame in the window"),
         ("pyramid_forcing", "period=0", "must be at least 1"),
         ("pyramid_forcing", "patch=0", "must be at least 1"),
-        ("pyramid_forcing", "merged_blocks=-1", "must be at least 1"),
+        ("pyramid_forcing", "merged_blocks=0", "must be at least 1"),
+        ("deep_forcing", "max_reuse=-1", "max_reuse must be a whole number, got '-1'"),
         ("longlive", "window_frames=2", "must hold 3 sinks and a block of 3"),
     ],
 )

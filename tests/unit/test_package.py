@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
@@ -21,22 +22,11 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("headforcing_core", "kernels", "nodes")
 HOST_MODULES = {"comfy", "comfy_api", "comfy_extras", "comfy_execution", "folder_paths", "nodes", "server", "execution"}
-OPTIONAL = {
-    "triton",
-    "flash_attn",
-    "flash_attn_interface",
-    "sageattention",
-    "xformers",
-    "matplotlib",
-    "transformers",
-    "torchvision",
-    "diffusers",
-    "sentencepiece",
-    "ftfy",
-    "ray",
-}
+OPTIONAL = set(
+    "triton flash_attn flash_attn_interface sageattention xformers matplotlib transformers torchvision diffusers "
+    "sentencepiece ftfy ray".split()
+)
 SOURCES = [ROOT / "__init__.py", *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))]
-EVERY_SOURCE = pytest.mark.parametrize("path", SOURCES, ids=[str(path.relative_to(ROOT)) for path in SOURCES])
 
 
 def absolute_imports(tree: ast.AST) -> Iterator[str]:
@@ -62,10 +52,6 @@ def runs_at_import(tree: ast.Module) -> Iterator[ast.AST]:
         waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
 
 
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def modules_after(statement: str, folder: Path) -> set[str]:
     program = f"{statement}\nimport json, sys\nprint(json.dumps([sorted(sys.modules), sys.path]))"
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
@@ -76,27 +62,13 @@ def modules_after(statement: str, folder: Path) -> set[str]:
 
 
 def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
-    found = modules_after(
-        "import headforcing; assert headforcing.WEB_DIRECTORY and headforcing.comfy_entrypoint", tmp_path
-    )
-    assert not found & {"torch", "numpy", "av", "comfy", "comfy_api", "folder_paths"}
-    assert "headforcing" in found
+    use = "import headforcing; assert headforcing.WEB_DIRECTORY and headforcing.comfy_entrypoint"
+    assert not modules_after(use, tmp_path) & {"torch", "numpy", "av", "comfy", "comfy_api", "folder_paths"}
 
 
 def test_importing_the_command_line_imports_no_optional_package(tmp_path):
     found = modules_after("import headforcing.headforcing_core.commands.cli", tmp_path)
-    assert "torch" in found
-    assert not found & {
-        "transformers",
-        "torchvision",
-        "diffusers",
-        "matplotlib",
-        "flash_attn",
-        "sageattention",
-        "comfy",
-        "sentencepiece",
-        "ray",
-    }
+    assert "torch" in found and not found & (OPTIONAL | {"comfy"}) - {"triton"}
 
 
 def test_the_repository_root_is_not_importable_in_tests():
@@ -105,27 +77,17 @@ def test_the_repository_root_is_not_importable_in_tests():
     assert "headforcing_core" not in sys.modules and "kernels" not in sys.modules
 
 
-def test_the_sources_were_found():
-    assert len(SOURCES) > 20
-    assert ROOT / "headforcing_core" / "model" / "wan.py" in SOURCES
-
-
-@pytest.mark.parametrize("path", [p for p in SOURCES if ROOT / "nodes" not in p.parents], ids=lambda p: p.name)
-def test_only_nodes_import_the_host(path):
-    assert not set(absolute_imports(parsed(path))) & HOST_MODULES
-
-
-@EVERY_SOURCE
-def test_modules_of_the_pack_are_imported_relatively(path):
-    """`nodes` and `kernels` are also names of other people's modules, and the root is no import folder."""
-    forbidden = {"nodes", "kernels", "headforcing_core", "headforcing"}
-    assert not set(absolute_imports(parsed(path))) & forbidden
-
-
-@EVERY_SOURCE
-def test_no_optional_package_is_imported_at_import_time(path):
-    found = {name for node in runs_at_import(parsed(path)) for name in absolute_imports_of(node)}
-    assert not found & OPTIONAL
+def test_every_source_imports_only_what_it_may():
+    """Only nodes import the host, the pack's own modules are imported relatively, optional packages when needed."""
+    assert len(SOURCES) > 20 and ROOT / "headforcing_core" / "model" / "wan.py" in SOURCES
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = set(absolute_imports(tree))
+        assert ROOT / "nodes" in path.parents or not found & HOST_MODULES, path
+        # `nodes` and `kernels` are also names of other people's modules, and the root is no import folder
+        assert not found & {"nodes", "kernels", "headforcing_core", "headforcing"}, path
+        at_import = {name for node in runs_at_import(tree) for name in absolute_imports_of(node)}
+        assert not at_import & OPTIONAL, path
 
 
 def absolute_imports_of(node: ast.AST) -> Iterator[str]:
@@ -177,13 +139,38 @@ def test_profiles_are_shipped_for_the_model_and_the_demo():
     assert {"self_forcing", "toy_world"} <= set(bundled_profiles())
 
 
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def test_icon_and_banner_are_in_the_repository_at_their_addresses():
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["comfy"]
+    repository, tool = project()["project"]["urls"]["Repository"], project()["tool"]["comfy"]
     for key, size in (("Icon", (400, 400)), ("Banner", (1260, 540))):
-        start = "https://raw.githubusercontent.com/headforcing/ComfyUI-HeadForcing/main/"
+        start = f"{repository.replace('github.com', 'raw.githubusercontent.com')}/main/"
         assert tool[key].startswith(start)
         with Image.open(ROOT / tool[key].removeprefix(start)) as picture:
             assert picture.size == size
+
+
+def test_the_registry_takes_name_version_and_tags():
+    about, tool = project()["project"], project()["tool"]["comfy"]
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", about["name"]) and "comfyui" not in about["name"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", about["version"])
+    assert re.fullmatch(r">=\d+\.\d+\.\d+", tool["requires-comfyui"])
+    assert about["description"] and about["keywords"] and tool["DisplayName"] and tool["includes"] == []
+
+
+def test_the_address_of_the_repository_stands_in_one_file():
+    owner = re.escape(project()["project"]["urls"]["Repository"].split("://")[1].split("/")[1])
+    own = re.compile(rf"github(?:usercontent)?\.com/{owner}/")
+    named = [name for name in tracked() if own.search((ROOT / name).read_bytes().decode("utf-8", "replace"))]
+    assert named == ["pyproject.toml"]
+
+
+def tracked() -> list[str]:
+    """The files that git tracks, which `comfy node pack` starts from; without git the test cannot be made."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 def test_comfyui_finds_workflows_subgraphs_and_locales_at_the_top():
@@ -203,9 +190,8 @@ def test_help_pages_show_small_pictures_that_are_there():
 
 def test_what_comfy_node_pack_packs_is_small():
     """The registry takes no large packs; tests and pages stay out of it (.comfyignore)."""
-    left_out = {line.rstrip("/") for line in (ROOT / ".comfyignore").read_text(encoding="utf-8").split()}
-    assert {"tests", "research", "docs", ".ci"} <= left_out
-    folders = ("headforcing_core", "kernels", "locales", "nodes", "profiles", "subgraphs", "workflows")
-    files = (path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts)
-    packed = sum(len(zlib.compress(path.read_bytes(), 1)) for path in files if path.is_file())
-    assert packed < 15e6
+    left_out = tuple((ROOT / ".comfyignore").read_text(encoding="utf-8").split())
+    packed = [name for name in tracked() if not name.startswith(left_out)]
+    assert {"__init__.py", "pyproject.toml", "requirements.txt", "README.md", "LICENSE"} <= set(packed)
+    assert not any(name.startswith(("tests/", "research/", "docs/", ".ci/", ".github/")) for name in packed)
+    assert sum(len(zlib.compress((ROOT / name).read_bytes(), 1)) for name in packed) < 15e6

@@ -347,7 +347,7 @@ def test_files_that_would_run_code_or_are_damaged_are_refused(tmp_path, wan_file
 def test_missing_packages_are_named(tmp_path, monkeypatch, package):
     for name in ("transformers", "sentencepiece"):
         monkeypatch.setitem(sys.modules, name, None if name == package else io)
-    with pytest.raises(HeadForcingError, match=rf'needs the package {package} .*pip install -e "\.\[text\]"'):
+    with pytest.raises(HeadForcingError, match=rf'need the package {package}, .*pip install -e "\.\[text\]"'):
         load_text_encoder(tmp_path / "any.pth")
 
 

@@ -67,7 +67,7 @@ class ConsistencyMeasurement(Measurement):
                 self._clip = Similarity()
 
     def values(self) -> tuple[float | None, ...]:
-        """Of the whole video, in its clips, and across them."""
+        """The scores of the whole video, in its clips, and across them."""
         return self._whole.score, *self._by_clip()
 
     def _by_clip(self) -> tuple[float | None, float | None]:

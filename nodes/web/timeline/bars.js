@@ -1,5 +1,6 @@
 // The ruler and the bars of the prompts, with the handles between them: mouse, touch and keyboard.
 import { button, make } from "../shared.js";
+import { Playhead } from "./playhead.js";
 import { blockAt, labels, moved, range, startSeconds, tagText, timeText } from "./segments.js";
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times on the ruler
@@ -9,7 +10,7 @@ const GRID_PIXELS = 4; // narrower blocks are not drawn
 const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
 const FAR = 10; // blocks that a switch moves by with Shift
 
-/** `actions`: select(index), open(), edit(), remove(), preview(segments), commit(segments, key). */
+/** `actions`: select(index), open(), seek(seconds), edit(), remove(), preview(segments), commit(segments, key). */
 export class Bars {
   #actions;
   #state = null;
@@ -22,6 +23,8 @@ export class Bars {
     this.ruler = make("div", { class: "hf-ruler", "aria-hidden": "true" });
     this.track = make("div", { class: "hf-track", role: "group", "aria-label": "Prompts over time" });
     this.inner = make("div", { class: "hf-inner" }, this.ruler, this.track);
+    this.playhead = new Playhead(this.track);
+    this.ruler.addEventListener("click", (event) => this.#seek(this.#share(event.clientX)));
     this.element = make("div", { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 }, this.inner);
     this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     new ResizeObserver(() => this.#state && this.draw(this.#state)).observe(this.element);
@@ -65,6 +68,19 @@ export class Bars {
       };
       for (const [name, value] of Object.entries(about)) bar.setAttribute(`aria-${name}`, value);
     });
+    this.playhead.draw(state, this.#bars);
+  }
+
+  /** Show where a render of the story and its player are, see `Playhead.move`. */
+  follow(place) {
+    this.playhead.move(place);
+    if (this.#state) this.playhead.draw(this.#state, this.#bars);
+  }
+
+  /** Play from a place, from 0 to 1. */
+  #seek(share) {
+    const { view } = this.#state;
+    this.#actions.seek(share * startSeconds(view, view.blocks));
   }
 
   focus(index) {
@@ -95,7 +111,10 @@ export class Bars {
 
   #newBar(index) {
     // An <input>, see shared.js; as a slider it tells a screen reader its place whenever it moves.
-    const bar = button("", "", () => this.#actions.open());
+    const bar = button("", "", () => {
+      this.#actions.open();
+      this.#actions.seek(startSeconds(this.#state.view, this.#state.segments[index].start_block));
+    });
     const about = { class: "hf-bar", role: "slider", "aria-describedby": this.helpId };
     about["aria-orientation"] = "horizontal";
     for (const [name, value] of Object.entries(about)) bar.setAttribute(name, value ?? "");

@@ -38,6 +38,7 @@ export class TimelineEditor {
   #valid = false; // whether the text, as it is now, is a timeline
   #seen = null; // the values that were asked about last
   #request = 0;
+  #player = null; // what plays the story
   #lost = ""; // what to say about a change that could not be taken, until the next one is
   #written = Promise.resolve(); // ends when the last change is in the text
 
@@ -50,6 +51,7 @@ export class TimelineEditor {
       preview: (segments) => this.#preview(segments),
       commit: (segments, key) => this.#commit(segments, key),
       open: () => this.#open(true),
+      seek: (seconds) => this.#player?.seek(seconds),
       edit: () => this.#edit(),
       remove: () => this.#remove(),
     });
@@ -82,6 +84,12 @@ export class TimelineEditor {
     for (const name of ["pointerdown", "mousedown", "dblclick"])
       this.element.addEventListener(name, (event) => event.stopPropagation());
     this.#draw();
+  }
+
+  /** Show where a render of the story is, see `Playhead.move`; a click on a bar calls `player.seek(seconds)`. */
+  follow(player, place) {
+    this.#player = player;
+    this.#bars.follow(place);
   }
 
   /** Look at the node's values and, where they changed, show them. */

@@ -1,10 +1,10 @@
 """Cut the full set of recorded cases down to what every clone of the repository carries.
 
-    python tests/golden/make_subset.py ../shared/golden tests/golden
+    python -m headforcing.research.recordings.make_subset ../shared/golden tests/golden
 
 Runs are shortened from the end, never changed: the frames that remain are the recorded numbers, and what remains is a
 run from its first frame on. What the episodic memory holds at the new end follows from the recorded events alone. The
-same full set gives the same files, byte for byte; `test_subset.py` compares them. `record_absolute.py` records the one
+same full set gives the same files, byte for byte; a test compares them. `record_absolute.py` records the one
 case that the full set does not have.
 """
 
@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from record_absolute import record_absolute
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from .record_absolute import record_absolute
 
 # latent frames kept: every window has slid, every sink is out of the window, the summary is fed and attended to
 FRAMES = {

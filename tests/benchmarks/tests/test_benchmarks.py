@@ -12,20 +12,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import command, report, scaling
-from benchmarks import vae as vae_benchmark
-from benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
-from benchmarks.decoder import random_decoder
-from benchmarks.measure import cache_steps, measure, timed_blocks
-from benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
-from benchmarks.rows import HEAD_FORCING, ROWS
-from benchmarks.stopwatch import Stopwatch, tensor_bytes
-from benchmarks.varlen import head_by_head
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, Roles, preset
+from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting
+from headforcing.tests.benchmarks import command, rehearsal, report, scaling
+from headforcing.tests.benchmarks import vae as vae_benchmark
+from headforcing.tests.benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
+from headforcing.tests.benchmarks.decoder import random_decoder
+from headforcing.tests.benchmarks.kernels import paper
+from headforcing.tests.benchmarks.measure import cache_steps, measure, timed_blocks
+from headforcing.tests.benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
+from headforcing.tests.benchmarks.rows import HEAD_FORCING, ROWS
+from headforcing.tests.benchmarks.stopwatch import Stopwatch, tensor_bytes
+from headforcing.tests.benchmarks.varlen import head_by_head
+from kernel_cases import int_table, rotations_around
 from own_process import run_tests
 from torch import Tensor
 
@@ -85,6 +88,35 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
         assert decisions(decided) == decisions(events), (name, roles, policy)
         for one, other in zip(found, latents, strict=True):
             torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
+
+
+def test_the_papers_assembly_gives_the_context_that_the_engine_holds():
+    s, head_dim = 24, 20
+    rope = RotaryEmbedding(head_dim, 4, 6)
+    k, v = torch.randn(2, 12 * s, head_dim)
+    contexts = [[0, 5 * s, 2 * s], [3 * s], [], [11 * s, 4 * s]]
+    moves, head_start, head_rows = paper.packing(contexts, s)
+    k_packed, v_packed = torch.full((2, 6 * s, head_dim), float("nan"))
+    paper.assemble(k, v, k_packed, v_packed, moves, rotations_around(head_dim, 9)[9:], s)
+    for context, start, rows in zip(contexts, head_start.tolist(), head_rows.tolist(), strict=True):
+        if context:
+            raw = torch.stack([k[row : row + s] for row in context])
+            expected = rope.rotate_temporal(raw, range(len(context))).flatten(0, 1)
+            torch.testing.assert_close(k_packed[start : start + rows], expected)
+            assert torch.equal(v_packed[start : start + rows], torch.cat([v[row : row + s] for row in context]))
+
+
+def test_the_papers_updates_move_and_merge_without_turning():
+    s = 24
+    k, v = torch.randn(2, 6 * s, 20)
+    before_k, before_v = k.clone(), v.clone()
+    paper.rolling_update(k, v, int_table([[[5 * s, 3 * s, 0]]]), s)
+    kept = torch.arange(0, 2 * s, 2, dtype=torch.int32)[None]
+    paper.episodic_update(k, v, int_table([[0, s, 0, 0, 0, 0]]), kept, int_table([[[4 * s, s, 0]]]))
+    for now, before in ((k, before_k), (v, before_v)):
+        assert torch.equal(now[3 * s : 4 * s], before[5 * s :])
+        assert torch.equal(now[:s], before[: 2 * s : 2])
+        assert torch.equal(now[s : 2 * s], before[4 * s : 5 * s])
 
 
 @pytest.mark.slow
@@ -235,7 +267,7 @@ def test_scaling_writes_every_table(tmp_path: Path):
 
 # ----------------------------------------------------------------------------------------- what is said of a CPU
 
-MEASURED = Path(__file__).parents[1] / "benchmarks" / "cpu"
+MEASURED = Path(__file__).parents[1] / "cpu"
 
 
 @pytest.mark.parametrize(
@@ -259,6 +291,11 @@ def test_the_text_says_what_was_measured():
     threads = json.loads((MEASURED / "two_threads" / "results.json").read_text())["ratios"]["cache_and_attention"]
     assert f"V1 took {threads['V1']:.2f} times and V2 {threads['V2']:.2f} times as long" in text
     assert 1 - with_attention_share() == pytest.approx(0.9, abs=0.04)  # nine tenths
+
+
+def test_the_table_of_the_rehearsal_is_the_recorded_one():
+    found = json.loads((MEASURED.parent / "rehearsal.json").read_text("utf-8"))
+    assert rehearsal.table(found) in (MEASURED.parent / "README.md").read_text("utf-8")
 
 
 def with_attention_share() -> float:

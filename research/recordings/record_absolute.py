@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.cache.reference import ReferenceCache
-from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.recorded.replay import Case, read_run
-from headforcing.headforcing_core.rollout.loop import rollout
-from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
+
+from ...headforcing_core.cache.reference import ReferenceCache
+from ...headforcing_core.cache.shape import CacheShape
+from ...headforcing_core.model.wan import WanModel
+from ...headforcing_core.recorded.replay import Case, read_run
+from ...headforcing_core.rollout.loop import rollout
+from ...headforcing_core.rollout.rows import Script, lay_out_rows
+from ...headforcing_core.rollout.wan_video_model import WanVideoModel
+from ...headforcing_core.weights.checkpoint import load_state_dict
 
 SOURCE, NAME, RUN = "head_forcing_tiny_d32", "head_forcing_absolute", "absolute_with_merges"
 # the first merge comes after block 4, so that the last two blocks attend to merged entries
@@ -60,6 +62,7 @@ def reference_run(case: Case) -> tuple[Tensor, list[dict[str, Any]], list[list[i
     weights, _ = load_state_dict(case.folder / case.config["weights"], num_heads=config.num_heads)
     model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float64), torch.float64)
     shape = run.policy.shape(config, run.roles, ROWS, COLUMNS, run.schedule.frames_per_block, FRAMES)
+    assert isinstance(shape, CacheShape)  # that of the paper's method
     cache = ReferenceCache(shape, torch.float64, "cpu")
     prompts = [str(prompt) for prompt in run.prompts]
     embeds = {str(number): embedding for number, embedding in enumerate(run.embeds)}

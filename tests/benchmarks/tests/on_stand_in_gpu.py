@@ -1,12 +1,11 @@
 """Renders and commands on a stand-in for a GPU: no two devices are mixed, nothing waits, the numbers are a CPU's.
 
-Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See helpers/stand_in_gpu.py.
+Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See stand_in_gpu.py.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import stand_in_gpu
 import torch
-from benchmarks import day
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import profiles
@@ -29,7 +27,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
 RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
@@ -209,16 +207,3 @@ def test_head_roles_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.Monke
         assert main(["profile", str(file), "--demo", "--preset", "quick", "--device", device, "--json"]) == 0
         found.append(json.loads(file.read_text())["roles"])
     assert found[0] == found[1]
-
-
-WITHOUT_TRITON = ("attention: cudnn_varlen", "attention: torch_varlen", "attention: sdpa")
-
-
-@pytest.mark.parametrize(("part", "names"), [("check", WITHOUT_TRITON), ("video", ()), ("rest", ())])
-def test_the_day_with_a_gpu_measures(part: str, names: tuple[str, ...]):
-    """All of a part, or these; profiles, rows with Triton and streams beside each other need the GPU itself."""
-    case = replace(day.DRY, device=torch.device("cuda"), dtype=torch.bfloat16)
-    tasks = day.tasks(part, case, dry=True)
-    for name in names or tasks:
-        told = json.dumps(tasks[name](case))
-        assert "not_available" not in told and "traceback" not in told, told

@@ -1,12 +1,12 @@
 # ruff: noqa: T201
 """A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and rendered.
 
-    python tests/rehearsal.py [--folder DISK] [--out tests/rehearsal.json] [--without bf16 fp8 comfyui]
+    python tests/benchmarks/rehearsal.py [--folder DISK] [--out FILE] [--without bf16 fp8 comfyui]
 
 Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after another, into a
 temporary folder of 28 GB; takes them through the command line and through the native loaders of a real ComfyUI server
 (tests/helpers/comfy_setup.py); renders two blocks at 128x64; and reports time and peak memory of every stage beside
-the estimate. It needs 16 GB of free memory and is no part of the tests: its numbers are in tests/rehearsal.json,
+the estimate. It needs 16 GB of free memory and is a measurement, no test: its numbers are in rehearsal.json beside it,
 where those of parts that are left out stay. Without fp8 nothing follows it.
 """
 
@@ -33,8 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS / "helpers"), str(TESTS.parents[1])]
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "helpers"))
 
 PROMPTS = ["a red fox runs through deep snow, morning light", "the fox stops and looks back"]
 SIZE, SECONDS = (128, 64), 1.5
@@ -86,11 +86,8 @@ class Rehearsal:
     ) -> dict[str, Any]:
         """Run a command of `headforcing` in a process of its own; its JSON, from which the estimate is taken."""
         call = [sys.executable, "-P", "-m", "headforcing.headforcing_core", *map(str, arguments), "--json"]
-        paths = os.pathsep.join([str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
         begun = time.perf_counter()
-        process = subprocess.Popen(
-            call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-        )
+        process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         memory = Memory(process.pid)
         output, errors = process.communicate()
         memory.stop()
@@ -113,7 +110,7 @@ class Rehearsal:
 
 
 def row(stage: Mapping[str, Any]) -> str:
-    """A line of the table in docs/memory.md."""
+    """A line of the table in tests/benchmarks/README.md."""
     from headforcing.headforcing_core.render.describe import format_bytes
 
     sizes = (stage["own"], stage["with_files"], stage["estimate"])
@@ -122,7 +119,7 @@ def row(stage: Mapping[str, Any]) -> str:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The table in docs/memory.md from tests/rehearsal.json."""
+    """The table in tests/benchmarks/README.md from rehearsal.json."""
     head = "| stage | time | own memory | with mapped files | estimate |\n| --- | --- | --- | --- | --- |"
     return "\n".join([head, *map(row, found["stages"])])
 
@@ -339,7 +336,7 @@ def rehearse(folder: Path, out: Path, without: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made; default: the system's")
-    parser.add_argument("--out", type=Path, default=TESTS / "rehearsal.json")
+    parser.add_argument("--out", type=Path, default=HERE / "rehearsal.json")
     parser.add_argument("--without", nargs="*", default=[], choices=["bf16", "fp8", "comfyui"])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:

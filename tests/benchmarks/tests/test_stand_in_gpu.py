@@ -1,11 +1,37 @@
-"""ComfyUI on a stand-in for a GPU (helpers/stand_in_gpu.py): it moves models there and chooses half precision."""
+"""What can be known of a GPU without one: renders, commands and ComfyUI on a stand-in for it (stand_in_gpu.py)."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from comfy_graphs import UNET, changed, demo_graph, node, queued, sampled, saved_latents, tiny_graph
 from comfy_harness import ComfyServer
+from comfy_setup import NEWEST, installed
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from own_process import run_tests
 from stand_in_gpu import missing
+from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_t2v, wan_vae
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.mark.parametrize("file", ["on_stand_in_gpu.py", "day_on_stand_in_gpu.py"])
+def test_renders_commands_and_the_day_with_a_gpu_run(file: str, tmp_path: Path):
+    """In a process of its own, since the stand-in changes PyTorch; with no times of its attention kept."""
+    run_tests(Path(__file__).with_name(file), "-p", "stand_in_gpu", XDG_CACHE_HOME=str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    nodes = {FAKE_NODES_FILE: FAKE_COND_NODE}
+    with ComfyServer(
+        installed(NEWEST), tmp_path_factory.mktemp("comfyui"), custom_nodes=nodes, stand_in_gpu=True
+    ) as server:
+        wan_t2v(server.model_path("diffusion_models", "hf_tiny.safetensors"))
+        wan_vae(server.model_path("vae", "hf_tiny_vae.safetensors"))
+        profile = server.model_path("head_profiles", "hf_tiny_2x2.json")
+        profile.write_text(HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json())
+        yield server
 
 
 def test_a_native_model_renders_and_its_vae_decodes_beside_it(gpu: ComfyServer):

@@ -14,18 +14,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import command, day, decoder, goals, plot
-from benchmarks import fp8 as benchmark_fp8
-from benchmarks.apart import Budget, run_apart
-from benchmarks.measure import Measurement
-from benchmarks.paper_caches import FusedAssembly
-from benchmarks.rows import HEAD_FORCING, ROWS
-from benchmarks.varlen import head_by_head
 from headforcing.headforcing_core.model import attention
 from headforcing.headforcing_core.model import fp8 as model_fp8
 from headforcing.headforcing_core.render.finite_check import FiniteCheck
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.kernels.dispatch import Operation
+from headforcing.tests.benchmarks import command, day, decoder, goals, plot
+from headforcing.tests.benchmarks import fp8 as benchmark_fp8
+from headforcing.tests.benchmarks.apart import Budget, run_apart
+from headforcing.tests.benchmarks.measure import Measurement
+from headforcing.tests.benchmarks.paper_caches import FusedAssembly
+from headforcing.tests.benchmarks.rows import HEAD_FORCING, ROWS
+from headforcing.tests.benchmarks.varlen import head_by_head
 
 BENCHMARKS = Path(day.__file__).parent
 RESULTS = BENCHMARKS / "cpu" / "results.json"
@@ -41,9 +41,9 @@ def test_it_needs_torch_triton_numpy_and_safetensors_alone():
 import sys
 sys.modules.update(dict.fromkeys({NOT_ON_A_BARE_MACHINE}))
 sys.path.insert(0, {str(BENCHMARKS.parent)!r})
-from benchmarks import day, scaling
-from benchmarks.measure import measure
-from benchmarks.rows import ROWS
+from headforcing.tests.benchmarks import day, scaling
+from headforcing.tests.benchmarks.measure import measure
+from headforcing.tests.benchmarks.rows import ROWS
 from dataclasses import replace
 found = measure(replace(day.DRY, vae_dim=0), next(row for row in ROWS if row.name == "B1"))
 assert found.blocks, found.reason
@@ -149,7 +149,7 @@ def test_what_a_process_measured_is_read_back(tmp_path: Path):
     ],
 )
 def test_a_process_that_fails_dies_or_hangs_is_a_reason(tmp_path: Path, monkeypatch, program, reason):
-    monkeypatch.setattr("benchmarks.apart.HERE", tmp_path)
+    monkeypatch.setattr("headforcing.tests.benchmarks.apart.HERE", tmp_path)
     (tmp_path / "script.py").write_text(f"print('began', flush=True)\n{program}\n")
     why, said = run_apart("script.py", [], 2.0)
     assert reason in why and "\n" not in why and "began" in said
@@ -242,7 +242,7 @@ def test_the_decoder_beside_float32_and_with_enlarged_images_is_the_same_one(mon
 
 def test_a_video_is_made_by_the_engine_s_own_job_and_stored_where_it_is_asked_for(monkeypatch):
     """Which checks and counts every block: what that costs is a part of the time."""
-    stored, end_to_end = [], importlib.import_module("benchmarks.end_to_end")
+    stored, end_to_end = [], importlib.import_module("headforcing.tests.benchmarks.end_to_end")
     save = RunFolder.save_block
     monkeypatch.setattr(RunFolder, "save_block", lambda *given: stored.append(given[1]) or save(*given))
     checked, add = [], FiniteCheck.add
@@ -263,7 +263,7 @@ def test_the_plot_has_a_bar_for_every_measured_row():
 
 @pytest.mark.parametrize(("installed", "found"), [("triton-windows", "triton-windows 3.6.0"), (None, None)])
 def test_triton_has_another_name_on_windows_and_may_be_missing(monkeypatch, installed, found):
-    environment = importlib.import_module("benchmarks.environment")
+    environment = importlib.import_module("headforcing.tests.benchmarks.environment")
 
     def version(package: str) -> str:
         if package != installed:
@@ -275,7 +275,7 @@ def test_triton_has_another_name_on_windows_and_may_be_missing(monkeypatch, inst
 
 
 def test_what_a_gpu_is_set_to_is_noted(monkeypatch):
-    environment = importlib.import_module("benchmarks.environment")
+    environment = importlib.import_module("headforcing.tests.benchmarks.environment")
     said = SimpleNamespace(stdout="580.1, 700.00 W, 1980 MHz, 1980 MHz, 3201 MHz, 31, P0\n")
     monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: said)
     state = environment.gpu_state(torch.device("cuda:0"))
@@ -288,7 +288,7 @@ def test_what_a_gpu_is_set_to_is_noted(monkeypatch):
 
 def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
     """Nor copies head by head: what it needs for that differs from block to block only while contexts grow."""
-    paper_caches = importlib.import_module("benchmarks.paper_caches")
+    paper_caches = importlib.import_module("headforcing.tests.benchmarks.paper_caches")
     case, blocks = replace(day.DRY, dim=256, layers=2), 24
     cache = FusedAssembly(case.shape(HEAD_FORCING, blocks), torch.float32, attention=head_by_head, kernels="reference")
     built, upload = [], paper_caches.upload
@@ -309,7 +309,7 @@ def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkey
 
 def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_are_faster(monkeypatch):
     """The one that comes first by name prepares itself anew in every call, and would lose all of these rows."""
-    varlen = importlib.import_module("benchmarks.varlen")
+    varlen = importlib.import_module("headforcing.tests.benchmarks.varlen")
     times = {"sdpa": 0.5, "cudnn_varlen": 42.0, "torch_varlen": 0.8}
 
     def fastest(names, *_):

@@ -1,15 +1,14 @@
-"""The recordings of a clone are what the two programs beside them make: nothing is changed by hand."""
+"""The recordings of a clone are what the makers of recordings make: nothing is changed by hand."""
 
-import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from headforcing.headforcing_core.recorded.replay import Case
+from headforcing.research.recordings.make_subset import make_drift, make_peers, make_subset
+from headforcing.research.recordings.record_absolute import record_absolute
 
-GOLDEN = Path(__file__).parent
+GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 MOST_BYTES = 25 * 2**19
 RECORDINGS = ("golden.safetensors", "model.safetensors", "config.json")
 
@@ -21,11 +20,14 @@ def recordings(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(shared_dir, tmp_path):
-    if shared_dir is None or not (shared_dir / "golden").is_dir():
+def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(repo_root, tmp_path):
+    full = repo_root.parent / "shared" / "golden"
+    if not full.is_dir():
         pytest.skip("the full set (../shared/golden) is not here, so the subset cannot be cut from it again")
-    command = [sys.executable, str(GOLDEN / "make_subset.py"), str(shared_dir / "golden"), str(tmp_path)]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    make_subset(full, tmp_path)
+    make_peers(full / "peers", tmp_path / "peers")
+    make_drift(full / "metrics_id_forcing", tmp_path / "metrics_id_forcing")
+    record_absolute(tmp_path, tmp_path)
     again, stored = recordings(tmp_path), recordings(GOLDEN)
     assert set(again) == set(stored)
     assert [name for name in stored if again[name].read_bytes() != stored[name].read_bytes()] == []
@@ -34,7 +36,7 @@ def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(sha
 def test_the_reference_records_its_run_again(tmp_path):
     """To 1e-6, as other CPUs may round float64 in another way."""
     name = "head_forcing_absolute"
-    runpy.run_path(str(GOLDEN / "record_absolute.py"))["record_absolute"](GOLDEN, tmp_path)
+    record_absolute(GOLDEN, tmp_path)
     again, stored = Case.open(tmp_path / name), Case.open(GOLDEN / name)
     assert set(again.tensors) == set(stored.tensors)
     for key, tensor in stored.tensors.items():

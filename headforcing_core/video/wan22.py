@@ -1,0 +1,152 @@
+"""The networks of the Wan 2.2 VAE of TI2V-5B: 48 latent channels, 4 video frames and 16x16 pixels each.
+
+Made of the layers of the Wan 2.1 VAE. Three things differ: pixels are taken in cells of 2x2, stages have a shortcut
+around all their layers, and enlarging keeps the number of channels. Modules have the names of Wan's own file.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..model.latents import WAN22
+from .wan_decoder import (
+    BLOCKS,
+    DOUBLES_FRAMES,
+    LEVELS,
+    Activations,
+    Attention,
+    CausalConv,
+    Features,
+    Norm,
+    ResidualBlock,
+    Upsample,
+    WanDecoder,
+)
+from .wan_encoder import HALVES_FRAMES, Downsample, WanEncoder
+
+_ENCODER_BLOCKS = 2  # residual blocks of a stage of the encoder
+
+
+class UpStage(nn.Module):
+    """Residual blocks, enlarging, and a shortcut that repeats the stage's input; the last stage has only the blocks."""
+
+    def __init__(self, inputs: int, outputs: int, doubles_frames: bool | None):
+        super().__init__()
+        layers: list[nn.Module] = [ResidualBlock(outputs if block else inputs, outputs) for block in range(BLOCKS)]
+        if doubles_frames is not None:
+            layers.append(Upsample(outputs, doubles_frames, outputs))
+        self.upsamples = nn.ModuleList(layers)
+        self.frames = None if doubles_frames is None else 1 + doubles_frames  # that one frame becomes
+
+    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+        if self.frames is None:
+            return _through(self.upsamples, x, features, first)
+        before = x.total()
+        made = _through(self.upsamples, x, features, first).total()
+        _add_repeated(made, before, self.frames)
+        return Activations(made)
+
+
+class DownStage(nn.Module):
+    """Residual blocks, halving, and a shortcut that averages the stage's input; the last stage halves nothing."""
+
+    def __init__(self, inputs: int, outputs: int, halves_frames: bool | None):
+        super().__init__()
+        layers: list[nn.Module] = [
+            ResidualBlock(outputs if block else inputs, outputs) for block in range(_ENCODER_BLOCKS)
+        ]
+        if halves_frames is not None:
+            layers.append(Downsample(outputs, halves_frames))
+        self.downsamples = nn.ModuleList(layers)
+        self.cell = (1, 1) if halves_frames is None else (1 + halves_frames, 2)  # frames, and pixels of a side
+
+    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+        before = x.total()
+        made = _through(self.downsamples, x, features, first).total()
+        made += _averaged(before, *self.cell, made.shape[-1])
+        return Activations(made)
+
+
+def _through(layers: Any, x: Activations, features: Features, first: bool) -> Activations:
+    for layer in layers:
+        x = layer(x, features, first)
+    return x
+
+
+def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:
+    """Add to `made [t * frames, 2H, 2W, outputs]` the channels of `x [t, H, W, C]`, repeated and spread over its cells.
+
+    Of a video's first latent frame `made` has one frame, which gets the last of the repeated ones.
+    """
+    t, height, width, channels = x.shape
+    outputs = made.shape[-1]
+    repeats = 4 * frames * outputs // channels
+    cells = made.view(t, -1, height, 2, width, 2, outputs)
+    sources = x.unflatten(-1, (outputs, -1))
+    for number, (frame, row, column) in enumerate(product(range(frames), (0, 1), (0, 1))):
+        if frame >= frames - cells.shape[1]:
+            cells[:, frame - frames, :, row, :, column] += sources[..., number // repeats]
+
+
+def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:
+    """Means of `x [t, H, W, C]` over cells of `frames x side x side` and neighbouring channels.
+
+    A frame of zeros goes before an odd one, so that the first of a video counts by half.
+    """
+    if len(x) % frames:
+        x = nn.functional.pad(x, (0, 0, 0, 0, 0, 0, 1, 0))
+    t, height, width, channels = x.shape
+    cells = x.view(t // frames, frames, height // side, side, width // side, side, channels)
+    return cells.permute(0, 2, 4, 6, 1, 3, 5).flatten(3).unflatten(-1, (outputs, -1)).mean(-1)
+
+
+class Wan22Decoder(WanDecoder):
+    """The decoder's weights; 256 is the base width of the released model. Called as `WanDecoder`."""
+
+    def __init__(self, base: int = 256):
+        nn.Module.__init__(self)
+        widths = [base * multiple for multiple in LEVELS]
+        wide = widths[0]
+        self.conv2 = nn.Conv3d(WAN22.channels, WAN22.channels, 1)
+        doubles: tuple[bool | None, ...] = (*DOUBLES_FRAMES, None)
+        stages = [
+            UpStage(widths[max(0, level - 1)], width, frames)
+            for level, (width, frames) in enumerate(zip(widths, doubles, strict=True))
+        ]
+        parts: dict[str, nn.Module] = {"conv1": CausalConv(WAN22.channels, wide)}
+        parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
+        parts["upsamples"] = nn.ModuleList(stages)
+        parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, 12)})
+        self.decoder = nn.ModuleDict(parts)
+
+    def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
+        made = super().forward(z, features, first).unflatten(-1, (3, 2, 2))  # [t, H, W, colours, columns, rows]
+        return made.permute(0, 1, 5, 2, 4, 3).flatten(3, 4).flatten(1, 2)
+
+
+class Wan22Encoder(WanEncoder):
+    """The encoder's weights; 160 is the base width of the released model. Called as `WanEncoder`."""
+
+    def __init__(self, base: int = 160):
+        nn.Module.__init__(self)
+        widths = [base * multiple for multiple in reversed(LEVELS)]
+        wide = widths[-1]
+        self.conv1 = nn.Conv3d(2 * WAN22.channels, 2 * WAN22.channels, 1)
+        halves: tuple[bool | None, ...] = (*HALVES_FRAMES, None)
+        stages = [
+            DownStage(widths[max(0, level - 1)], width, frames)
+            for level, (width, frames) in enumerate(zip(widths, halves, strict=True))
+        ]
+        parts: dict[str, nn.Module] = {"conv1": CausalConv(12, base)}
+        parts["downsamples"] = nn.ModuleList(stages)
+        parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
+        parts["head"] = nn.ModuleDict({"0": Norm(wide), "2": CausalConv(wide, 2 * WAN22.channels)})
+        self.encoder = nn.ModuleDict(parts)
+
+    def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
+        t, height, width, _ = clip.shape
+        cells = clip.view(t, height // 2, 2, width // 2, 2, 3)
+        return super()._next(cells.permute(0, 1, 3, 5, 4, 2).flatten(3).contiguous(), features, first)

@@ -1,0 +1,102 @@
+// Drawn over the bars: how far the story is rendered, where the player plays it, which prompts have begun; and in each
+// bar a picture of its scene.
+import { make } from "../shared.js";
+import { startSeconds } from "./segments.js";
+
+const HEIGHT = 46; // of a bar, in pixels
+const nowhere = { done: 0, running: false, at: null, render: "" };
+
+const keyOf = ({ start_block, text }) => `${start_block} ${text}`;
+
+export class Playhead {
+  #place = nowhere;
+  #pictures = new Map(); // of the scenes of this render, by their block and words
+  #looked = ""; // the file and the scenes that were looked through last
+
+  constructor(track) {
+    this.rendered = make("span", { class: "hf-rendered", "aria-hidden": "true" });
+    this.line = make("span", { class: "hf-playhead", "aria-hidden": "true", hidden: true });
+    track.append(this.rendered, this.line);
+  }
+
+  /**
+   * Where the render and its player are. `done` blocks of the story are finished; `at` are the seconds of the story
+   * that are played, null where nothing is; `video` is the element that plays, `file` the address of a finished file,
+   * in which the story begins after `lead` seconds.
+   */
+  move(place) {
+    if (place.render !== this.#place.render) this.#pictures.clear();
+    this.#place = place;
+  }
+
+  draw({ view, segments }, bars) {
+    const { done, running, at, video } = this.#place;
+    const total = startSeconds(view, view.blocks);
+    const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
+    this.rendered.style.width = percent(startSeconds(view, Math.min(done, view.blocks)));
+    this.line.hidden = at === null;
+    this.line.style.left = percent(at ?? 0);
+    const [width, beside] = [this.line.parentNode.clientWidth, HEIGHT * (video?.videoWidth / video?.videoHeight || 1)];
+    this.line.parentNode.style.setProperty("--hf-beside", `${beside + 6}px`); // where the words of a long bar begin
+    segments.forEach((segment, index) => {
+      const [bar, tag] = bars[index];
+      const [from, to] = [segment.start_block, segment.end_block].map((block) => startSeconds(view, block));
+      const [begun, playing] = [running && segment.start_block <= done, at !== null && from <= at && at < to];
+      for (const part of [bar, tag]) part.classList.toggle("hf-begun", begun);
+      bar.setAttribute("aria-readonly", begun);
+      bar.classList.toggle("hf-playing", playing);
+      if (playing && !this.#pictures.has(keyOf(segment))) this.#pictures.set(keyOf(segment), pictureOf(video));
+      const picture = this.#pictures.get(keyOf(segment));
+      bar.style.backgroundImage = picture ? `url(${picture})` : "";
+      bar.classList.toggle("hf-pictured", Boolean(picture) && (width * (to - from)) / total > 2 * beside);
+    });
+    this.#look(view, segments, bars);
+  }
+
+  /** Look through a finished file for the scenes that have no picture. */
+  async #look(view, segments, bars) {
+    const { file, lead, render } = this.#place;
+    const missing = segments.filter((segment) => !this.#pictures.has(keyOf(segment)));
+    const looked = JSON.stringify([file, missing.map(keyOf)]);
+    if (!file || !missing.length || looked === this.#looked) return;
+    this.#looked = looked;
+    const times = missing.map(({ start_block }) => lead + startSeconds(view, start_block) + view.block_seconds / 2);
+    const pictures = await picturesIn(file, times);
+    if (render !== this.#place.render) return;
+    missing.forEach((segment, index) => pictures[index] && this.#pictures.set(keyOf(segment), pictures[index]));
+    this.draw({ view, segments }, bars);
+  }
+}
+
+/** What a video element shows, as the address of a small picture; empty where it shows nothing. */
+function pictureOf(video) {
+  if (!video?.videoWidth) return "";
+  const canvas = make("canvas", { height: HEIGHT, width: Math.round((HEIGHT * video.videoWidth) / video.videoHeight) });
+  canvas.getContext("2d").drawImage(video, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL("image/jpeg", 0.8);
+}
+
+/** Pictures of a video file at some seconds; none of those that it cannot show. */
+async function picturesIn(file, times) {
+  const video = make("video", { preload: "auto", src: file });
+  video.muted = true;
+  const next = (event) =>
+    new Promise((done, fail) => {
+      video.addEventListener(event, done, { once: true });
+      video.addEventListener("error", fail, { once: true });
+    });
+  const pictures = [];
+  try {
+    await next("loadeddata");
+    for (const time of times.filter((each) => each < video.duration)) {
+      video.currentTime = time;
+      await next("seeked");
+      pictures.push(pictureOf(video));
+    }
+  } catch {
+    // a file that is gone: bars without pictures
+  }
+  video.removeAttribute("src");
+  video.load();
+  return pictures;
+}

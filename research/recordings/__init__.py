@@ -1,0 +1,1 @@
+"""Makers of the recorded cases in `tests/golden`."""

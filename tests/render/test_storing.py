@@ -1,0 +1,112 @@
+"""Blocks are stored by a thread while the next ones are made: in order, and an error ends the render."""
+
+import threading
+
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.render.render import Listener
+from headforcing.headforcing_core.render.video import make_video
+from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
+from toy_renders import Render, toy_model
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return toy_model(2)
+
+
+def stored_blocks(render: Render) -> int:
+    return count_blocks(render.folder / render.setup[:16], render.keys)
+
+
+class Heard(Listener):
+    def __init__(self, of_block):
+        self.of_block = of_block
+
+    def add(self, block):
+        self.of_block(block.index)
+
+
+def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_busy(backbone, tmp_path, monkeypatch):
+    render, disk_is_free, heard = Render(backbone, tmp_path, seconds=3.0), threading.Event(), []
+    save = RunFolder.save_block
+
+    def slow(self, *block):
+        assert disk_is_free.wait(60)
+        save(self, *block)
+
+    def hear(block):
+        heard.append((block, stored_blocks(render)))
+        if block == 2:
+            disk_is_free.set()
+
+    monkeypatch.setattr(RunFolder, "save_block", slow)
+    make_video(render.job, render.model(), listeners=[Heard(hear)])
+    assert heard[:3] == [(0, 0), (1, 0), (2, 0)]
+    assert stored_blocks(render) == len(render.keys) and torch.equal(render.go(), render.straight())
+
+
+def test_an_error_of_the_disk_ends_the_render_and_nothing_is_stored_after_it(backbone, tmp_path, monkeypatch):
+    render, heard, tried = Render(backbone, tmp_path, seconds=6.0), [], []
+    save, failed = RunFolder.save_block, threading.Event()
+
+    def full(self, index, *rest):
+        tried.append(index)
+        if index == 2:
+            failed.set()
+            raise HeadForcingError("the disk is full")
+        save(self, index, *rest)
+
+    def hear(block):
+        heard.append(block)
+        if block == 2:
+            assert failed.wait(60)
+
+    monkeypatch.setattr(RunFolder, "save_block", full)
+    with pytest.raises(HeadForcingError, match="the disk is full"):
+        make_video(render.job, render.model(), listeners=[Heard(hear)])
+    assert heard[:3] == [0, 1, 2] and len(heard) < len(render.keys)
+    assert tried == [0, 1, 2] and stored_blocks(render) == 2
+    monkeypatch.setattr(RunFolder, "save_block", save)
+    assert torch.equal(render.go(), render.straight()) and render.reused == 2
+
+
+def test_an_error_with_the_last_block_ends_the_render_too(backbone, tmp_path, monkeypatch):
+    render = Render(backbone, tmp_path, seconds=3.0)
+    save, last = RunFolder.save_block, len(render.keys) - 1
+
+    def full(self, index, *rest):
+        if index == last:
+            raise HeadForcingError("the disk is full")
+        save(self, index, *rest)
+
+    monkeypatch.setattr(RunFolder, "save_block", full)
+    with pytest.raises(HeadForcingError, match="the disk is full"):
+        make_video(render.job, render.model())
+    assert stored_blocks(render) == last
+
+
+def test_a_stored_cache_is_that_of_its_block_though_the_next_one_changes_it_meanwhile(backbone, tmp_path, monkeypatch):
+    render, save = Render(backbone, tmp_path, seconds=6.0, state_seconds=1e-9), RunFolder.save_state
+    made, changed = [], threading.Event()
+
+    def late(self, index, key, state):
+        if index == 1:
+            assert changed.wait(60)
+        save(self, index, key, state)
+
+    def step(block, number, latents):
+        made.append((block, number))
+        if (block, number) == (2, 2):
+            changed.set()
+
+    monkeypatch.setattr(RunFolder, "save_state", late)
+    with pytest.raises(RuntimeError, match="stopped"):
+        render.go(on_step=lambda *now: (step(*now), _stop() if now[:2] == (2, 3) else None))
+    assert torch.equal(render.go(), render.straight())
+    assert render.reused == 2
+
+
+def _stop():
+    raise RuntimeError("stopped")
